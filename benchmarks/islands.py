@@ -13,14 +13,12 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.base.arrays import stacked
-from jaxscale.islands.choice.choose_fleet import best_fleet_plan
-from jaxscale.islands.choice.mode_scores import with_scaled_links
-from jaxscale.islands.fleet import uniform_links
-from jaxscale.islands.fleet_file import read_fleet
+from jaxscale.islands.batch_shares import pace_of_rates
+from jaxscale.islands.choose_fleet import best_fleet_plan
+from jaxscale.islands.fleet import read_fleet, uniform_links
+from jaxscale.islands.mode_scores import with_scaled_links
 from jaxscale.islands.modes import INNER_STEPS, IslandJob, survey_fleets
-from jaxscale.islands.pace import pace_of_rates
-from jaxscale.islands.pipeline_split import best_cut
-from jaxscale.islands.ring_order import best_order
+from jaxscale.islands.pipeline_split import best_cut, best_order
 
 
 def timed(name: str, work: Callable[[], Any], repeats: int = 3) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscale import laws
-from jaxscale.laws.fitting.loss_objective import HUBER_DELTA
+from jaxscale.laws.loss_solver import HUBER_DELTA
 
 ROWS, DRAWS = 240, 200
 

@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.scenario_library import scenario
-from jaxscale.limits.search.integer_plan import integer_survey
-from jaxscale.limits.search.relaxed_plan import CERTIFIED, SIZES, survey
+from jaxscale.limits.frontier_scenario import FrontierScenario, scenario
+from jaxscale.limits.integer_plan import integer_survey
+from jaxscale.limits.relaxed_plan import CERTIFIED, SIZES, survey
 
 SIZES_FLOP = np.geomspace(1e25, 10.0**31.7, SIZES)
 SAMPLES = (1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31)

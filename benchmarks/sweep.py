@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscale.limits.sweep_chunks import load_sweep
+from jaxscale.limits.sweep import load_sweep
 
 SPEC = """
 chunk = 65536

@@ -13,7 +13,7 @@ from workload_rows import DATA, MeasuredStep, decoder_steps_of, stacked_rows, ta
 
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients
-from jaxscale.tracing.plans.kernel_time import KernelTimes, traced_kernel_times
+from jaxscale.tracing.plan_time import KernelTimes, traced_kernel_times
 
 TERMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "matmuls": (("matmul", "head"), ("matmul",)),

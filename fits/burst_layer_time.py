@@ -16,9 +16,16 @@ from jax.flatten_util import ravel_pytree
 from jax.ops import segment_sum
 
 from jaxscale.base.resources import data_path, read_toml
-from jaxscale.burst.networks.layer_graph import KernelTable, kernel_table
-from jaxscale.burst.networks.layer_time import REGIMES, LayerTimeCoefficients, a100, axis_of, layer_times
-from jaxscale.burst.networks.profiles import TABLES, read_layer_times
+from jaxscale.burst.layer_graph import KernelTable, kernel_table
+from jaxscale.burst.layer_time import (
+    REGIMES,
+    TABLES,
+    LayerTimeCoefficients,
+    a100,
+    axis_of,
+    layer_times,
+    read_layer_times,
+)
 
 RESULT = Path(__file__).parent / "results" / "burst_layer_time.toml"
 N_FOLDS = 5

@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from left_out import log_residuals, without
-from stages import Stages, centre_scatter, solve_stages, stacks_left_out
+from stages import OF_UNKNOWN, Stages, centre_scatter, solve_stages, stacks_left_out
 
 from jaxscale.base.resources import run_tables
 from jaxscale.calibration.intervals import Scatter
@@ -151,8 +151,7 @@ def both_stages(
     centre = first.record(everyone, first.solution, centre_scatter(first.runs, of_stacks))
     attempt = Attempt(stages.offsets, stages.offset_effects, stages.at_offsets, five_fold)
     record = fit_record("default", stages.tables, centre, attempt, data_hash)
-    of_unknown = ("new_mixture", "new_chip", "unstated")
-    record = dataclasses.replace(record, widths=tuple(e for e in record.scatter if e.kind not in of_unknown))
+    record = dataclasses.replace(record, widths=tuple(e for e in record.scatter if e.kind not in OF_UNKNOWN))
     return FitResult(
         fit=record,
         problem=stages.offsets,

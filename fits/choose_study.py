@@ -21,7 +21,8 @@ from jaxscale.base.arrays import number
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import load_fit
-from jaxscale.designs.integer_designs import Candidate, round_candidates, row_of
+from jaxscale.designs.integer_designs import row_of
+from jaxscale.designs.whole_sizes import whole_shapes
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
@@ -51,9 +52,8 @@ def draw_model(generator: np.random.Generator) -> tuple[str, Transformer]:
     width, depth = number(template.d_model) * scale * shift, number(template.n_layers) * scale / shift**2
     # Whole depth with many divisors, as published models have.
     depth = 4 * max(round(depth / 4), 1)
-    candidate = Candidate(128 * max(round(width / 128), 4), depth, 1.0, 1.0, 1.0, 8, 1, 1, 1, 1, 1, False)
-    shape, _ = round_candidates([candidate], template, 8, 128)
-    return name, row_of(shape, 0)
+    sizes = (1024 * max(round(width / 1024), 1), depth, 128, 8)
+    return name, row_of(whole_shapes(template, *(np.full(1, size) for size in sizes)), 0)
 
 
 def draw_problem(generator: np.random.Generator, fit: Fit) -> tuple[dict[str, Any], PlanTask]:

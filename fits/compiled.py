@@ -14,7 +14,7 @@ from workload_rows import decoder_setting, table
 
 import jaxscale as js
 from jaxscale.examples import decoder_steps
-from jaxscale.tracing.compiled.compiled_step import CompiledStep
+from jaxscale.tracing.compile_step import CompiledStep
 
 HERE = Path(__file__).resolve().parent
 

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from calibrate import load_tables
 from left_out import log_residuals
-from stages import kinds_of_unknown, quantile_of_stacks, say, solve_centre, without_stacks
+from stages import is_usual, kinds_of_unknown, quantile_of_stacks, say, solve_centre, tells_width, without_stacks
 
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.seen import is_apart
 from jaxscale.fitting.fitting import fit_measured
 from jaxscale.fitting.multistart import one_blas_thread
 from jaxscale.runs.arrays import Measured, concatenate
@@ -73,12 +73,15 @@ def row_of(name: str, runs: Measured, residuals: np.ndarray, centre: Fit) -> dic
     return row
 
 
-def covered(residuals: np.ndarray, stack: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def covered(residuals: np.ndarray, levels: Levels) -> tuple[np.ndarray, np.ndarray]:
     """Whether each run is inside the interval that stacks of its kind but its own make, and its half-width [row]."""
     errors, widths = np.abs(residuals), np.full(len(residuals), np.nan)
-    for name, group in set(zip(stack.tolist(), kind.tolist(), strict=True)):
+    stack, kind, tells = levels.column("stack"), kinds_of_unknown(levels), tells_width(levels)
+    for name, group, told in set(zip(stack.tolist(), kind.tolist(), tells.tolist(), strict=True)):
         own, others = (stack == name) & (kind == group), (stack != name) & (kind == group)
-        widths[own] = quantile_of_stacks(errors[others], stack[others])
+        # Of software that may launch each kernel the width is that of all.
+        others &= tells if told else True
+        widths[own & (tells == told)] = quantile_of_stacks(errors[others], stack[others])
     return errors <= widths, widths
 
 
@@ -112,8 +115,8 @@ def totals(runs: Measured, residuals: np.ndarray, rows: list[dict[str, float | s
     Returns:
         Figures by name [%], widths and counts [1].
     """
-    stack, kind = runs.levels.column("stack"), kinds_of_unknown(runs.levels)
-    inside, widths = covered(residuals, stack, kind)
+    stack = runs.levels.column("stack")
+    inside, widths = covered(residuals, runs.levels)
     own = [row for row in rows if not str(row["stack"]).startswith(REPORTS)]
     values = {key: np.asarray([row[key] for row in own], dtype=float) for key in own[0] if key != "stack"}
     without_nanotron = np.asarray(["nanotron" not in str(row["stack"]) for row in own])
@@ -159,8 +162,7 @@ def main() -> None:
     centre = solve_centre(concatenate([table for table, _ in load_tables().values()]))
     n, rows = len(centre.runs.batch), []
     # Runs of a faulty release and composed ones stay out of the errors, as they count little in the fit.
-    sources = centre.runs.levels.column("source")
-    usual = np.asarray([source.startswith(REPORTS) or not is_apart(source) for source in sources], dtype=bool)
+    usual = is_usual(centre.runs.levels)
     residuals = np.full((n, 2), np.nan)
     for name, own, solution in without_stacks(centre):
         residuals[own] = np.asarray(solution.log_residuals)[:n][own]

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from scipy.stats import spearmanr
-
-from jaxscale.base.files import write_whole
-from jaxscale.base.resources import data_path
-from jaxscale.islands.measured.measured_rounds import (
+from measured_rounds import (
     bandwidth_left_out,
     fit_link_losses,
     measured_rounds,
     predicted_utilisation,
     run_left_out,
 )
-from jaxscale.islands.measured.pipeline_trials import (
+from pipeline_trials import (
     degrees_left_out,
     fit_trials,
     pipeline_trials,
     predicted_trials,
 )
+from scipy.stats import spearmanr
+
+from jaxscale.base.files import write_whole
+from jaxscale.base.resources import data_path
 
 PAGE = Path(__file__).with_suffix(".md")
 SEEDS = range(5)

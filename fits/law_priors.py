@@ -17,12 +17,10 @@ from jaxscale.base.files import write_whole
 from jaxscale.base.resources import data_path
 from jaxscale.base.toml_text import toml_text
 from jaxscale.calibration.intervals import Z90
-from jaxscale.laws.fitting.backtest import Rollout, rollout, upper_decade
-from jaxscale.laws.fitting.loss_fit import FIXED_TRAITS, fit_law
-from jaxscale.laws.fitting.loss_forms import FORMS, TRAITS
-from jaxscale.laws.fitting.loss_priors import ALL, LawPrior
-from jaxscale.laws.losses.loss_reader import Losses
-from jaxscale.laws.losses.loss_tables import loss_table, loss_table_names, train_below_params
+from jaxscale.laws.backtest import Rollout, rollout, upper_decade
+from jaxscale.laws.loss_fit import FIXED_TRAITS, fit_law
+from jaxscale.laws.loss_forms import ALL, FORMS, TRAITS, LawPrior
+from jaxscale.laws.loss_reader import Losses, loss_table, loss_table_names, train_below_params
 
 N_DRAWS = 200
 

@@ -12,16 +12,12 @@ from law_priors import judged_tables, split_of
 from markdown_text import markdown_table
 
 from jaxscale.base.files import write_whole
-from jaxscale.laws.fitting.backtest import Rollout, rollout
-from jaxscale.laws.fitting.left_out import left_out_errors, root_mean_square
-from jaxscale.laws.fitting.loss_fit import fit_law, problem_of
-from jaxscale.laws.fitting.loss_forms import BASE, FORMS, form_of
-from jaxscale.laws.fitting.loss_objective import HUBER_DELTA
-from jaxscale.laws.fitting.loss_priors import prior_of
-from jaxscale.laws.fitting.loss_solver import optimum_of, searches
+from jaxscale.laws.backtest import Rollout, left_out_errors, rollout, root_mean_square
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_reader import Losses, losses_of
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import fit_law, problem_of
+from jaxscale.laws.loss_forms import BASE, FORMS, form_of, prior_of
+from jaxscale.laws.loss_reader import Losses, loss_table, losses_of
+from jaxscale.laws.loss_solver import HUBER_DELTA, optimum_of, searches
 
 N_DRAWS = 100
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from calibrate import FOLDER, N_FOLDS, load_tables, new_source_scatter, schemes
 from evaluate import percent
-from stages import centre_scatter, kinds_of_unknown, load_reports, say, spread_of
+from stages import centre_scatter, is_usual, kinds_of_unknown, load_reports, say, spread_of
 
 from jaxscale.base.resources import read_toml, run_tables
 from jaxscale.calibration.coefficients import (
@@ -166,19 +166,22 @@ def spread(fitted: MemoryFit, values: np.ndarray, n_rows: int) -> np.ndarray:
 
 def renewed(entries: Sequence[Scatter], found: Sequence[Scatter]) -> tuple[Scatter, ...]:
     """Scatters with the memory of others of their kind and level, nan where these say nothing."""
-    memory = {(entry.kind, entry.level): entry.memory for entry in found}
+    memory = {(entry.kind, entry.level): (entry.memory, entry.above) for entry in found}
+    nothing = (float("nan"), float("nan"))
+    of_each = [memory.get((entry.kind, entry.level), nothing) for entry in entries]
     return tuple(
-        dataclasses.replace(entry, memory=memory.get((entry.kind, entry.level), float("nan"))) for entry in entries
+        dataclasses.replace(entry, memory=both, above=above)
+        for entry, (both, above) in zip(entries, of_each, strict=True)
     )
 
 
 def coverage(runs: Measured, residuals: np.ndarray) -> str:
     """How wide the interval of stacks left out is, by kind and by what runs state, and how much of each is inside."""
     stack, kind = runs.levels.column("stack"), kinds_of_unknown(runs.levels)
-    kind = np.where(runs.levels.missing("unstated"), kind, "unstated")
-    told = []
+    kind = np.where(runs.levels.missing("unstated"), kind, runs.levels.column("unstated"))
+    told, usual = [], is_usual(runs.levels)
     for name in sorted(set(kind[np.isfinite(residuals)])):
-        known = (kind == name) & np.isfinite(residuals)
+        known = (kind == name) & np.isfinite(residuals) & usual
         width = Z90 * spread_of(residuals[known], stack[known])
         inside = [np.mean(np.abs(residuals[known & (stack == one)]) <= width) for one in sorted(set(stack[known]))]
         told.append(f"{name}: interval x{np.exp(2.0 * width):.2f}, {100.0 * np.mean(inside):.0f} % of a stack inside")

@@ -19,8 +19,8 @@ from workloads import score
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
 from jaxscale.examples import recommendation_steps
-from jaxscale.tracing.plans.class_plan import ClassPlan
-from jaxscale.tracing.plans.plan_time import traced_terms
+from jaxscale.tracing.class_plan import ClassPlan
+from jaxscale.tracing.plan_time import traced_terms
 from jaxscale.tracing.traced_workload import Workload
 
 OPEN = {

@@ -5,8 +5,9 @@ Run from the repository: `python fits/regret.py`, after `fits/calibrate.py`.
 A group holds the measured runs of one model shape on one number of chips at one global batch (Ultra-Scale: of one
 release), where at least three plans ran. The plan chosen is the one of least predicted time, by a fit that never saw
 that model shape (column `left_out_model` of fits/residuals.csv); its regret is its measured time over the least
-measured one, less 1. Two baselines: the rule, which takes the largest micro-batch, then the smallest tensor- and
-pipeline-parallel degrees that ran; and a plan picked at random (the mean).
+measured one, less 1. The spread is the standard deviation of the log error that a plan does not share with the other
+plans of its group, of those that took less than 1.5 times the least. Two baselines: the rule, which takes the largest
+micro-batch, then the smallest tensor- and pipeline-parallel degrees that ran; and a plan picked at random (the mean).
 """
 
 from collections.abc import Callable, Iterable
@@ -97,6 +98,20 @@ def by_chance(sweep: Sweep) -> float:
     return float(sweep.measured.mean() / sweep.measured.min() - 1.0)
 
 
+FAR = 1.5
+"""Time over the least of a group from which on a plan is no rival [1]."""
+
+
+def spread(group: Iterable[Sweep]) -> float:
+    """Standard deviation of the log errors of rivals about the mean of their group [1]."""
+    squares, freedom = 0.0, 0
+    for sweep in group:
+        errors = np.log(sweep.predicted / sweep.measured)[sweep.measured < FAR * sweep.measured.min()]
+        if len(errors) > 1:
+            squares, freedom = squares + float(np.sum((errors - errors.mean()) ** 2)), freedom + len(errors) - 1
+    return float(np.sqrt(squares / freedom))
+
+
 METHODS: dict[str, Callable[[Sweep], float]] = {"prediction": by_prediction, "rule": by_rule, "chance": by_chance}
 
 
@@ -122,8 +137,8 @@ def table(found: list[Sweep]) -> str:
         near = [percent(np.mean(figures[name] <= NEAR), 0) for name in METHODS]
         median = [percent(np.median(figures[name]), 1) for name in METHODS]
         plans = np.median([len(sweep.measured) for sweep in group])
-        lines.append((label, str(len(group)), f"{plans:.0f}", *near, *median))
-    return markdown_table(("sweep", "groups", "plans of a group", *heads), lines)
+        lines.append((label, str(len(group)), f"{plans:.0f}", *near, *median, percent(spread(group), 1)))
+    return markdown_table(("sweep", "groups", "plans of a group", *heads, "spread of rivals"), lines)
 
 
 def main() -> None:

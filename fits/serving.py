@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 from markdown_text import markdown_table, with_contents
 
-from jaxscale.serving.calibrate.fit_serving import fit_and_hold_out
-from jaxscale.serving.calibrate.serving_few_rows import FEW_ROWS, LEAST_ROWS
-from jaxscale.serving.calibrate.serving_held_out import HeldOutServing, folds, names_left_out, widths_of
-from jaxscale.serving.calibrate.serving_problem import TARGETS, measured_serving
-from jaxscale.serving.calibrate.serving_widths import NOVELTIES, ServingWidths, with_density
+from jaxscale.serving.fit_serving import FEW_ROWS, LEAST_ROWS, fit_and_hold_out
 from jaxscale.serving.serving_memory import max_batch
-from jaxscale.serving.tables.serving_table import read_serving
+from jaxscale.serving.serving_problem import TARGETS, HeldOutServing, folds, measured_serving, names_left_out, widths_of
+from jaxscale.serving.serving_record import NOVELTIES, ServingWidths, with_density
+from jaxscale.serving.serving_table import read_serving
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = (*sorted((ROOT / "data/serving").glob("*.csv")), *sorted((ROOT / "data/restricted").glob("serving_*.csv")))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,9 +18,11 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.resources import data_path
 from jaxscale.calibration.anchors import timed_chips
-from jaxscale.calibration.intervals import Z90, Scatter
-from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.intervals import EAGER, Z90, Scatter
+from jaxscale.calibration.levels import GUESSES, Levels
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import is_apart
 from jaxscale.calibration.store import load_fit
 from jaxscale.fitting.fit_problem import fit_problem, held_at
 from jaxscale.fitting.fit_record import Attempt, fit_record
@@ -33,6 +36,10 @@ from jaxscale.runs.reader import read_runs
 
 COVERED = 0.9
 """Share of the runs of an unknown stack that its interval is to hold [1]."""
+
+RUNS_THAT_SHOW = 10
+"""Runs that state every fact of their memory, or leave one to a guess, below which more of their like tell its spread:
+all of their kind, or all that leave any to a guess [1]."""
 
 RUNS_THAT_TELL = 4.0
 """Runs from which on a stack counts in full where the spread of stacks is told [1]."""
@@ -174,6 +181,12 @@ def stacks_left_out(centre: Centre) -> np.ndarray:
 UNKNOWN = ("unseen", "new_mixture", "new_chip")
 """Kinds of runs of an unknown stack that scatter alike: dense models, mixtures, chips without timed kernels."""
 
+OF_EAGER = {"unseen": "eager", "new_mixture": "eager_mixture"}
+"""Kinds of the same whose host may launch each kernel, of which step times scatter more."""
+
+OF_UNKNOWN = (*UNKNOWN[1:], *OF_EAGER.values(), "unstated")
+"""Kinds of scatter that only the centre has, which answers for unknown stacks."""
+
 
 def kinds_of_unknown(levels: Levels) -> np.ndarray:
     """Which of `UNKNOWN` each run would be if nobody had fitted its stack [row]."""
@@ -182,31 +195,59 @@ def kinds_of_unknown(levels: Levels) -> np.ndarray:
     return np.where(levels.missing("mixture"), dense, UNKNOWN[1])
 
 
+def is_usual(levels: Levels) -> np.ndarray:
+    """Whether a run tells of errors: those of a faulty release, and composed ones, do not, as in the fit [row]."""
+    return levels.has(
+        lambda source: source.startswith("public_reports") or not is_apart(source), "source", of_none=True
+    )
+
+
+def tells_width(levels: Levels) -> np.ndarray:
+    """Whether a run tells the width of step times of its kind whose launches are recorded or compiled [row]."""
+    is_apart_from_host = levels.has(lambda name: name != EAGER, "execution")
+    return is_apart_from_host | (kinds_of_unknown(levels) == "new_chip")
+
+
+def guesses_of(levels: Levels) -> dict[str, np.ndarray]:
+    """Whether each run leaves a fact of its memory to a guess, by fact [row]."""
+    facts = dict.fromkeys(fact for name in levels.names["unstated"] for fact in name.split(GUESSES))
+    return {fact: levels.has(lambda name, fact=fact: fact in name.split(GUESSES), "unstated") for fact in sorted(facts)}
+
+
 def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of unknown stacks, each stack counted once: dense models, mixtures, and chips without timed kernels.
+    """Scatter of unknown stacks, each stack counted once, by what their runs are and what they state.
+
+    Step times of dense models, mixtures and chips without timed kernels are told by the runs whose launches are
+    recorded or compiled; of software that may launch each kernel by all, since it is seldom stated. Memory is told by
+    the runs that state its facts, and of each fact by those that leave it to a guess.
 
     Args:
         everything: the runs.
         residuals: of time and memory, under the centre that never saw the stack of a run [row, 2].
 
     Returns:
-        Entries `unseen`, `new_mixture` and `new_chip`, of memory from runs that state what they keep, and `unstated`
-        of the memory of those that do not.
+        Entries of `UNKNOWN`, of `OF_EAGER`, and `unstated` of each fact.
     """
-    stack, kind = everything.levels.column("stack"), kinds_of_unknown(everything.levels)
+    levels = everything.levels
+    stack, kind, usual = levels.column("stack"), kinds_of_unknown(levels), is_usual(levels)
     memory = np.where(np.isfinite(np.asarray(everything.peak_memory)), residuals[:, 1], np.nan)
-    guessed = ~everything.levels.missing("unstated")
+    guesses = guesses_of(levels)
+    guessed = np.any([*guesses.values()], axis=0)
+
+    def of_memory(own: np.ndarray, wider: np.ndarray) -> tuple[float, float]:
+        told = own & usual & np.isfinite(memory)
+        told = told if told.sum() >= RUNS_THAT_SHOW else wider & usual
+        return spread_of(memory[told], stack[told]), spread_above(memory[told], stack[told])
+
+    def half_width(own: np.ndarray) -> float:
+        return quantile_of_stacks(np.abs(residuals[own & usual, 0]), stack[own & usual])
+
+    of_kind, tells = {name: kind == name for name in UNKNOWN}, tells_width(levels)
     found = [
-        Scatter(
-            name,
-            "",
-            quantile_of_stacks(np.abs(residuals[own, 0]), stack[own]),
-            spread_of(memory[own & ~guessed], stack[own & ~guessed]),
-        )
-        for name in UNKNOWN
-        for own in [kind == name]
+        Scatter(name, "", half_width(own & tells), *of_memory(own & ~guessed, own)) for name, own in of_kind.items()
     ]
-    return (*found, Scatter("unstated", "", 0.0, spread_of(memory[guessed], stack[guessed])))
+    found += [Scatter(eager, "", half_width(of_kind[name]), np.nan) for name, eager in OF_EAGER.items()]
+    return (*found, *(Scatter("unstated", fact, 0.0, *of_memory(own, guessed)) for fact, own in guesses.items()))
 
 
 def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COVERED) -> float:
@@ -225,6 +266,15 @@ def spread_of(errors: np.ndarray, stack: np.ndarray) -> float:
     """
     known = np.isfinite(errors)
     return quantile_of_stacks(np.abs(errors[known]), stack[known]) / Z90 if known.any() else float("nan")
+
+
+def spread_above(errors: np.ndarray, stack: np.ndarray) -> float:
+    """Spread of a normal distribution that a share `ACCEPTED_RISK` of peaks exceeds, each stack counted once [1]."""
+    known = np.isfinite(errors)
+    if not known.any():
+        return float("nan")
+    exceeded = quantile_of_stacks(-errors[known], stack[known], 1.0 - ACCEPTED_RISK)
+    return max(exceeded, 0.0) / NormalDist().inv_cdf(1.0 - ACCEPTED_RISK)
 
 
 def say(text: str) -> None:

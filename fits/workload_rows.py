@@ -13,7 +13,7 @@ import numpy as np
 import jaxscale as js
 from jaxscale.examples import decoder_steps, other_steps, vision_steps
 from jaxscale.hardware.cluster import Chip
-from jaxscale.tracing.plans.kernel_time import TRAFFIC, KernelRows, kernel_rows
+from jaxscale.tracing.plan_time import TRAFFIC, KernelRows, kernel_rows
 from jaxscale.tracing.traced_workload import Workload
 
 DATA = Path(__file__).resolve().parents[1] / "data"

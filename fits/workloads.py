@@ -31,8 +31,7 @@ from workload_rows import (
 
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
-from jaxscale.tracing.plans.kernel_time import KernelRows, traced_kernel_times
-from jaxscale.tracing.plans.plan_time import traced_terms
+from jaxscale.tracing.plan_time import KernelRows, traced_kernel_times, traced_terms
 
 FITTED = {
     "jax": (

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxscale import plans as plans
     from jaxscale import report as report
     from jaxscale import serving as serving
+    from jaxscale import timeline as timeline
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
     from jaxscale.base.errors import InputError as InputError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import model_flops as model_flops
     from jaxscale.models.transformer import n_active_params as n_active_params
     from jaxscale.models.transformer import n_params as n_params
+    from jaxscale.plans.against import compare_plan as compare_plan
     from jaxscale.plans.best_plan import best_plan as best_plan
     from jaxscale.plans.choice import PlanChoice as PlanChoice
     from jaxscale.plans.enumerate import PlanSpace as PlanSpace
@@ -56,15 +58,15 @@ if TYPE_CHECKING:
     from jaxscale.runs.predict import Prediction as Prediction
     from jaxscale.runs.predict import predict as predict
     from jaxscale.runs.reader import read_runs as read_runs
-    from jaxscale.tracing.compiled.compile_step import compile_for as compile_for
-    from jaxscale.tracing.compiled.compiled_step import CompiledStep as CompiledStep
-    from jaxscale.tracing.paces.pace_result import PaceResult as PaceResult
-    from jaxscale.tracing.plans.class_plan import ClassPlan as ClassPlan
-    from jaxscale.tracing.plans.class_plan import class_plan as class_plan
-    from jaxscale.tracing.plans.sharded_plan import trace_sharded as trace_sharded
+    from jaxscale.tracing.class_plan import ClassPlan as ClassPlan
+    from jaxscale.tracing.class_plan import class_plan as class_plan
+    from jaxscale.tracing.compile_step import CompiledStep as CompiledStep
+    from jaxscale.tracing.compile_step import compile_for as compile_for
+    from jaxscale.tracing.pace_fit import PaceResult as PaceResult
     from jaxscale.tracing.traced_workload import Workload as Workload
     from jaxscale.tracing.traced_workload import load_workload as load_workload
     from jaxscale.tracing.tracer import trace as trace
+    from jaxscale.tracing.tracer import trace_sharded as trace_sharded
 
 public_face(__name__)
 

@@ -27,12 +27,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
+from job_streams import SplitJob, best_degree, best_degree_by_gradient, stated_stream, study_blocking
 
 from jaxscale import burst, report
 
 jax.config.update("jax_enable_x64", True)
 folder = Path(os.environ.get("JAXSCALE_FIGURES", "figures"))
 folder.mkdir(exist_ok=True)
+WIDTH = "bandwidth per GPU and direction [GB/s]"
 
 # %% [markdown]
 # ## 1. Layers: some scale, some do not
@@ -109,11 +111,12 @@ speedups = speedup(jnp.asarray(latencies))
 labels = [f"latency {1e6 * latency:.0f} us" for latency in latencies]
 Image(
     report.png(
-        burst.plot_against_bandwidth(
-            bandwidth,
+        report.figures.curves(
+            1e-9 * bandwidth,
             dict(zip(labels, np.asarray(speedups), strict=True)),
-            "speed-up over one GPU",
-            "VGG-16 in bursts on 8 GPUs: what the network is worth",
+            xlabel=WIDTH,
+            ylabel="speed-up over one GPU",
+            title="VGG-16 in bursts on 8 GPUs: what the network is worth",
         )
     )
 )
@@ -164,8 +167,18 @@ links = np.geomspace(1e10, 1e12, 12)
 by_network = {
     name: [float(burst.study_clusters(name, sizes[:1], w).stated.ratio[0]) for w in links] for name in studies
 }
-ylabel, title = "throughput over data parallelism", "Gain of 8 GPUs against the network"
-Image(report.png(burst.plot_against_bandwidth(links, by_network, ylabel, title, log=True)))
+Image(
+    report.png(
+        report.figures.curves(
+            1e-9 * links,
+            by_network,
+            xlabel=WIDTH,
+            ylabel="throughput over data parallelism",
+            title="Gain of 8 GPUs against the network",
+            logarithmic=(True, True),
+        )
+    )
+)
 
 # %% [markdown]
 # ## 5. Where strong scaling begins
@@ -194,9 +207,9 @@ print(f"doubling pays at least half of its GPUs up to {worth:.0f} GPUs")
 # In a stream of jobs with deadlines, splitting every job as far as possible turns most of them away.
 
 # %%
-job = burst.SplitJob(work=1.0, latency=0.02, message=0.025, bandwidth=1.0)
-closed, found = burst.best_degree(job), burst.best_degree_by_gradient(job)
-blocking = jax.jit(burst.study_blocking)(jax.random.key(0), burst.stated_stream())
+job = SplitJob(work=1.0, latency=0.02, message=0.025, bandwidth=1.0)
+closed, found = best_degree(job), best_degree_by_gradient(job)
+blocking = jax.jit(study_blocking)(jax.random.key(0), stated_stream())
 print(f"n* = {closed:.2f} in closed form, {found:.2f} by gradient")
 for policy, rate, width in zip(
     ("maximum", "fixed at 4", "fastest", "just enough"), blocking.rate, blocking.half_width, strict=True

@@ -18,8 +18,7 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.cli import main as command_line
-from jaxscale.explore.page_inputs import page_inputs
-from jaxscale.explore.page_state import PageState
+from jaxscale.explore.page_state import PageState, page_inputs
 from jaxscale.explore.page_work import ranked_plans
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_questions import every_plan

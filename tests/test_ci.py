@@ -21,7 +21,7 @@ def steps_of(script: str) -> list[str]:
 
 def test_every_step_is_there_and_tests_come_last():
     steps = steps_of(SCRIPT)
-    assert steps == ["main", "lint", "docs", "oldest", "pythons", "tests"]
+    assert steps == ["main", "lint", "docs", "oldest", "pythons", "slow", "tests"]
     assert "lint" not in steps_of(SCRIPT.replace("\nlint() {", "\nlinting() {"))
 
 

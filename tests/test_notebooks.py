@@ -60,6 +60,7 @@ def test_it_ends_in_assertions(script):
 
 
 # The kernel's sockets warn of a loop policy on some platforms; that is no concern of the notebook.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning", "ignore::ResourceWarning")
 def test_it_runs(script, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXSCALE_FIGURES", str(tmp_path))

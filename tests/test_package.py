@@ -32,7 +32,7 @@ CORE = (
 )
 """Folders of what every study needs."""
 
-WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends", "explore", "launch")
+WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends", "explore", "launch", "timeline")
 """Folders of one capability each, with its command and its report: core does without them."""
 
 REGISTRY = (

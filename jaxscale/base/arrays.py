@@ -15,13 +15,16 @@ Tree = TypeVar("Tree")
 
 if TYPE_CHECKING:
     # Static checkers know no arithmetic between floats and arrays of any backend; the run-time check below does.
-    Number = PerPrecision = PerLevel = Any
+    Number = PerPrecision = PerTarget = PerLevel = Any
 else:
     Number = Float[ArrayLike, "*batch"]
     """A float leaf of a module: one number, or one for each row of a batch."""
 
     PerPrecision = Float[ArrayLike, "*batch precision"]
     """One number for each number format of the weight matmuls."""
+
+    PerTarget = Float[ArrayLike, "*batch matmul"]
+    """One number for each matmul of a layer that may have an adapter."""
 
     PerLevel = Float[ArrayLike, "*batch level"]
     """One number for each network level."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import numpy as np
 
 SLACK = 1e-9

@@ -1,6 +1,6 @@
 """Burst parallelism of layer graphs: a layer-by-layer model of its own, not the calibrated step time of transformers.
 
-Planner, multiplexing, batch limit, partitioning degree and spatial parallelism, after arXiv 2112.10065.
+Planner, multiplexing, batch limit and spatial parallelism, after arXiv 2112.10065.
 Time of a layer is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow
 the paper. The calibrated model does not apply: it describes transformers whose layers all run on the same chips, and
 no runs of convolutional networks in bursts exist to fit. `network_step` gives the networks to `js.trace`.
@@ -16,46 +16,38 @@ if TYPE_CHECKING:
     from jaxscale.burst.batch_limit import best_chips as best_chips
     from jaxscale.burst.batch_limit import survey_batches as survey_batches
     from jaxscale.burst.batch_limit import time_to_accuracy as time_to_accuracy
-    from jaxscale.burst.blocking import BlockingStudy as BlockingStudy
-    from jaxscale.burst.blocking import blocking_rate as blocking_rate
-    from jaxscale.burst.blocking import stated_stream as stated_stream
-    from jaxscale.burst.blocking import study_blocking as study_blocking
+    from jaxscale.burst.burst_figures import plot_chips as plot_chips
+    from jaxscale.burst.burst_figures import plot_gain as plot_gain
+    from jaxscale.burst.burst_figures import plot_time_line as plot_time_line
+    from jaxscale.burst.burst_plan import BurstPlan as BurstPlan
+    from jaxscale.burst.burst_plan import plan_burst as plan_burst
+    from jaxscale.burst.burst_plan import plan_data_parallel as plan_data_parallel
+    from jaxscale.burst.burst_plan import plan_released as plan_released
     from jaxscale.burst.burst_report import burst_report as burst_report
-    from jaxscale.burst.cluster_study import ClusterStudy as ClusterStudy
-    from jaxscale.burst.cluster_study import study_clusters as study_clusters
+    from jaxscale.burst.layer_graph import LayerGraph as LayerGraph
+    from jaxscale.burst.layer_graph import load_network as load_network
+    from jaxscale.burst.layer_time import AbstractLayerTime as AbstractLayerTime
+    from jaxscale.burst.layer_time import AnalyticalLayerTime as AnalyticalLayerTime
+    from jaxscale.burst.layer_time import Device as Device
+    from jaxscale.burst.layer_time import MeasuredLayerTime as MeasuredLayerTime
+    from jaxscale.burst.layer_time import analytical_layer_time as analytical_layer_time
+    from jaxscale.burst.layer_time import measured_layer_time as measured_layer_time
+    from jaxscale.burst.multiplexing import ClusterStudy as ClusterStudy
     from jaxscale.burst.multiplexing import Interference as Interference
     from jaxscale.burst.multiplexing import multiplex as multiplex
     from jaxscale.burst.multiplexing import multiplexing_table as multiplexing_table
     from jaxscale.burst.multiplexing import stated_interference as stated_interference
     from jaxscale.burst.multiplexing import static_partition as static_partition
-    from jaxscale.burst.networks.layer_graph import LayerGraph as LayerGraph
-    from jaxscale.burst.networks.layer_graph import load_network as load_network
-    from jaxscale.burst.networks.layer_time import AnalyticalLayerTime as AnalyticalLayerTime
-    from jaxscale.burst.networks.layer_time import Device as Device
-    from jaxscale.burst.networks.layer_time import analytical_layer_time as analytical_layer_time
-    from jaxscale.burst.networks.measured_layers import AbstractLayerTime as AbstractLayerTime
-    from jaxscale.burst.networks.measured_layers import MeasuredLayerTime as MeasuredLayerTime
-    from jaxscale.burst.networks.measured_layers import measured_layer_time as measured_layer_time
-    from jaxscale.burst.networks.traced_network import network_step as network_step
-    from jaxscale.burst.partitioning import SplitJob as SplitJob
-    from jaxscale.burst.partitioning import best_degree as best_degree
-    from jaxscale.burst.partitioning import best_degree_by_gradient as best_degree_by_gradient
-    from jaxscale.burst.planners.burst_plan import BurstPlan as BurstPlan
-    from jaxscale.burst.planners.burst_plan import plan_burst as plan_burst
-    from jaxscale.burst.planners.burst_plan import plan_data_parallel as plan_data_parallel
-    from jaxscale.burst.planners.released_planner import plan_released as plan_released
-    from jaxscale.burst.planners.soft_planner import SoftPlan as SoftPlan
-    from jaxscale.burst.planners.soft_planner import plan_soft as plan_soft
-    from jaxscale.burst.planners.soft_planner import prices as prices
-    from jaxscale.burst.planners.soft_planner import soft_plan_time as soft_plan_time
-    from jaxscale.burst.planners.step_costs import BurstJob as BurstJob
-    from jaxscale.burst.plots import plot_against_bandwidth as plot_against_bandwidth
-    from jaxscale.burst.plots import plot_chips as plot_chips
-    from jaxscale.burst.plots import plot_gain as plot_gain
-    from jaxscale.burst.plots import plot_time_line as plot_time_line
+    from jaxscale.burst.multiplexing import study_clusters as study_clusters
+    from jaxscale.burst.soft_planner import SoftPlan as SoftPlan
+    from jaxscale.burst.soft_planner import plan_soft as plan_soft
+    from jaxscale.burst.soft_planner import prices as prices
+    from jaxscale.burst.soft_planner import soft_plan_time as soft_plan_time
     from jaxscale.burst.spatial import spatial_network as spatial_network
     from jaxscale.burst.spatial import spatial_step as spatial_step
     from jaxscale.burst.spatial import spatial_table as spatial_table
-    from jaxscale.burst.spatial_survey import survey_splits as survey_splits
+    from jaxscale.burst.spatial import survey_splits as survey_splits
+    from jaxscale.burst.step_costs import BurstJob as BurstJob
+    from jaxscale.burst.traced_network import network_step as network_step
 
 public_face(__name__)

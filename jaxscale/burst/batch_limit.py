@@ -1,4 +1,4 @@
-"""Where strong scaling begins: batch, GPUs and time to accuracy with a critical batch."""
+"""Limits of strong scaling: batch, GPUs and time to accuracy with a critical batch."""
 
 import equinox as eqx
 import jax
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
-from jaxscale.burst.networks.layer_graph import LayerGraph
-from jaxscale.burst.networks.measured_layers import AbstractLayerTime
-from jaxscale.burst.planners.burst_plan import plan_burst, plan_data_parallel
-from jaxscale.burst.planners.step_costs import BurstJob
+from jaxscale.burst.burst_plan import plan_burst, plan_data_parallel
+from jaxscale.burst.layer_graph import LayerGraph
+from jaxscale.burst.layer_time import AbstractLayerTime
+from jaxscale.burst.step_costs import BurstJob
 
 
 class Convergence(eqx.Module):
@@ -68,7 +68,6 @@ def survey_batches(
     """Time to accuracy over cluster sizes and batches, and the best batch of every size.
 
     Args:
-        graph: the network.
         layer_time: time of every layer against samples per GPU.
         job: bandwidth, latency and limit; its batch and GPUs are replaced.
         convergence: steps against batch.

@@ -1,4 +1,4 @@
-"""`jaxscale burst`: strong scaling of one network in bursts, with background jobs in the freed GPU time."""
+"""`jaxscale burst`: strong scaling of a network in bursts, with background jobs in the freed GPU time."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -42,8 +42,7 @@ class BurstCommand:
             InputError: an unknown network, or a number out of range.
         """
         from jaxscale.base.units import GB
-        from jaxscale.burst.burst_report import burst_report
-        from jaxscale.burst.burst_tables import burst_comparison, burst_layers
+        from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_report
 
         check_pictures(self.plot, self.report)
         stage("planning the layers")
@@ -59,6 +58,6 @@ class BurstCommand:
         )
         answer(self.json, lambda: document, lambda: (burst_layers(document), burst_comparison(document)))
         if self.plot or self.report:
-            from jaxscale.burst.burst_pages import burst_ranking, burst_summary
+            from jaxscale.burst.burst_figures import burst_ranking, burst_summary
 
             save_pictures(self.plot, self.report, lambda: burst_ranking(document), lambda: burst_summary(document))

@@ -1,5 +1,6 @@
-"""Burst plan of a network as one JSON-serialisable document."""
+"""Burst plan of a network as one JSON-serialisable document, and the tables of the document."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,11 @@ from jaxtyping import Array
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.base.units import GB
+from jaxscale.burst.burst_plan import BurstPlan, plan_burst, plan_data_parallel, plan_released
+from jaxscale.burst.layer_graph import LayerGraph, load_network, network_entry
+from jaxscale.burst.layer_time import AbstractLayerTime, analytical_layer_time, measured_layer_time
 from jaxscale.burst.multiplexing import (
     Interference,
     Throughput,
@@ -18,13 +24,10 @@ from jaxscale.burst.multiplexing import (
     stated_interference,
     static_partition,
 )
-from jaxscale.burst.networks.layer_graph import LayerGraph, load_network, network_entry
-from jaxscale.burst.networks.layer_time import analytical_layer_time
-from jaxscale.burst.networks.measured_layers import AbstractLayerTime, measured_layer_time
-from jaxscale.burst.planners.burst_plan import BurstPlan, plan_burst, plan_data_parallel
-from jaxscale.burst.planners.released_planner import plan_released
-from jaxscale.burst.planners.soft_planner import prices
-from jaxscale.burst.planners.step_costs import BurstJob, options_for, step_costs
+from jaxscale.burst.soft_planner import prices
+from jaxscale.burst.step_costs import BurstJob, options_for, step_costs
+from jaxscale.report.style import seconds
+from jaxscale.report.terminal_tables import rounded_text
 
 LAYER_TIMES = ("auto", "measured", "analytical")
 MAX_CHIPS = 65536
@@ -73,7 +76,7 @@ def _check(n_chips: int, batch: int, **positive: float) -> None:
 
 
 class _Study(NamedTuple):
-    """Everything that the report shows, from one compiled function."""
+    """Results of the report, from a compiled function."""
 
     burst: BurstPlan
     data_parallel: BurstPlan
@@ -87,7 +90,7 @@ class _Study(NamedTuple):
 
 @filter_jit
 def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: str) -> _Study:
-    """One compilation per network and number of options serves all jobs."""
+    """Results of a job; a compilation per network and number of options serves all jobs."""
     problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
@@ -128,7 +131,7 @@ def _cluster(result: Throughput) -> dict[str, float]:
 
 
 def _partitions(study: _Study, batch: int) -> dict[str, Any]:
-    """Static partitions, and the best one whose foreground job is no slower than in bursts with multiplexing."""
+    """Static partitions, and the best partition with a foreground job no slower than in bursts."""
     alone = float(study.data_parallel.time) / batch
     rows = [
         {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
@@ -151,18 +154,18 @@ def burst_report(
     per_shape: bool = True,
     background_batch: float | None = None,
 ) -> dict[str, Any]:
-    """Plan one job in bursts and fill the rest of the cluster with background jobs of the same network.
+    """Plan of a job in bursts, with background jobs of the network in the rest of the cluster.
 
     Args:
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
         n_chips: GPUs of the cluster, a power of two [1].
         batch: global batch of the job [sample].
         bandwidth: per GPU and direction [byte/s].
-        latency: of one redistribution of activations [s].
+        latency: of a redistribution of activations [s].
         amplification_limit: most GPU-time of a layer over its time on one GPU [1]; above 1.
         synchronisation: `correct` or `released` (the released planner's formula).
         layer_times: `auto`, `measured` (A100 profiles) or `analytical`.
-        per_shape: one measured curve per layer shape, as the released planner looks layers up; else one per layer.
+        per_shape: a measured curve per layer shape, as in the released planner; else a curve per layer.
         background_batch: samples of a background job on its GPU; by default that of the stated assumptions, else 16.
 
     Returns:
@@ -170,7 +173,7 @@ def burst_report(
         partitioning and the ideal; prices (elasticities); all JSON-serialisable.
 
     Raises:
-        InputError: with one line that says what would be valid.
+        InputError: a number out of range or an unknown name.
     """
     _check(n_chips, batch, bandwidth=bandwidth, latency=latency, amplification_limit=amplification_limit)
     name = network_entry(network).name
@@ -213,3 +216,55 @@ def burst_report(
             for field in ("batch", "bandwidth", "latency", "amplification_limit")
         },
     }
+
+
+def burst_layers(document: Mapping[str, Any]) -> Table:
+    """GPUs, time and amplification of every layer."""
+    rows = [
+        (
+            layer["layer"],
+            layer["gpus"],
+            seconds(layer["time_s"]),
+            rounded_text(layer["amplification"]),
+            "beside other branches" if layer["parallel"] else "",
+        )
+        for layer in document["plan"]
+    ]
+    title = (
+        f"{document['network']}: {document['batch']} samples on {document['gpus']} GPUs, "
+        f"{document['bandwidth_byte_per_s'] / GB:g} GB/s, {document['latency_s'] * 1e6:g} us "
+        f"({document['layer_times']} layer times)"
+    )
+    columns = (
+        text_column("layer"),
+        TableColumn("GPUs", says="{} GPUs", stays=True),
+        TableColumn("time", stays=True),
+        TableColumn("amplification", "ampl."),
+        text_column("note"),
+    )
+    return make_table(title, columns, rows)
+
+
+def burst_comparison(document: Mapping[str, Any]) -> Table:
+    """An iteration in bursts against one GPU and data parallelism, and the gain of background jobs."""
+    alone, shared = document["data_parallel"], document["multiplexing"]
+    one = document["single_gpu_time_s"]
+    plans = {"in bursts": document["burst"], "released planner": document["released_planner"], "data parallel": alone}
+    rows = [("one GPU", seconds(one), seconds(one), "1", "-")]
+    for name, plan in plans.items():
+        if plan is not None:
+            gain = "1" if plan is alone else "-"
+            rows.append(
+                (name, seconds(plan["time_s"]), seconds(plan["gpu_seconds"]), rounded_text(plan["speedup"]), gain)
+            )
+    for name, key in (("in bursts, with background jobs", "cluster"), ("the same without interference", "ideal")):
+        time = shared[key]["iteration_time"]
+        rows.append((name, seconds(time), "-", rounded_text(one / time), rounded_text(shared[key]["ratio"])))
+    columns = (
+        text_column("one iteration", says="{}:"),
+        TableColumn("time", stays=True),
+        TableColumn("GPU time"),
+        TableColumn("speedup", stays=True),
+        TableColumn("cluster throughput", "throughput"),
+    )
+    return make_table("Against one GPU and data parallelism", columns, rows)

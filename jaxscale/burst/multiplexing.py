@@ -1,17 +1,21 @@
-"""Filling the GPU time that bursts leave free: foreground job, background jobs, and what the cluster gains."""
+"""Background jobs in the GPU time that bursts leave free, and the gain of a cluster against its size."""
 
 import functools
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
+from jaxscale.base.jit import filter_jit
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import larger
-from jaxscale.burst.planners.burst_plan import BurstPlan
-from jaxscale.burst.planners.step_costs import StepCosts
+from jaxscale.burst.burst_plan import BurstPlan, plan_burst, plan_data_parallel
+from jaxscale.burst.layer_graph import load_network, network_entry
+from jaxscale.burst.layer_time import measured_layer_time
+from jaxscale.burst.step_costs import BurstJob, StepCosts
 
 
 @functools.cache
@@ -25,7 +29,7 @@ class Interference(eqx.Module):
 
     Attributes:
         foreground_slowdown: relative growth of every foreground step next to background work [1].
-        background_loss: part of its speed that a background job loses on a freed GPU [1].
+        background_loss: share of its speed that a background job loses on a freed GPU [1].
         colocated_share: speed of a background job, as a fraction of its own, while a foreground step runs on the
             same GPU [1].
         preemption_time: wait for a background kernel to end when a GPU is handed back [s].
@@ -55,7 +59,7 @@ class Throughput(eqx.Module):
         foreground: samples per second of the foreground job [1/s].
         background: samples per second of all background jobs together [1/s].
         iteration_time: of the foreground job, with interference [s].
-        slowdown: iteration time over that of the same plan alone [1].
+        slowdown: iteration time over the time of the plan alone [1].
         free_share: share of the GPU time that the foreground job leaves [1].
         ratio: cluster throughput over data parallelism with the foreground job alone [1].
         fairness: Jain's index of the progress of foreground (against data parallelism) and background (against a GPU
@@ -96,12 +100,11 @@ def multiplex(
     $(B / T' + R_{bg}) / (B / T_{DP})$, samples of both jobs counted alike.
 
     Args:
-        plan: foreground plan.
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
         n_chips: G [1].
         background_rate: r, in foreground samples per second where the networks differ [1/s].
-        interference: what sharing costs.
+        interference: costs of sharing.
 
     Returns:
         Throughput, slowdown and fairness.
@@ -135,7 +138,7 @@ def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
 def static_partition(
     costs: StepCosts, batch: ArrayLike, n_chips: ArrayLike, background_rate: ArrayLike
 ) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
-    r"""Foreground job by data parallelism on g GPUs of its own, background jobs on the other G - g.
+    r"""Foreground job by data parallelism on g GPUs, background jobs on the remaining G - g.
 
     $R(g) = B / T_{DP}(g) + (G - g)\,r$; nothing interferes.
 
@@ -173,3 +176,73 @@ def loss_at_ratio(
 
     at_none, at_half = gain(0.0), gain(0.5)
     return (at_none - ratio) / (2.0 * (at_none - at_half))
+
+
+class ClusterStudy(eqx.Module):
+    """Cluster throughput of bursts with multiplexing, by cluster size; the batch grows with the cluster.
+
+    Attributes:
+        n_chips: cluster sizes [1].
+        stated: with the stated interference.
+        ideal: without interference.
+        speed: foreground iteration by data parallelism over that in bursts [1].
+        loss_low: background loss at which the gain falls to the lower end of the published band [1].
+        loss_high: background loss at which the gain falls to its upper end; negative where it is below anyway [1].
+    """
+
+    n_chips: Float[Array, " size"]
+    stated: Throughput
+    ideal: Throughput
+    speed: Float[Array, " size"]
+    loss_low: Float[Array, " size"]
+    loss_high: Float[Array, " size"]
+
+
+def study_clusters(
+    network: str,
+    n_chips: ArrayLike,
+    bandwidth: ArrayLike = 266e9,
+    latency: ArrayLike = 240e-6,
+    amplification_limit: ArrayLike = 2.0,
+    samples_per_chip: float | None = None,
+    background_batch: float | None = None,
+) -> ClusterStudy:
+    """Gain over data parallelism with a single task for a network on clusters of several sizes.
+
+    Foreground batch per GPU, background batch and interference are those of `data/burst/multiplexing.toml` unless
+    given; layer times are measured, one curve per layer.
+
+    Args:
+        network: a measured network with job sizes in the table.
+        n_chips: cluster sizes, powers of two up to 1,024 [1].
+        bandwidth: per GPU and direction [byte/s].
+        latency: of a redistribution [s].
+        amplification_limit: see `BurstJob` [1].
+        samples_per_chip: foreground batch over GPUs [sample].
+        background_batch: samples of a background job [sample].
+    """
+    name = network_entry(network).name
+    table = multiplexing_table()
+    entry, band = table["jobs"][name], table["published"]
+    graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
+    sizes = jnp.asarray(n_chips, jnp.result_type(float))
+    per_chip = entry["samples_per_gpu"] if samples_per_chip is None else samples_per_chip
+    side = jnp.asarray(entry["background_batch"] if background_batch is None else background_batch, sizes.dtype)
+    link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
+    return _study(graph, layer_time, sizes, per_chip, side, link, (band["ratio_low"], band["ratio_high"]))
+
+
+@filter_jit
+def _study(graph, layer_time, sizes, samples_per_chip, side, link, band) -> ClusterStudy:
+    rate = side / layer_time(side).sum()
+
+    def one(size: Array) -> tuple:
+        job = BurstJob(samples_per_chip * size, size, *link)
+        plan = plan_burst(graph, layer_time, job, 11)
+        alone = plan_data_parallel(graph, layer_time, job, 11)
+        shared = (plan, alone.time, job.batch, size, rate)
+        losses = [loss_at_ratio(*shared, stated_interference(), ratio) for ratio in band]
+        both = [multiplex(*shared, interference) for interference in (stated_interference(), no_interference())]
+        return (*both, alone.time / plan.time, *losses)
+
+    return ClusterStudy(sizes, *jax.vmap(one)(sizes))

@@ -1,4 +1,4 @@
-"""Splitting one sample over GPUs: halo exchange of 3-D convolutional networks, with or without a split of the batch."""
+"""Spatial splits: halo exchange of 3-D convolutional networks, with or without a split of the batch."""
 
 import functools
 from typing import Any
@@ -12,10 +12,10 @@ from jaxscale.base.arrays import as_float
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import larger, smooth_max
-from jaxscale.burst.networks.layer_graph import KernelTable, load_network, network_steps
-from jaxscale.burst.networks.layer_time import Device, LayerTimeCoefficients, kernel_times
-from jaxscale.burst.networks.layers import FLOAT_BYTES, KERNEL_KINDS, elements
-from jaxscale.burst.planners.gradient_sync import all_reduce_time
+from jaxscale.burst.layer_graph import KernelTable, load_network, network_steps
+from jaxscale.burst.layer_time import Device, LayerTimeCoefficients, kernel_times
+from jaxscale.burst.layers import FLOAT_BYTES, KERNEL_KINDS, elements
+from jaxscale.burst.step_costs import all_reduce_time
 
 
 @functools.cache
@@ -32,8 +32,8 @@ class SpatialNetwork(eqx.Module):
         channels: channels of the input [1].
         halo_width: rows that a convolution reads beyond its own part, per side and dimension [1].
         weights: trainable parameters [1].
-        activations: elements of all outputs of one sample [1].
-        kernels: kernels of one training step.
+        activations: elements of all outputs of a sample [1].
+        kernels: kernels of a training step.
     """
 
     extent: Float[np.ndarray, "layer dim"]
@@ -49,7 +49,7 @@ def spatial_network(name: str) -> SpatialNetwork:
     """Geometry of a shipped network; layers behind the flattening have no extent and are not split.
 
     Raises:
-        InputError: no such network, or one with blocks of branches.
+        InputError: unknown network, or one with blocks of branches.
     """
     graph = load_network(name)
     if graph.widths != (1,):
@@ -72,9 +72,9 @@ class SpatialMachine(eqx.Module):
 
     Attributes:
         halo_bandwidth: between neighbours, per direction [byte/s].
-        halo_latency: of one message between neighbours [s].
+        halo_latency: of a message between neighbours [s].
         bandwidth: of the gradient all-reduce, per GPU and direction [byte/s].
-        latency: of one step of the all-reduce [s].
+        latency: of a step of the all-reduce [s].
     """
 
     halo_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -92,10 +92,8 @@ def halo_time(
     neighbours per split dimension, a slab of $h_d$ rows each; no message where the kernel has no halo.
 
     Args:
-        network: geometry.
         parts: p, parts per dimension [1].
         samples: s, samples that the group of parts works on [sample].
-        machine: links.
 
     Returns:
         Seconds per layer [s].
@@ -112,7 +110,7 @@ def halo_time(
 
 
 class SpatialStep(eqx.Module):
-    """One training iteration with a spatial split; the named terms add up.
+    """A training iteration with a spatial split; the named terms add up.
 
     Attributes:
         compute: forward, gradient of activations and gradient of weights [s].
@@ -165,18 +163,12 @@ def spatial_step(
     without extent (behind the flattening) work on whole samples in every part.
 
     Args:
-        network: geometry and kernels.
         parts: parts per dimension; their product is P [1].
         groups: g, groups of samples [1].
         batch: B, global batch [sample].
-        machine: links.
         coefficients: analytical layer time.
-        device: chip.
         regime: index of its software regime.
         temperature: 0 for the exact maximum, else a smooth one (`_types.smooth_max`).
-
-    Returns:
-        Terms of the iteration.
 
     Reference:
         Oyama et al., arXiv 2007.12856, section 3 (performance model).
@@ -197,3 +189,71 @@ def spatial_step(
     # Activations for the backward pass and their gradients; weights, gradients and two moments.
     held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
     return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_chips)
+
+
+def splits_of(pieces: int, rank: int) -> tuple[int, ...]:
+    """Parts per dimension of a power of two, as near to a cube as powers of two allow.
+
+    Raises:
+        InputError: `pieces` is not a power of two.
+    """
+    if pieces < 1 or pieces & (pieces - 1):
+        raise InputError(f"pieces = {pieces}: expected a power of two")
+    exponent = pieces.bit_length() - 1
+    return tuple(2 ** (exponent // rank + (dim < exponent % rank)) for dim in range(rank))
+
+
+_compiled = eqx.filter_jit(spatial_step)
+
+
+class Split(eqx.Module):
+    """One way to use a number of GPUs.
+
+    Attributes:
+        pieces: parts of a sample, their product [1].
+        groups: groups of samples [1].
+        step: terms of the iteration.
+        fits: a group has at least one sample, and the memory holds it.
+    """
+
+    pieces: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+    step: SpatialStep
+    fits: bool
+
+
+def survey_splits(
+    network: SpatialNetwork,
+    n_chips: int,
+    batch: int,
+    machine: SpatialMachine,
+    coefficients: LayerTimeCoefficients,
+    device: Device,
+    memory: float,
+    regime: int = 0,
+) -> list[Split]:
+    """All hybrids of sample and spatial split on `n_chips` GPUs, pieces in powers of two.
+
+    Args:
+        n_chips: a power of two [1].
+        batch: global batch [sample].
+        coefficients: analytical layer time.
+        memory: of one GPU [byte].
+        regime: index of its software regime.
+
+    Returns:
+        Splits from no spatial split to all GPUs on one group.
+
+    Raises:
+        InputError: `n_chips` is not a power of two.
+    """
+    splits_of(n_chips, 1)
+    rank = network.extent.shape[1]
+    splits = []
+    for exponent in range(n_chips.bit_length()):
+        pieces, groups = 2**exponent, n_chips // 2**exponent
+        parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
+        sizes = jnp.asarray(groups, parts.dtype), jnp.asarray(batch, parts.dtype)
+        step = _compiled(network, parts, *sizes, machine, coefficients, device, regime)
+        splits.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
+    return splits

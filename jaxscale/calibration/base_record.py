@@ -51,10 +51,13 @@ def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
 
 
 def tables_of_entries(entry: type) -> FileForm:
-    """FileForm of a tuple of entries of a class: a list of tables."""
-    return FileForm(
-        lambda values: [vars(value) for value in values], lambda table: tuple(entry(**one) for one in table)
-    )
+    """FileForm of a tuple of entries of a dataclass: a list of tables, without what is as by default."""
+    usual = {name: field.default for name, field in entry.__dataclass_fields__.items()}
+
+    def written(values: Sequence[Any]) -> list[dict[str, Any]]:
+        return [{name: one for name, one in vars(value).items() if one is not usual[name]} for value in values]
+
+    return FileForm(written, lambda table: tuple(entry(**one) for one in table))
 
 
 NUMBER = FileForm(lambda value: value, lambda value: value)

@@ -2,7 +2,7 @@
 
 The rule is the same for records of every kind (`widest`): an interval has its usual width, or the widest that a reason
 to doubt brings; each width is that of the narrowest class of runs that has one (`looked_up`). Runs that were left out
-tell widths: `fitting/held_out.py` of training, `serving/calibrate/serving_held_out.py` of serving.
+tell widths: `fitting/held_out.py` of training, `serving/serving_problem.py` of serving.
 """
 
 import functools
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxscale.calibration.anchors import timed_chips
-from jaxscale.calibration.levels import Levels, Place
+from jaxscale.calibration.levels import GUESSES, Levels, Place
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
 Z90 = 1.6448536269514722
@@ -75,25 +75,33 @@ class Scatter:
     Attributes:
         kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
             `new_mixture` and `new_chip` for mixtures, and for chips without timed kernels, of an unknown stack,
-            `unstated` for memory of runs that leave to a guess what they keep,
+            `eager` and `eager_mixture` for step times of an unknown stack whose host may launch each kernel,
+            `unstated` for memory of runs that leave a fact of it to a guess,
             `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
             a model, or on more chips, than the fit ever saw.
-        level: its name; the framework of `unnamed` and `new_source`, the source of `new_model` and `larger`, empty for
-            any of these, or where no framework is named; empty for `unseen`.
+        level: its name; the fact of `unstated`, the framework of `unnamed` and `new_source`, the source of `new_model`
+            and `larger`, empty for any of these, or where no framework is named; empty for `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
         memory: standard deviation of log peak memory [1]; nan where too few runs state one.
+        above: the same of peaks above their prediction, which are what runs out of memory [1]; nan where it is not told
+            apart.
     """
 
     kind: str
     level: str
     time: float
     memory: float
+    above: float = math.nan
 
     def __post_init__(self) -> None:
         """One object of nan is compared as equal to itself, two are not: fits read twice must be equal."""
-        if math.isnan(self.memory):
-            object.__setattr__(self, "memory", math.nan)
+        for name in ("memory", "above"):
+            if math.isnan(getattr(self, name)):
+                object.__setattr__(self, name, math.nan)
 
+
+EAGER = "eager"
+"""Level of the kind `execution` of software whose host launches each kernel, as a run without one may do, too."""
 
 NO_RUNS = Scatter("unseen", "", math.log(2.0), 0.3)
 """Scatter where no run says more: within a factor of two."""
@@ -111,6 +119,14 @@ class Interval(NamedTuple):
     memory: Any
 
 
+class _Widths(NamedTuple):
+    """Numbers of `Scatter` of many runs: `time`, `memory`, `above` [1], [row]."""
+
+    time: Any
+    memory: Any
+    above: Any
+
+
 class _Reason(NamedTuple):
     """A reason for which a run's prediction is less sure than usual, and the scatter that it brings.
 
@@ -118,11 +134,13 @@ class _Reason(NamedTuple):
         holds: for which runs [row].
         kind: of the scatter, see `Scatter`.
         of: level of the run whose scatter of that kind counts, before that of any level: source or framework.
+        level: the level itself, where it is the same for all runs.
     """
 
     holds: Bool[np.ndarray, " row"]
     kind: str
     of: str
+    level: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,10 +168,10 @@ class Scatters:
         return levels.numbers(lambda source: self.largest.get(source, most), "source", of_none=most)
 
     @functools.cached_property
-    def _numbers(self) -> dict[Place, tuple[float, float]]:
-        """Widths in time and memory by place, those of `NO_RUNS` for a new framework of which no run tells."""
-        numbers = {place: (entry.time, entry.memory) for place, entry in self.by_level.items()}
-        return {(NO_RUNS.kind, NO_RUNS.level): (NO_RUNS.time, NO_RUNS.memory), **numbers}
+    def _numbers(self) -> dict[Place, _Widths]:
+        """Widths by place, those of `NO_RUNS` for a new framework of which no run tells."""
+        entries = {(NO_RUNS.kind, NO_RUNS.level): NO_RUNS, **self.by_level}
+        return {place: _Widths(entry.time, entry.memory, entry.above) for place, entry in entries.items()}
 
     def interval(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Interval:
         """Widths of intervals: the usual ones of the source, or the widest that a reason to doubt brings [row].
@@ -165,23 +183,40 @@ class Scatters:
         Returns:
             The widths.
         """
-        reasons = self._reasons(levels, n_chips)
-        wider = ((reason.holds, self._scatter_of(reason.kind, reason.of, levels)) for reason in reasons)
-        return Interval(*widest(self._usual(levels), wider))
+        return Interval(*self._widths(levels, n_chips)[:2])
 
-    def _usual(self, levels: Levels) -> Interval:
+    def above(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+        """Standard deviation of the log of peaks above their prediction [1], [row].
+
+        Args:
+            levels: of the runs, with the fit's own source and framework filled in.
+            n_chips: of each run [1].
+
+        Returns:
+            The deviations; those of all peaks where nothing tells them apart.
+        """
+        widths = self._widths(levels, n_chips)
+        return np.where(np.isnan(widths.above), widths.memory, widths.above)
+
+    def _widths(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> _Widths:
+        reasons = self._reasons(levels, n_chips)
+        wider = ((reason.holds, self._scatter_of(reason.kind, reason.of, levels, reason.level)) for reason in reasons)
+        return _Widths(*widest(self._usual(levels), wider))
+
+    def _usual(self, levels: Levels) -> _Widths:
         """Scatter of the source, else the framework, else a new framework; of memory, the first of these with one."""
-        time, memory = self._own(levels)
+        time, memory, above = self._own(levels)
         for scatter in (
             self._lookup(levels, ("framework",), lambda framework: [("framework", framework)]),
             self._scatter_of("unseen", "", levels),
-            Interval(NO_RUNS.time, NO_RUNS.memory),
+            _Widths(NO_RUNS.time, NO_RUNS.memory, NO_RUNS.above),
         ):
             time = np.where(np.isnan(time), scatter.time, time)
+            above = np.where(np.isnan(memory), scatter.above, above)
             memory = np.where(np.isnan(memory), scatter.memory, memory)
-        return Interval(time, memory)
+        return _Widths(time, memory, above)
 
-    def _own(self, levels: Levels) -> Interval:
+    def _own(self, levels: Levels) -> _Widths:
         """Scatter of a run's source; where it names none, of the runs of its framework without a source."""
 
         def places(source: str, framework: str) -> list[Place]:
@@ -202,6 +237,7 @@ class Scatters:
         knows_framework = levels.has(
             lambda name: seen.knows("framework", name), "framework", of_none=seen.knows("framework", "")
         )
+        is_eager = levels.has(lambda name: name == EAGER, "execution", of_none=True)
         systems = ("gpu", "precision")
         return (
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
@@ -209,8 +245,11 @@ class Scatters:
             # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
             _Reason(~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True), "new_chip", ""),
             _Reason(~levels.missing("mixture"), "new_mixture", ""),
-            # What a program keeps is guessed where a row says neither what is recomputed nor whose habits it has.
-            _Reason(~levels.missing("unstated"), "unstated", ""),
+            # Hosts of stacks differ, where nothing is known to record or compile what they launch.
+            _Reason(is_eager & levels.missing("mixture"), "eager", ""),
+            _Reason(is_eager & ~levels.missing("mixture"), "eager_mixture", ""),
+            # What a program keeps is guessed where neither a row nor its framework says it.
+            *(_Reason(levels.has(guesses, "unstated"), "unstated", "", fact) for fact, guesses in self._guessed()),
             # A chip or a precision that an ancestor had: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),
             # A source of which too few runs were left out to tell its scatter, of a framework that is known.
@@ -223,13 +262,18 @@ class Scatters:
             _Reason(n_chips > self.most_chips(levels), "larger", "source"),
         )
 
-    def _scatter_of(self, kind: str, of: str, levels: Levels) -> Interval:
-        """Scatter of a kind for each run's level of another, else for any level; nan where none is known [row]."""
-        return self._lookup(levels, (of,) if of else (), lambda name="": [(kind, name), (kind, "")])
+    def _guessed(self) -> list[tuple[str, Callable[[str], bool]]]:
+        """Facts of memory whose scatter is known, each with whether a level of `unstated` is without it."""
+        facts = [level for kind, level in self.by_level if kind == "unstated"]
+        return [(fact, lambda guesses, fact=fact: fact in guesses.split(GUESSES)) for fact in facts]
 
-    def _lookup(self, levels: Levels, kinds: Sequence[str], places: Callable[..., Iterable[Place]]) -> Interval:
+    def _scatter_of(self, kind: str, of: str, levels: Levels, level: str = "") -> _Widths:
+        """Scatter of a kind for each run's level of another, or a given level, else any; nan if unknown [row]."""
+        return self._lookup(levels, (of,) if of else (), lambda name=level: [(kind, name), (kind, "")])
+
+    def _lookup(self, levels: Levels, kinds: Sequence[str], places: Callable[..., Iterable[Place]]) -> _Widths:
         """Scatter of the first of the places of each run that has one, nan where none has [row]."""
-        return Interval(*looked_up(self._numbers, levels, kinds, places, (math.nan, math.nan)))
+        return _Widths(*looked_up(self._numbers, levels, kinds, places, (math.nan,) * 3))
 
 
 def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:

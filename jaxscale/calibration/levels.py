@@ -12,12 +12,15 @@ NO_LEVEL = -1
 LEVEL_KINDS = (
     *("source", "framework", "release", "gpu", "precision", "attention_kernel", "fused_norm", "number_format"),
     *("release_gpu", "mixture", "architecture", "local_shape", "sequences", "recompute", "parallelism", "stack"),
-    *("recipe", "company", "unstated"),
+    *("recipe", "company", "unstated", "execution"),
 )
 """Kinds of level that a run may have."""
 
 COMPANY = ("alone", "beside collectives")
 """Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
+
+GUESSES = " and "
+"""What stands between the facts of a level of the kind `unstated`."""
 
 Names = Sequence[str | None] | np.ndarray
 """Name of each run's level of a kind; None or empty for none [row]."""
@@ -146,7 +149,7 @@ class Levels:
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
-        """The levels with other names of one kind; levels of one new name become one.
+        """The levels with other names of one kind; levels of one new name become one, those of an empty one none.
 
         Args:
             kind: whose names change.
@@ -159,8 +162,9 @@ class Levels:
         if kind not in self.codes:
             return self
         renamed = [name_of(name) for name in self.names[kind]]
-        names = tuple(dict.fromkeys(renamed))
-        codes = np.asarray([*(names.index(name) for name in renamed), NO_LEVEL])[self.codes[kind]]
+        names = tuple(dict.fromkeys(filter(None, renamed)))
+        codes = np.asarray([*(names.index(name) if name else NO_LEVEL for name in renamed), NO_LEVEL])
+        codes = codes[self.codes[kind]]
         return Levels({**self.codes, to or kind: codes}, {**self.names, to or kind: names}, self.n_rows)
 
     def with_columns(self, columns: Mapping[str, Names]) -> "Levels":

@@ -215,7 +215,7 @@ class Fit(Record):
         any_source = limits.get("", _ALL)
         usable = named.numbers(lambda name: limits.get(name, _ALL).usable, "source", of_none=any_source.usable)
         scatter = named.numbers(lambda name: limits.get(name, _ALL).scatter, "source", of_none=any_source.scatter)
-        return usable, np.where(np.isnan(scatter), self._own_interval(rows).memory, scatter)
+        return usable, np.where(np.isnan(scatter), self._scatters.above(named, rows.n_chips), scatter)
 
     def most_chips(self, levels: AnyLevels) -> Any:
         """Most chips of any fitted run of a run's source, or of any at all where the source is not known [1], [row]."""

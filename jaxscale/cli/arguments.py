@@ -60,6 +60,10 @@ SequenceLength = Annotated[
 
 PlotFile = Annotated[Path | None, option(metavar="FILE", help="figure to write: PNG, SVG or PDF, by its suffix")]
 
+TimelineFile = Annotated[
+    Path | None, option(metavar="FILE.json", help="what each pipeline rank does when, for Perfetto or chrome://tracing")
+]
+
 _REPORT = option(metavar="DIR", help="folder for a report with figures: HTML, Markdown and PNG")
 
 ReportFolder = Annotated[Path | None, _REPORT]
@@ -109,6 +113,18 @@ def checked_batch(text: str, seq_len: Any) -> int:
             f" {LARGEST_COUNT:,}, or tokens, as `4M tokens`"
         )
     return int(sequences)
+
+
+def checked_number(flag: str, text: str) -> float:
+    """A number in words.
+
+    Raises:
+        InputError: none; names the flag.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{flag} = {text!r} is no number") from None
 
 
 def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:

@@ -242,6 +242,23 @@ def save_pictures(
         say(f"wrote {document().save(report)} and the figures beside it")
 
 
+def save_timeline(path: Path | None, run: "Callable[[], tuple[Any, ...]]") -> None:
+    """Write the timeline of a step, if one is asked for, and say where it is.
+
+    Args:
+        path: file, None where none is asked for.
+        run: gives model, plan, cluster and coefficients.
+    """
+    if path is None:
+        return
+    from jaxscale.base.lazy import loaded
+    from jaxscale.cli.registry import TIMELINE
+
+    stage("drawing the timeline")
+    loaded(TIMELINE)(*run()).save(path)
+    say(f"wrote {path}: Perfetto (ui.perfetto.dev) or chrome://tracing shows it")
+
+
 LARGEST_WHOLE = 2**53
 """Whole numbers up to here are exact in every reader of JSON [1]."""
 

@@ -16,16 +16,18 @@ from jaxscale.cli.arguments import (
     Quiet,
     ReportFolder,
     SequenceLength,
+    TimelineFile,
     checked_batch,
     checked_count,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
-    from jaxscale.hardware.catalogue import ChipEntry
+    from jaxscale.hardware.catalogue import ChipEntry, Hardware
     from jaxscale.models.transformer import Transformer
+    from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
 
 
@@ -64,8 +66,16 @@ class PlanCommand:
             "February 2026), maxtext, deepspeed or nanotron",
         ),
     ] = None
+    against: Annotated[
+        Path | None,
+        option(
+            metavar="FILE",
+            help="a launch file, a log, or a runs table (its first row), whose plan is placed among the ranked ones",
+        ),
+    ] = None
     plot: PlotFile = None
     report: ReportFolder = None
+    timeline: TimelineFile = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -80,19 +90,31 @@ class PlanCommand:
         for name, value in (("--n-gpus", self.n_gpus), ("--top", self.top)):
             checked_count(name, value)
         import jaxscale as js
+        from jaxscale.base.files import check_writable
         from jaxscale.cli.arguments import pairs
-        from jaxscale.plans.best_plan import answered
+        from jaxscale.plans.against import against_best
+        from jaxscale.plans.best_plan import choice_of, searched
         from jaxscale.plans.plan_questions import plan_question
+        from jaxscale.runs.defaults import known_frameworks
         from jaxscale.runs.schema import stated_values
 
+        if self.against is not None and self.write is not None:
+            raise InputError("--against beside --write; expected one of them")
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
+        if self.timeline is not None:
+            check_writable(self.timeline, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu]
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
-        framework = checked_framework(self.framework or (written and written.removesuffix("-toml")), fitted)
+        theirs = None if self.against is None else stated_row(self.against, hardware)
+        named = self.framework or (written and written.removesuffix("-toml"))
+        if theirs and named is None and theirs.get("framework") in known_frameworks():
+            named = theirs["framework"]
+            say(f"framework {named}, as {self.against} says")
+        framework = checked_framework(named, fitted)
         if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
         precision = self.precision.lower()
@@ -101,15 +123,23 @@ class PlanCommand:
         if lacking := chip.lacks(precision):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
-        choice = answered(
-            plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells),
-            fitted,
-            top=self.top if self.write is None else max(self.top, WRITTEN_AMONG),
-            oom_probability=self.oom_probability,
-        )
-        self._write(choice, float(model.seq_len), chip) if self.write is not None else self._tell(choice)
+        question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
+        found = searched(question, fitted, self.oom_probability)
+        top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
+        choice = choice_of(found, question, fitted, top, self.oom_probability)
+        compared = None
+        if theirs is not None:
+            compared = against_best(question, {**theirs, **stated}, fitted, self.oom_probability, found)
+        if self.write is not None:
+            self._write(choice, float(model.seq_len), chip)
+        else:
+            self._tell(choice, compared)
         if self.plot or self.report:
             self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
+        save_timeline(
+            self.timeline,
+            lambda: (model, choice.best.plan, cluster, fitted.coefficients(question.levels, question.n_chips)),
+        )
 
     def _draw(self, choice: "PlanChoice", title: str) -> None:
         """Draw the figure and the report that are asked for."""
@@ -117,15 +147,23 @@ class PlanCommand:
 
         save_pictures(self.plot, self.report, lambda: plan_breakdown(choice, title), lambda: plan_report(choice, title))
 
-    def _tell(self, choice: "PlanChoice") -> None:
-        """Print the ranked plans."""
+    def _tell(self, choice: "PlanChoice", compared: "AgainstBest | None") -> None:
+        """Print the ranked plans, and somebody's plan against them."""
         from jaxscale.report.style import seconds
-        from jaxscale.report.terminal_tables import plan_ranking
+        from jaxscale.report.terminal_tables import plan_differences, plan_ranking
 
         lo, hi = (seconds(end) for end in choice.step_time_interval)
         interval = f"90 % interval of the first plan's step: {lo} to {hi}"
         told = ("", *choice.binds, *choice.reasons)
-        answer(self.json, choice.to_json, lambda: (plan_ranking(choice.to_json()), interval, *told))
+        if compared is None:
+            answer(self.json, choice.to_json, lambda: (plan_ranking(choice.to_json()), interval, *told))
+            return
+        notes = (f"{self.against}: {compared.summary()}", *(f"not compared: {note}" for note in compared.notes))
+        answer(
+            self.json,
+            lambda: {**choice.to_json(), "against": compared.to_json()},
+            lambda: (plan_ranking(choice.to_json()), interval, *told, "", plan_differences(compared.to_json()), *notes),
+        )
 
     def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
@@ -175,6 +213,26 @@ class PlanCommand:
         if not texts:
             raise InputError(f"none of the {len(plans)} fastest plans: {refusals[0]}")
         return texts
+
+
+def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
+    """Values of the columns that a launch file, a log or the first row of a runs table fills.
+
+    Raises:
+        InputError: a file that cannot be read, or that is of no known program.
+    """
+    from jaxscale.base.lazy import loaded
+    from jaxscale.cli.registry import READ_RUN
+    from jaxscale.runs.reader import read_runs
+    from jaxscale.runs.schema import BY_NAME, stated_values
+
+    if path.suffix.lower() == ".csv":
+        return dict(read_runs(path, hardware=hardware).rows[0].values)
+    read = loaded(READ_RUN)(path)
+    for key in read.unread:
+        say(f"{path}: not understood: {key}")
+    known = {name: text for name, text in read.cells.items() if name in BY_NAME and name not in ("notes", "source_row")}
+    return stated_values(f"{path}:", known)
 
 
 def written_framework(write: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -17,9 +17,10 @@ from jaxscale.cli.arguments import (
     ReportFolder,
     SequenceLength,
     SkipBad,
+    TimelineFile,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+from jaxscale.cli.console import answer, check_pictures, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.hardware.catalogue import Hardware
@@ -54,6 +55,7 @@ class PredictCommand:
     skip_bad: SkipBad = False
     plot: PlotFile = None
     report: ReportFolder = None
+    timeline: TimelineFile = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -79,6 +81,10 @@ class PredictCommand:
         check_pictures(self.plot, self.report, self.runs, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = self._one_run(hardware) if self.runs is None else self._table(hardware)
+        if self.timeline is not None:
+            check_writable(self.timeline, self.runs, self.fit, self.hardware)
+            if len(runs) != 1:
+                raise InputError(f"--timeline shows one run; found {len(runs):,} rows")
         stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         described = describe_runs(runs, hardware)
         prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
@@ -100,6 +106,25 @@ class PredictCommand:
         )
         if self.plot or self.report:
             self._draw(runs, prediction)
+        save_timeline(self.timeline, lambda: self._run_of(prediction, hardware))
+
+    def _run_of(self, prediction: "Prediction", hardware: "Hardware") -> tuple[Any, ...]:
+        """Model, plan, cluster and coefficients of the predicted run.
+
+        Raises:
+            InputError: there is no prediction, or none of a transformer.
+        """
+        import jax
+
+        import jaxscale as js
+        from jaxscale.runs.measured import describe_runs
+
+        described = describe_runs(prediction.runs, hardware)
+        if described.batch is None:
+            raise InputError(f"--timeline: no plan to show; {prediction.notes[0] or 'expected a transformer'}")
+        table, place = js.load_fit(self.fit).coefficient_table(described.levels)
+        run = jax.tree.map(lambda leaf: leaf[0], described.batch)
+        return run.model, run.plan, run.cluster, jax.tree.map(lambda leaf: leaf[place[0]], table)
 
     def _draw(self, runs: "Runs", prediction: "Prediction") -> None:
         """Draw the figure and the report that are asked for."""

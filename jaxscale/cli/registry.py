@@ -6,8 +6,8 @@ COMMANDS = {
     "predict": "jaxscale.cli.predict:PredictCommand",
     "plan": "jaxscale.cli.plan:PlanCommand",
     "shape": "jaxscale.cli.shape:ShapeCommand",
-    "serving": "jaxscale.serving.commands.serving_command:ServingCommand",
-    "law": "jaxscale.laws.commands.law_command:LawCommand",
+    "serving": "jaxscale.serving.serving_command:ServingCommand",
+    "law": "jaxscale.laws.law_command:LawCommand",
     "burst": "jaxscale.burst.burst_command:BurstCommand",
     "islands": "jaxscale.islands.islands_command:IslandsCommand",
     "limits": "jaxscale.limits.limits_command:LimitsCommand",
@@ -24,5 +24,11 @@ COMMANDS = {
 LAUNCH_TEXT = "jaxscale.launch.writers.launch_text:launch_text"
 """Function that writes a plan as launch settings."""
 
+READ_RUN = "jaxscale.launch.readers.read_run:run_of"
+"""Function that reads a log or a launch file as a row of a runs table."""
+
 WRITERS = "jaxscale.launch.writers.launch_text:WRITERS"
 """Frameworks for which settings are written."""
+
+TIMELINE = "jaxscale.timeline.step_timeline:step_timeline"
+"""Function that makes a timeline of a predicted step."""

@@ -4,7 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+import tyro
+
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    SequenceLength,
+    checked_number,
+    option,
+)
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
@@ -30,6 +42,20 @@ class ShapeCommand:
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
+    seq_len: SequenceLength = None
+    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
+    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="COLUMN=VALUE", help="a choice or a fact about the software, as pp=1 or moe_dispatcher=deepep"),
+    ] = ()
+    bound: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(metavar="QUANTITY=VALUE", help="largest value, in SI units, as tokens=15e12, params=7e11 or batch=4e6"),
+    ] = ()
+    oom_probability: Annotated[
+        float, option(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
+    ] = 0.1
     law: Annotated[
         Path | None,
         option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"),
@@ -47,20 +73,38 @@ class ShapeCommand:
         Raises:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
-        from jaxscale.designs.budgets import Budget
+        import jaxscale as js
+        from jaxscale.cli.arguments import pairs
+        from jaxscale.cli.plan import checked_framework, load_model
         from jaxscale.designs.shape_report import shape_report
-        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table
-        from jaxscale.models import model
         from jaxscale.report.terminal_tables import price_list, shape_choice
+        from jaxscale.runs.schema import stated_values
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
-        budget = Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        template = model(self.model)
+        budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
+        cells = {"precision": self.precision.lower(), **stated_values("--set", pairs("--set", self.set))}
+        cells["framework"] = checked_framework(self.framework or cells.get("framework"), js.load_fit(self.fit))
         law = None if self.law is None else load_law(self.law)
-        common = {"fit": self.fit, "template": template, "hardware": self.hardware, "has_terms": bool(self.report)}
         stage("searching the best design")
-        document = shape_report(self.gpu, self.n_gpus, budget, **common, law=law, n_draws=self.draws, progress=say)
+        document = shape_report(
+            self.gpu,
+            self.n_gpus,
+            budget,
+            fit=self.fit,
+            template=load_model(self.model, self.seq_len),
+            hardware=self.hardware,
+            cells=cells,
+            bounds={
+                name: checked_number(f"--bound {name}", value) for name, value in pairs("--bound", self.bound).items()
+            },
+            oom_probability=self.oom_probability,
+            law=law,
+            n_draws=self.draws,
+            progress=say,
+            has_terms=bool(self.report),
+        )
         ((kind, value),) = budget.given().items()
         parts = (
             f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",
@@ -71,7 +115,7 @@ class ShapeCommand:
         )
         answer(self.json, lambda: document, lambda: parts)
         if self.plot or self.report:
-            from jaxscale.report.design_report import design_report, price_figure
+            from jaxscale.report.plan_report import design_report, price_figure
 
             drawn = (document, f"The best design for {parts[0]}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.smooth import Temperature, larger, several, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.models.transformer import (
     attention_layers,
@@ -89,14 +89,14 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
         Bytes of the average layer.
     """
     model, plan = local.model, local.plan
-    element, read = local.element_bytes, _input_bytes(local)
+    element, kept = local.element_bytes, _adapted_inputs(local)
     # Selective recomputation drops the scores as fused attention does.
     stored = (1.0 - plan.flash_attention * 1.0) * (1.0 - plan.recompute_selective)
     queries = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
     outputs = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim)
     heads = element * (queries + plan.tp * local.key_value_width) + plan.copied_attention * element * outputs
     # The output of attention is kept as attention's own; adapters read a copy of another width.
-    adapters = (1.0 - model.trainable_share) * plan.adapter_bytes * outputs
+    adapters = kept.output * outputs
     sums = SUM_BYTES * mean_over_heads(model, lambda kind: kind.n_heads) * plan.flash_attention
     heads = heads + adapters + sums
     scores = (2.0 * element + MASK_BYTES * plan.dropout) * stored * scores_per_token(model)
@@ -108,28 +108,61 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     # Queries, keys and values read one tensor, gate and input another: under autocasts each its own copy.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
     norms = 2.0 * (stream_bytes(local) + UNFUSED_NORM_BYTES * (1.0 - plan.fused_norm) + MASK_BYTES * plan.dropout)
-    residual = (norms + inputs * read) * model.d_model * blocks / local.sequence_split
+    read = inputs * model.trainable_share * local.matmul_bytes + kept.stream
+    residual = (norms + read) * model.d_model * blocks / local.sequence_split
     scale = coefficients.activation_factor * local.tokens
-    return LayerBytes(scale * (residual + (attention + ssm) * split), scale * _mlp_bytes(local, read) * split)
+    return LayerBytes(scale * (residual + (attention + ssm) * split), scale * _mlp_bytes(local, kept) * split)
 
 
-def _input_bytes(local: LocalPlan) -> Array:
-    """Of an element of a matmul's input that gradients of its weights need, or those of adapters beside them [byte]."""
-    trained = local.model.trainable_share
-    return trained * local.matmul_bytes + (1.0 - trained) * local.plan.adapter_bytes
+class AdaptedInputs(NamedTuple):
+    """What adapters keep of the inputs of their matmuls, per element of the input.
+
+    Attributes:
+        stream: of the two normalised tensors, which several matmuls read, in all [byte].
+        output: of the output of attention [byte].
+        product: of what the last matrix of the MLP reads [byte].
+        expert: of a token that an expert takes in [byte].
+    """
+
+    stream: Array
+    output: Array
+    product: Array
+    expert: Array
 
 
-def _mlp_bytes(local: LocalPlan, read: ArrayLike) -> Array:
+def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
+    """Inputs that adapters keep; of frozen weights whose adapters are not stated, each input once.
+
+    Adapters that work in more bits than the stream each cast a copy of their input, with dropout they keep what it
+    leaves of that, and its mask; others share one.
+    """
+    plan, frozen = local.plan, 1.0 - local.model.trainable_share
+    stated = smaller(plan.lora_rank, 1.0)
+    q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(plan.lora_targets), -1, 0)
+    gate = gate * local.model.gated_mlp
+    of_one = plan.adapter_bytes + stated * plan.dropout * (plan.adapter_bytes + MASK_BYTES)
+    casts = smaller(larger(plan.adapter_bytes - local.element_bytes, 0.0), 1.0)
+
+    def copies(*targets: Array) -> Array:
+        shared = smaller(sum(targets[1:], start=targets[0]), 1.0)
+        number = shared + casts * (sum(targets[1:], start=targets[0]) - shared)
+        return frozen * of_one * (1.0 + stated * (number - 1.0))
+
+    return AdaptedInputs(copies(q, k, v) + copies(gate, up), copies(o), copies(down), copies(gate, up))
+
+
+def _mlp_bytes(local: LocalPlan, kept: AdaptedInputs) -> Array:
     """Kept by the MLPs of all layers per token, as if on one rank [byte]."""
     model, plan, element = local.model, local.plan, local.element_bytes
+    trained = model.trainable_share * local.matmul_bytes
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
     inner = mlp_width(model) + routed_width(model)
     copies = local.expert_tensor_degree * copies_width(model)
-    made_again = plan.compiled * model.gated_mlp
-    product = read * (1.0 - made_again)
-    gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, plan.compiled * 1.0))
+    remakes = plan.compiled * (1.0 - plan.kept_gate)
+    product = (trained + kept.product) * (1.0 - remakes * model.gated_mlp)
+    gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, remakes))
     inside = element + plan.narrow_gate * (local.matmul_bytes - element)
-    return inside * (1.0 + gate) * inner + product * inner + read * copies
+    return inside * (1.0 + gate) * inner + product * inner + (trained + kept.expert) * copies
 
 
 def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:

@@ -18,6 +18,7 @@ from jaxscale.base.smooth import Temperature, exposed, log2_above_one, several
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import Transfer, gather_time, reduce_time, times_of
 from jaxscale.costs.machine import Machine
+from jaxscale.costs.model_states import gathered_width
 from jaxscale.plans.local import LocalPlan
 
 
@@ -85,7 +86,7 @@ def data_traffic(
 ) -> Traffic:
     """Time of each collective of the weights of the busiest stage: dense ones and experts, each in its group."""
     dense, experts = weight_groups(local)
-    gradient, weight = local.plan.gradient_bytes * local.model.trainable_share, local.element_bytes
+    gradient, weight = local.plan.gradient_bytes * local.trained_share, gathered_width(local)
 
     def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Transfer:
         """A transfer whose volume counts for more where its group spans several nodes."""

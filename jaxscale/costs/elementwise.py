@@ -36,6 +36,11 @@ maximum, the sum and the gradient, which is written in 16. Single operations: a 
 gradient, all in 32 bits, and a cast back, about 34 bytes (counts of the authors, 2026) [1]."""
 
 
+ADAPTER_PASSES = 1.5
+"""Passes over input and output of an adapted matmul, each as wide as an element and as what adapters work in: the input
+is read and cast; the output is scaled and added, read and written twice (counts of peft's operations, 2025) [1]."""
+
+
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
     c, model, plan = coefficients, local.model, local.plan
@@ -52,6 +57,8 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
     copies = copies_width(model)
     routed = c.routed_passes * (gate * routed_width(model) + copies) + c.bias_passes * model.expert_bias * copies
     passes = residual + (hidden + routed) / plan.tp
+    widths = 1.0 + plan.adapter_bytes / local.element_bytes
+    passes = passes + ADAPTER_PASSES * widths * local.adapter_width
     fused = jnp.power(COMPILED_PASSES, plan.compiled)
     return fused * local.tokens * local.element_bytes * passes / machine.hbm_bandwidth
 

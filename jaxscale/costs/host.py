@@ -55,7 +55,7 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
         local: layers; tp, whose collectives the host launches too.
         machine: how many chips share a node; the network of a job that spans nodes takes threads of the host from
             every rank, and a group that does more.
-        coefficients: host time per layer.
+        coefficients: host time per layer of tuned software, to which the plan's own `host_time_layer` adds.
         temperature: smoothing [1].
 
     Returns:
@@ -67,7 +67,7 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
     ranks = tp * several(tp, temperature)  # none where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
     layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
-    return total_layers(local.model) * layer * launch_share(local.plan)
+    return total_layers(local.model) * (layer * launch_share(local.plan) + local.plan.host_time_layer)
 
 
 def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:

@@ -260,7 +260,7 @@ def held_at_moments(
             buffers,
         ),
     }
-    trained = model.trainable_share * local.held_params(local.optimizer_sharded)
+    trained = local.trained_share * local.held_params(local.optimizer_sharded)
     always = {
         "weights": states + quantised_extra_bytes(local),
         "optimizer": optimizer_state_bytes(local) * trained,

@@ -79,6 +79,7 @@ def microbatch_times(
     weights = dense + matmul.expert_forward(*compute, temperature)
     core = attention.attention_forward(*compute)
     scan = attention.scan_forward(*compute)
+    adapters = matmul.adapter_forward(*compute, temperature)
     streams = elementwise.elementwise_forward(*compute)
     gaps = host.launch_gaps_forward(local, coefficients)
     tensors = tensor.tensor_collectives(local, machine, temperature)
@@ -93,15 +94,15 @@ def microbatch_times(
     again = plan.recompute_full * plan.recompute_cost
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
-        matmul=weights * (2.0 + trainable),
+        matmul=weights * (2.0 + trainable) + 3.0 * adapters,
         attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + attention.SCAN_BACKWARD),
         memory_bound=streams * 3.0 + weight_streams.accumulation_time(*compute, temperature),
-        recompute=again * (weights + core + scan + streams + gaps) + selective * core,
+        recompute=again * (weights + adapters + core + scan + streams + gaps) + selective * core,
         launch_gaps=gaps * 3.0,
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp.forward * (1.0 + again) + cp.backward,
         expert_parallel=ep.forward * (1.0 + again) + ep.backward,
-        forward=weights + core + scan + streams + gaps + tp.forward + cp.forward + ep.forward,
+        forward=weights + adapters + core + scan + streams + gaps + tp.forward + cp.forward + ep.forward,
         host=host.host_time(*compute, temperature),
     )
 

@@ -23,12 +23,30 @@ def weight_bytes(local: LocalPlan) -> Array:
 
     Where trained weights are kept in 32 bits alone, the master copy of the optimizer is the weight.
     """
-    stated = local.plan.weight_bytes
-    frozen = smaller(stated, local.matmul_bytes)
-    has_scales = jnp.less_equal(stated, 0.5) & jnp.less(stated, local.matmul_bytes)
-    frozen = frozen + jnp.where(has_scales, SCALE_BYTES, 0.0)
+    stated, frozen = local.plan.weight_bytes, frozen_bytes(local)
     trained = stated + local.plan.wide_weights * larger(WIDE_BYTES - stated, 0.0)
     return frozen + local.model.trainable_share * (trained - frozen)
+
+
+def frozen_bytes(local: LocalPlan) -> Array:
+    """Stored bytes of a frozen weight, with the scales of its block where it has 4 bits [byte]."""
+    stated = local.plan.weight_bytes
+    has_scales = jnp.less_equal(stated, 0.5) & jnp.less(stated, local.matmul_bytes)
+    # One wider than an element is kept so; what matmuls read in 8 bits may be stored in 8.
+    is_wide = jnp.greater(stated, local.element_bytes)
+    return jnp.where(is_wide, stated, smaller(stated, local.matmul_bytes)) + jnp.where(has_scales, SCALE_BYTES, 0.0)
+
+
+def is_narrow(local: LocalPlan) -> Array:
+    """Share of the weights that is frozen and stored in fewer bits than matmuls read [1]."""
+    missing = larger(local.matmul_bytes - local.plan.weight_bytes, 0.0)
+    return (1.0 - local.model.trainable_share) * smaller(missing, 1.0)
+
+
+def gathered_width(local: LocalPlan) -> Array:
+    """Bytes of a weight while it is gathered: of an element, or as a frozen one is stored where that is less [byte]."""
+    narrower = is_narrow(local) * larger(local.element_bytes - frozen_bytes(local), 0.0)
+    return local.element_bytes - narrower
 
 
 def optimizer_state_bytes(local: LocalPlan) -> Array:
@@ -49,8 +67,7 @@ def quantised_extra_bytes(local: LocalPlan) -> Array:
     missing = (1.0 - model.trainable_share) * larger(local.matmul_bytes - plan.weight_bytes, 0.0)
     shards = 1.0 + local.weights_sharded * (local.shard_ranks - 1.0)
     embeddings = missing * local.params.embedding / shards
-    is_narrower = smaller(missing, 1.0)
-    return embeddings + is_narrower * local.matmul_bytes * model.d_model * widest_matrix(model) / plan.tp
+    return embeddings + is_narrow(local) * local.matmul_bytes * model.d_model * widest_matrix(model) / plan.tp
 
 
 class WholeUnits(NamedTuple):
@@ -85,7 +102,7 @@ def gathered_bytes(local: LocalPlan) -> WholeUnits:
     stage = dense_shared * params.layers + experts_shared * params.experts
     layer = stage / local.first_layers
     element, head = local.element_bytes, head_params(model) / plan.tp
-    weights = element * (2.0 * layer + dense_shared * params.embedding)
+    weights = gathered_width(local) * 2.0 * layer + element * dense_shared * params.embedding
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
     whole = keeps_stage_whole(local) * element * larger(stage - 2.0 * layer, 0.0)
     # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
@@ -130,9 +147,9 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     Returns:
         Bytes at three moments.
     """
-    model, plan = local.model, local.plan
+    plan = local.plan
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
-    trained = (1.0 + plan.dual_pipe) * model.trainable_share
+    trained = (1.0 + plan.dual_pipe) * local.trained_share
     held = local.held_params(local.gradients_sharded)
     unreduced = keeps_stage_whole(local) * (local.held_params(0.0) - held)
     whole = plan.gradient_bytes * trained * (held + unreduced)

@@ -2,12 +2,12 @@ r"""Pipeline parallelism: bubble, imbalance of the stages, point-to-point transf
 
 With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
-$$ T = m \max_s t_s + \frac{1 - z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
+$$ T = m \max_s t_s + \frac{z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
 
-v virtual stages per chip, z the share of the bubble that is filled: 2/3 by weight gradients in the schedule ZB-H1, and
-by the other of two directions in DualPipe.
-References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241; DeepSeek-AI 2024,
-arXiv 2412.19437, table 2.
+v virtual stages per chip, z the share of the bubble that is left: 1, or less where weight gradients fill it in the
+schedule ZB-H1, and these and the other of two directions in DualPipe.
+References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241, table 2; DeepSeek-AI
+2024, arXiv 2412.19437, table 2. `jaxscale.timeline` runs each schedule event by event.
 """
 
 from typing import NamedTuple
@@ -15,20 +15,24 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.smooth import Temperature, smooth_max
+from jaxscale.base.smooth import Temperature, larger, smaller, smooth_max
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import send_time
 from jaxscale.costs.machine import Machine
 from jaxscale.models.transformer import total_layers
 from jaxscale.plans.local import LocalPlan
 
-ZERO_BUBBLE_LEAVES = 1.0 / 3.0
-"""Bubble of the zero-bubble schedule with the memory of 1F1B (ZB-H1) over that of 1F1B, for equal times of forward,
-backward and weight gradient (Qi et al. 2023, table 2) [1]."""
 
-DUAL_PIPE_LEAVES = 1.0 / 3.0
-"""Bubble of DualPipe over that of 1F1B for many stages: (p/2 - 1)(F&B + B - 3W) against (p - 1)(F + B) with F = W = B/2
-and F&B = F + B (DeepSeek-AI 2024, table 2) [1]."""
+class PassShares(NamedTuple):
+    """Shares of the passes in the time of one microbatch, forward and backward.
+
+    Attributes:
+        forward: of the forward pass [1].
+        weights: of the gradients of weights [1].
+    """
+
+    forward: Array
+    weights: Array
 
 
 class StageTimes(NamedTuple):
@@ -63,11 +67,31 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     return StageTimes(jnp.asarray(layers + head), busiest - 0.5 * local.plan.dual_pipe * (busiest - others))
 
 
-def bubble_time(local: LocalPlan, stages: StageTimes) -> Array:
-    """Idle time of the busiest stage while the pipeline fills and drains [s]."""
-    plan = local.plan
-    filled = (1.0 - ZERO_BUBBLE_LEAVES) * plan.zero_bubble + (1.0 - DUAL_PIPE_LEAVES) * plan.dual_pipe
-    return (1.0 - filled) * (stages.total - stages.busiest) / plan.vpp
+def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares) -> Array:
+    """Idle time of the busiest stage while the pipeline fills and drains [s].
+
+    In ZB-H1 weight gradients of the other stages and of p - 1 microbatches of the busiest stage fill the backward part
+    of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
+    """
+    plan, others = local.plan, stages.total - stages.busiest
+    filled = passes.weights * (others + (plan.pp - 1.0) * stages.busiest)
+    zero_bubble = larger(others - filled, passes.forward * others)
+    dual_pipe = dual_pipe_leaves(plan.pp, passes) * others
+    switched = plan.zero_bubble * (zero_bubble - others) + plan.dual_pipe * (dual_pipe - others)
+    return (others + switched) / plan.vpp
+
+
+def dual_pipe_leaves(pp: ArrayLike, passes: PassShares) -> Array:
+    r"""Bubble of DualPipe over that of 1F1B [1].
+
+    $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$, B the gradients of inputs alone:
+    1/3 for many stages and F = B = W. The second term is what the first backward passes of the drain take in.
+    """
+    halves = 0.5 * larger(jnp.subtract(pp, 2.0), 0.0)
+    forward, weights = passes
+    inputs = 1.0 - forward - weights
+    idle = halves * (forward + 2.0 * inputs - weights) - smaller(forward, halves * (inputs - forward))
+    return idle / larger(jnp.subtract(pp, 1.0), 1.0)
 
 
 def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:

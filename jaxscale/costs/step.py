@@ -1,7 +1,7 @@
 """The step: cost terms put together into the time of one optimizer step."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -189,6 +189,48 @@ def _step_and_memory(
     return times, memory_with_lead(local, machine, coefficients, lead, temperature)
 
 
+class MicrobatchPace(NamedTuple):
+    """Times of one microbatch on its way through all stages.
+
+    Attributes:
+        layers: passes of the layers, by cause [s].
+        waiting: of the layers for the host [s].
+        head: logits head, forward and backward [s].
+        stages: sum and maximum over the stages [s].
+        passes: shares of the passes [1].
+    """
+
+    layers: MicrobatchTimes
+    waiting: Array
+    head: Array
+    stages: pipeline.StageTimes
+    passes: pipeline.PassShares
+
+
+def microbatch_pace(
+    local: LocalPlan,
+    machine: Machine,
+    coefficients: Coefficients,
+    layers: MicrobatchTimes,
+    temperature: Temperature = 0.0,
+) -> MicrobatchPace:
+    """Times of one microbatch in the pace of the slower of chip and host; arguments as of `times_of_step`."""
+    compute, trainable = (local, machine, coefficients), local.model.trainable_share
+    # A layer cannot run faster than the host launches its kernels.
+    waiting = exposed(layers.host, layers.total, temperature)
+    layers, waiting = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, waiting))
+    # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
+    logits = matmul.head_forward(*compute, temperature)
+    head = (2.0 + trainable) * logits + 3.0 * elementwise.logits_forward(*compute)
+    head = head + weight_streams.head_accumulation_time(*compute, temperature)
+    stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
+    passes = pipeline.PassShares(
+        forward=(layers.forward + head / (2.0 + trainable)) / stages.total,
+        weights=trainable * (layers.matmul / (2.0 + trainable) + logits) / stages.total,
+    )
+    return MicrobatchPace(layers, waiting, head, stages, passes)
+
+
 def times_of_step(
     local: LocalPlan,
     machine: Machine,
@@ -209,14 +251,8 @@ def times_of_step(
         The terms [s].
     """
     compute, plan = (local, machine, coefficients), local.plan
-    # A layer cannot run faster than the host launches its kernels.
-    waiting = exposed(layers.host, layers.total, temperature)
-    layers, waiting = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, waiting))
-    # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
-    head = (2.0 + local.model.trainable_share) * matmul.head_forward(*compute, temperature)
-    head = head + 3.0 * elementwise.logits_forward(*compute)
-    head = head + weight_streams.head_accumulation_time(*compute, temperature)
-    stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
+    pace = microbatch_pace(*compute, layers, temperature)
+    layers, waiting, head, stages = pace.layers, pace.waiting, pace.head, pace.stages
     forward = layers.forward / plan.pp
     backward = (layers.total + waiting) / plan.pp - forward
     replicas = data.data_parallel(*compute, forward, backward, temperature)
@@ -233,7 +269,7 @@ def times_of_step(
         "context_parallel": layers.context_parallel * work,
         "expert_parallel": layers.expert_parallel * work,
         "data_parallel": replicas.step + replicas.microbatch * plan.n_microbatches,
-        "pipeline_bubble": pipeline.bubble_time(local, stages),
+        "pipeline_bubble": pipeline.bubble_time(local, stages, pace.passes),
         "pipeline_imbalance": pipeline.imbalance_time(local, stages),
         "pipeline_transfer": pipeline.transfer_time(*compute, temperature),
         "optimizer": weight_streams.optimizer_time(*compute),

@@ -5,7 +5,9 @@ written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is 
 buckets come on top. Kernels that accumulate while they multiply need less. A compiled step takes
 $(c + s [m > 1]) P / (e W)$, casts and, from two microbatches on, the sum. FSDP needs more: it gathers a layer into a
 buffer and copies it out for each pass, and copies its gradients into another buffer. Frozen weights have no gradients
-and no 32-bit copy; under FSDP they are gathered all the same.
+and no 32-bit copy; under FSDP they are gathered all the same, as wide as they are stored. Where these are fewer bits
+than matmuls read, each pass first reads them, applies the scale of each block and writes them out in 16 bits: traffic
+of the memory per weight, whatever the tokens (Dettmers et al. 2023, arXiv 2305.14314, equation 5).
 Microbatches of few tokens feel it most. The update of a step reads and writes parameters, gradients and moments once;
 ZeRO splits them over replicas.
 References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al. 2023, arXiv 2304.11277, section 3.2.1;
@@ -18,6 +20,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.smooth import Temperature, several
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.machine import Machine
+from jaxscale.costs.model_states import gathered_width, is_narrow
 from jaxscale.models.transformer import head_params, logits_per_token
 from jaxscale.plans.local import LocalPlan
 
@@ -52,14 +55,16 @@ def seconds_per_weight(
     temperature: Temperature = 0.0,
 ) -> Array:
     """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
-    c, trainable = coefficients, local.model.trainable_share
+    c, trainable = coefficients, local.trained_share
     summed = COMPILED_SUM * local.plan.compiled * several(local.plan.n_microbatches, temperature)
     # A compiler gathers into the operands of its matmuls, without buffers to copy from.
     by_copies = local.weights_sharded * jnp.power(COMPILED_COPIES, local.plan.compiled)
     gathered = by_copies * (1.0 - 1.0 / jnp.asarray(sharers))
     copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
     cast = c.accumulation_bytes * jnp.power(COMPILED_CASTS, local.plan.compiled)
-    traffic = (cast + summed) * trainable + gathered * c.fsdp_bytes * copied
+    traffic = (cast + summed) * trainable + gathered * c.fsdp_bytes * copied * gathered_width(
+        local
+    ) / local.element_bytes
     return traffic / machine.hbm_bandwidth
 
 
@@ -69,7 +74,10 @@ def accumulation_time(
     """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
     per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
     per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks, temperature)
-    return local.dense_params * per_weight + local.routed_params * per_expert_weight
+    # Forward, backward, and again where that is recomputed.
+    passes = 2.0 + local.plan.recompute_full * local.plan.recompute_cost
+    widened = is_narrow(local) * local.plan.dequantised_bytes * passes / machine.hbm_bandwidth
+    return local.dense_params * (per_weight + widened) + local.routed_params * (per_expert_weight + widened)
 
 
 def head_accumulation_time(
@@ -82,7 +90,7 @@ def head_accumulation_time(
 
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Time of the optimizer update of one step [s]."""
-    trained = local.model.trainable_share * local.held_params(local.optimizer_sharded)
+    trained = local.trained_share * local.held_params(local.optimizer_sharded)
     width = (local.plan.optimizer_bytes + local.plan.gradient_bytes) / ADAM_BYTES
     traffic = coefficients.optimizer_bytes * width * jnp.power(COMPILED_UPDATE, local.plan.compiled)
     return traffic * trained / machine.hbm_bandwidth

@@ -4,26 +4,30 @@ A rough search from many starts, an interior point from the best of them, then a
 model: width, depth, MLP ratio, batch, micro-batch and every degree at once; under a given plan, width and depth alone.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from jaxscale.base.arrays import number
+from jaxscale.base.arrays import number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
-from jaxscale.designs.budgets import Budget, budget_goals, shape_goals
+from jaxscale.designs.budgets import Budget, budget_goals, check_smallest, shape_goals
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
 from jaxscale.designs.design_space import N_COORDINATES, Design
+from jaxscale.designs.integer_designs import IntegerSpace
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded, round_design
 from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
+from jaxscale.designs.whole_sizes import HEAD_WIDTHS, TILE
+from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
@@ -32,16 +36,18 @@ from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, pro
 from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.lagrangian import rough_search, start_points
+from jaxscale.plans.best_plan import question_of_levels
+from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import families_for
+from jaxscale.plans.relaxation import Family, families_for
 
-CANDIDATES = 5
+CANDIDATES = 6
 """Rough optima that the interior point continues from, of different families first [1]."""
 
 AnyProblem = TypeVar("AnyProblem", DesignProblem, ShapeProblem)
 
-ROUNDED_FROM = 3
-"""Relaxed designs around which the integer search begins [1]."""
+UNMEASURED = "a design"
+"""Level of an architecture that no run has."""
 
 
 def best_design(
@@ -52,11 +58,12 @@ def best_design(
     template: Transformer | str = "llama3-8b",
     fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
+    space: PlanSpace | None = None,
     laws: Laws | FittedLaw | None = None,
     bounds: Mapping[str, float | int] | None = None,
     objective: str = "time",
     oom_probability: float = 0.1,
-    head_dim: int = 128,
+    head_dim: int | None = None,
     n_starts: int = 60,
     n_steps: int = 80,
 ) -> DesignChoice:
@@ -69,14 +76,15 @@ def best_design(
             least time to the same loss. Where None, batch and plan are chosen too.
         template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
         fit: a fit, or the name or file of a fit.
-        levels: framework, gpu and so on of the planned run, whose fitted effects apply.
+        levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply.
+        space: choices that plans have, and what their software does; where None, all that the framework can run.
         laws: of loss, batch, shape, failures and power, or a fitted law of the loss; the defaults where None. A given
             plan asks for the shape's.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`; of
             `SHAPE_QUANTITIES` under a given plan.
         objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
         oom_probability: accepted probability of running out of memory [1].
-        head_dim: width of a head [1].
+        head_dim: width of a head; the best of 64, 96 and 128 where None, of latent attention the template's [1].
         n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
         n_steps: evaluations of each [1].
 
@@ -89,19 +97,52 @@ def best_design(
     n_chips = number(cluster.n_chips)
     if not (n_chips >= 1 and n_chips == round(n_chips)):
         raise InputError(f"n_chips = {n_chips:g} is out of range; expected a whole number of at least 1")
-    record, levels = fit_of(fit), levels or {}
+    record = fit_of(fit)
     base = model(template) if isinstance(template, str) else template
+    base = with_fields(base, {"vocab_size": TILE * math.ceil(number(base.vocab_size) / TILE)})
+    heads = (float(head_dim),) if head_dim else _head_widths(base)
     rules = laws_of(laws)
+    levels = {"gpu": load_hardware().chip_id(cluster), **(levels or {})}
+    question = question_of_levels(base, cluster, None, levels, space)
+    # No run that was fitted has the architecture of a design.
+    unmeasured = {"architecture": UNMEASURED, "mixture": UNMEASURED if number(base.n_experts) > 1.0 else None}
+    levels = {**question.levels, **levels, **unmeasured}
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
     fitted = record.coefficients(levels, n_chips)
+    check_smallest(budget, base, heads[0], rules)
     if plan is not None:
         wanted = shape_goals(budget, limit, bounds, objective)
-        numbers = (number(budget.params), compute_exponent(), head_dim)
+        numbers = (number(budget.params), compute_exponent(), heads[-1])
         shape = ShapeProblem(base, plan, cluster, fitted, rules.shape, *numbers)
         return _search([shape], 1, wanted, round_shape, n_starts, n_steps)
     wanted = budget_goals(budget, rules, limit, bounds, objective)
-    problems = [DesignProblem(base, cluster, fitted, rules, family, head_dim) for family in families_for(n_chips)]
-    return _search(problems, N_COORDINATES, wanted, round_design, n_starts, n_steps)
+    fixed, software = (base, cluster, fitted, rules), question.space.software
+    problems = [DesignProblem(*fixed, family, heads[-1], software) for family in _families(question.space, n_chips)]
+
+    def rounded(relaxed: list[Design], problem: DesignProblem, wanted: Goals) -> Rounded:
+        return round_design(relaxed, IntegerSpace(problem, question.space, heads, limit), wanted)
+
+    return _search(problems, N_COORDINATES, wanted, rounded, n_starts, n_steps)
+
+
+def _head_widths(template: Transformer) -> tuple[float, ...]:
+    """Widths of a head that a design may have, the usual one last [1]."""
+    own = number(template.head_dim)
+    return (own,) if number(template.kv_lora_rank) else tuple(map(float, HEAD_WIDTHS))
+
+
+def _families(space: PlanSpace, n_chips: float) -> list[Family]:
+    """Families of plans that a space admits; all of them where it admits none as a whole."""
+    stages = {3.0 if stage > 1 else 1.0 for stage in space.zero_stage}
+    recomputed = {float(word == "full") for word in space.recompute or ()}
+    recomputed = recomputed or {float(number(space.software.recompute_full) > 0.5)}
+    every = families_for(n_chips)
+    kept = [one for one in every if number(one.zero_stage) in stages and number(one.recompute_full) in recomputed]
+    if space.pp is not None:
+        kept = [
+            one for one in kept if number(one.smallest_pp) <= max(space.pp) and number(one.largest_pp) >= min(space.pp)
+        ]
+    return kept or list(every)
 
 
 def _search(
@@ -134,5 +175,5 @@ def _search(
     )
     prices = shadow_prices(optimum, best, chosen[best], wanted)
     ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
-    integer = rounded(ranked[:ROUNDED_FROM], chosen[best], wanted)
+    integer = rounded(ranked, chosen[best], wanted)
     return DesignChoice(integer, relaxed, prices, wanted, rough.trajectory, rough.path)

@@ -5,13 +5,18 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.units import DAY
+from jaxscale.designs.design_space import LOWEST
 from jaxscale.designs.quantities import QUANTITIES
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss
+from jaxscale.designs.whole_sizes import HEADS, whole_shapes
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
+from jaxscale.models.transformer import Transformer, n_active_params, n_params
 from jaxscale.optimise.goals import Goals, goals
 
 PARAMS_TOLERANCE = 0.03
@@ -58,6 +63,29 @@ class Budget:
     def given(self) -> dict[str, float | int]:
         """The budget by name."""
         return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
+
+
+def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws: Laws) -> None:
+    """Refuse a budget that the smallest run of a search exceeds: two layers, one group of heads, few tokens.
+
+    Args:
+        budget: time, loss, compute or size.
+        template: whose vocabulary and experts every model has.
+        head_dim: least width of a head [1].
+        laws: of the loss.
+
+    Raises:
+        InputError: says the smallest budget.
+    """
+    narrowest = np.asarray([head_dim * HEADS])
+    smallest = whole_shapes(template, narrowest, np.asarray([2.0]), np.asarray([head_dim]), np.ones(1, int))
+    params, active = number(n_params(smallest)[0]), number(n_active_params(smallest)[0])
+    least = {"flop": FLOP_PER_PARAM_TOKEN * active * LOWEST["tokens"], "params": params}
+    for name, value in budget.given().items():
+        if name in least and value < least[name]:
+            raise InputError(f"{name} = {value:g} is out of range; the smallest run takes {least[name]:.2g}")
+    if budget.loss is not None and budget.loss > (worst := number(laws.loss.loss(active, LOWEST["tokens"]))):
+        raise InputError(f"loss = {budget.loss:g} is out of range; the smallest run reaches {worst:.3g}")
 
 
 def budget_goals(

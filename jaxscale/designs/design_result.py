@@ -14,6 +14,9 @@ from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.plan import in_short
 
+BEATEN = -0.01
+"""Integer gap below which a continuous optimum counts as beaten: smoothing explains no more [1]."""
+
 
 @dataclass(frozen=True)
 class RelaxedDesign:
@@ -86,11 +89,20 @@ class DesignChoice:
         }
 
     @property
+    def certified(self) -> bool:
+        """Whether the continuous optimum is one: by its KKT residual, and not beaten by the integer design."""
+        return self.relaxed.converged and self.gap >= BEATEN
+
+    @property
     def certificate(self) -> str:
-        """Sentence on the KKT residual of the optimum and the gap of the integer design."""
-        state = "certified" if self.relaxed.converged else "not certified"
+        """What is proved of the continuous optimum, and how far the integer design is from it."""
         parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
-        return f"{state}: KKT residual {self.relaxed.residual:.1e}; integer gap {self.gap:+.2%} ({parts})"
+        state = "certified as a local optimum" if self.certified else "not certified"
+        beaten = ", and the integer design is better" if self.gap < BEATEN else ""
+        return (
+            f"relaxed optimum {state} (KKT residual {self.relaxed.residual:.1e}{beaten}); integer gap {self.gap:+.2%}"
+            f" ({parts}), the best of {self.rounded.evaluated:,} designs, without proof that there is no better one"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The document of `jaxscale shape --json`."""
@@ -110,6 +122,7 @@ class DesignChoice:
             "integer_gap_parts": self.gap_parts,
             "shadow_prices": self.prices,
             "designs_scored": self.rounded.evaluated,
+            "certified": self.certified,
             "certificate": self.certificate,
         }
 

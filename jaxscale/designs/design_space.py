@@ -50,7 +50,12 @@ def _between(share: Array, name: str) -> Array:
 
 
 def design_at(
-    point: Float[Array, " coordinate"], template: Transformer, family: Family, n_chips: ArrayLike, head_dim: ArrayLike
+    point: Float[Array, " coordinate"],
+    template: Transformer,
+    family: Family,
+    n_chips: ArrayLike,
+    head_dim: ArrayLike,
+    software: Plan | None = None,
 ) -> Design:
     """The design of a point of the unit cube.
 
@@ -60,6 +65,7 @@ def design_at(
         family: sharding and recomputation.
         n_chips: all of which the plan uses [1].
         head_dim: width of a head [1].
+        software: a plan whose fields beside its degrees count; those of an unnamed framework where None.
 
     Returns:
         The continuous design.
@@ -70,7 +76,7 @@ def design_at(
     ratio = _between(share["d_ff"], "d_ff")
     model = with_fields(model, {"d_ff": model.d_ff * ratio, "d_ff_expert": model.d_ff_expert * ratio})
     room = jnp.log(n_chips)
-    split = splits(share, family, model, jnp.log(d_model / head_dim), room)
+    split = splits(share, family, model, jnp.log(model.n_heads), room)
     replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - split["dp"])
-    plan = plan_with(share, split, replica_batch, family)
+    plan = plan_with(share, split, replica_batch, family, software)
     return Design(model, plan, _between(share["tokens"], "tokens"))

@@ -1,161 +1,191 @@
-"""Integer designs: models and plans that a framework can run, near any continuous design."""
+"""Integer designs: whole sizes and batches on a lattice, under plans that a framework can run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxscale.base.arrays import divisors, number, with_fields
-from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
+from jaxscale.base.arrays import number, with_columns
+from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
+from jaxscale.designs.quantities import DesignProblem
+from jaxscale.designs.whole_sizes import whole_shapes, width_step
 from jaxscale.models.transformer import Transformer
+from jaxscale.plans.enumerate import FIELDS, PlanSpace, within_domains
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import INTERLEAVING
-from jaxscale.plans.rules import obeys
+from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.plan_questions import find_plans
+from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
+
+Rows = dict[str, np.ndarray]
+"""Designs as columns: `SIZES`, and the decisions `FIELDS` of their plans [design]."""
+
+SIZES = ("d_model", "n_layers", "head_dim", "mlp_ratio")
+"""Width [1], depth [1], width of a head [1], MLP width over model width relative to the template's [1]."""
+
+FEW, MANY = (0.9, 1.0, 1.1), (0.82, 0.92, 1.0, 1.09, 1.22)
+"""Factors on the MLP ratio and on the batch of a replica, around many designs and around the best ones [1]."""
+
+KIND = ("tp", "cp", "pp", "ep", "zero_stage", "recompute_full")
+"""Decisions in which plans are unlike."""
+
+CONSIDERED = 4000
+"""Plans or designs among which unlike ones are looked for [1]."""
+
+UNLIKE = 16
+"""Unlike plans of one model and batch around which sizes are tried [1]."""
 
 
-class Candidate(NamedTuple):
-    """Sizes and degrees of a design, sizes before rounding; `round_candidates` gives the nearest valid design.
+class IntegerSpace(NamedTuple):
+    """Where whole designs are searched.
 
     Attributes:
-        d_model: width [1].
-        n_layers: depth [1].
-        mlp_ratio: MLP width over model width, relative to the template's [1].
-        batch: sequences of a step [sequence].
-        micro_batch_size: [sequence].
-        tp: tensor-parallel degree, exact [1].
-        cp: context-parallel degree, exact [1].
-        pp: stages, exact [1].
-        vpp: virtual stages per chip, exact [1].
-        ep: expert-parallel degree, exact [1].
-        zero_stage: 1 or 3.
-        recompute: whether whole layers are recomputed.
+        problem: cluster, coefficients, laws and template.
+        space: choices that plans have, and what their software does.
+        head_dims: widths of a head [1].
+        memory_limit: largest peak of a chip [byte].
     """
 
-    d_model: float
-    n_layers: float
-    mlp_ratio: float
-    batch: float
-    micro_batch_size: float
-    tp: int
-    cp: int
-    pp: int
-    vpp: int
-    ep: int
-    zero_stage: int
-    recompute: bool
+    problem: DesignProblem
+    space: PlanSpace
+    head_dims: tuple[float, ...]
+    memory_limit: float
+
+    @property
+    def n_chips(self) -> int:
+        """Chips, all of which plans use [1]."""
+        return round(number(self.problem.cluster.n_chips))
 
 
-def possible(
-    candidates: Sequence[Candidate], template: Transformer, n_chips: int, domain_size: float
-) -> list[Candidate]:
-    """Candidates whose degrees obey the rules on chips in scale-up domains of a size."""
-    if not candidates:
-        return []
-    c = _columns(candidates)
-    degrees = {name: c[name] for name in ("tp", "cp", "pp", "vpp", "ep", "zero_stage")}
-    degrees["dp"] = np.maximum(n_chips // (c["tp"] * c["cp"] * c["pp"]), 1)
-    # Heads, widths, layers and batch are rounded later, to what the degrees divide.
-    kept = {"seq_len": number(template.seq_len), "n_experts": number(template.n_experts)}
-    valid = obeys({**degrees, **kept, "n_chips": n_chips, "domain_size": domain_size})
-    return [candidate for candidate, is_valid in zip(candidates, valid, strict=True) if is_valid]
-
-
-def round_candidates(
-    candidates: Sequence[Candidate], template: Transformer, n_chips: int, head_dim: int
-) -> tuple[Transformer, Plan]:
-    """Whole models and plans nearest to possible candidates.
-
-    Args:
-        candidates: degrees are kept, sizes are rounded to multiples that the degrees divide.
-        template: proportions that are kept.
-        n_chips: all of which the plans use [1].
-        head_dim: width of a head [1].
-
-    Returns:
-        Models and plans of whole numbers, stacked [candidate].
-    """
-    c = _columns(candidates)
-    dp = n_chips // (c["tp"] * c["cp"] * c["pp"])
-    d_model = _multiple(c["d_model"], np.lcm(TILE, head_dim * c["tp"]))
-    n_layers = _multiple(c["n_layers"], c["pp"] * c["vpp"])
-    micro_batch = np.maximum(np.round(c["micro_batch_size"]), 1.0)
-    n_microbatches = _multiple(c["batch"] / (micro_batch * dp), np.where(c["vpp"] > 1, c["pp"], 1))
-    models = _shapes(template, d_model, n_layers, c["mlp_ratio"], head_dim, c["tp"])
-    degrees: dict[str, Any] = {name: c[name] for name in ("tp", "pp", "vpp", "cp", "ep", "zero_stage")}
-    degrees |= {"dp": dp, "shard_group": dp, "micro_batch_size": micro_batch, "n_microbatches": n_microbatches}
-    degrees |= {"sequence_parallel": c["tp"] > 1, "recompute_full": c["recompute"]}
-    plans = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(candidates), axis=0), Plan())
-    return models, with_fields(plans, {name: np.asarray(value, float) for name, value in degrees.items()})
+def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
+    """Models and plans of rows, stacked [design]."""
+    sizes = (rows["d_model"], rows["n_layers"], rows["head_dim"], rows["tp"], rows["mlp_ratio"])
+    models, count = whole_shapes(where.problem.template, *sizes), len(rows["tp"])
+    software = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], count, axis=0), where.space.software)
+    return models, with_columns(software, {name: rows[name] for name in FIELDS})
 
 
 def row_of(stacked: Any, row: int) -> Any:
-    """Module of plain numbers in one row of a stacked module."""
+    """Modules of plain numbers in one row of stacked ones."""
     return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
 
 
-def _columns(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
-    floats = np.asarray(candidates, float).T
-    whole = ("tp", "cp", "pp", "vpp", "ep", "zero_stage", "recompute")
-    return {
-        name: column.astype(np.int64) if name in whole else column
-        for name, column in zip(Candidate._fields, floats, strict=True)
-    }
+def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
+    """Whole sizes and batches near a continuous design that many degrees divide."""
+    model, template = design.model, where.problem.template
+    ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
+    head_dim = where.head_dims[-1]
+    step = float(width_step(template, np.full(1, int(head_dim)), np.ones(1, int))[0])
+    depth, batch = number(model.n_layers), number(design.plan.global_batch_size_seqs)
+    size = {"d_model": _multiple(number(model.d_model), step), "head_dim": head_dim, "mlp_ratio": ratio}
+    size["n_layers"] = _multiple(depth, 8.0 if depth > 24.0 else 4.0)
+    return [{**size, "batch": wide} for wide in _batches(batch, where.n_chips)]
 
 
-def _shapes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, ratio: np.ndarray, head_dim: int, tp: np.ndarray
-) -> Transformer:
-    """The template at whole widths and depths, with MLP widths in whole tiles and key/value heads that divide."""
-    tile = np.lcm(TILE, tp)
-    wider = d_model / number(template.d_model)
-    changes = {}
-    for name in ("d_ff", "d_ff_expert"):
-        changes[name] = _multiple(number(getattr(template, name)) * wider * ratio, tile)
-    for name in ("moe_latent_size", "ssm_d_inner"):
-        changes[name] = tile * np.round(number(getattr(template, name)) * wider / tile)
-    return with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, tp), changes)
+def _batches(wanted: float, n_chips: int) -> list[float]:
+    """Batches on either side of a wanted one that have many divisors in common with the chips [sequence]."""
+    odd = float(n_chips // (n_chips & -n_chips))
+    step = odd * 2.0 ** max(math.floor(math.log2(max(wanted / odd, 1.0))) - 2, 0)
+    below = step * max(math.floor(wanted / step), 1)
+    return [below, below + step]
 
 
-def neighbouring(candidate: Candidate, n_chips: int, template: Transformer) -> list[Candidate]:
-    """Candidates one or two moves away: every degree to the next divisors, every size up and down.
+def _multiple(wanted: float, step: float) -> float:
+    return float(step * max(round(wanted / step), 1))
+
+
+def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) -> Rows:
+    """Unlike plans of models and batches, the fastest out of every plan that their software can run [design].
 
     Args:
-        candidate: where to look around.
-        n_chips: chips, whose divisors are the degrees [1].
-        template: for the number of experts.
-
-    Returns:
-        Singles and pairs of moves.
+        sizes: `SIZES` and `batch`, in sequences, of each.
+        where: cluster, software and template.
     """
-    singles = _moves(candidate, n_chips, round(number(template.n_experts)))
-    pairs = [candidate._replace(**{**first, **second}) for i, first in enumerate(singles) for second in singles[:i]]
-    return [*(candidate._replace(**move) for move in singles), *pairs]
+    problem = where.problem
+    space = within_domains(where.space, problem.cluster)
+    tasks = []
+    for size in sizes:
+        columns = {name: np.full(1, size[name]) for name in SIZES}
+        plain = {name: np.ones(1) for name in FIELDS}
+        model, _ = row_of(built({**columns, **plain}, where), 0)
+        fixed = (problem.coefficients, where.memory_limit, space)
+        tasks.append(PlanTask(model, problem.cluster, round(size["batch"]), *fixed))
+    found = []
+    for size, plans in zip(sizes, find_plans(tasks), strict=True):
+        rows = best_of_kinds(plans.table.columns, plans.merits)[:UNLIKE]
+        own = {name: np.asarray(plans.table.columns[name][rows], float) for name in FIELDS}
+        found.append({**{name: np.full(len(rows), size[name]) for name in SIZES}, **own})
+    return joined(found)
 
 
-def _moves(candidate: Candidate, n_chips: int, experts: int) -> list[dict[str, Any]]:
-    degrees = divisors(n_chips)
-    around = {"tp": degrees, "cp": degrees, "pp": degrees, "ep": divisors(experts), "vpp": np.asarray(INTERLEAVING)}
-    moves: list[dict[str, Any]] = []
-    for name, options in around.items():
-        current = getattr(candidate, name)
-        moves += [{name: int(value)} for value in (*options[options < current][-1:], *options[options > current][:1])]
-    width = TILE * max(round(candidate.d_model / TILE / 16.0), 1)
-    moves += [{"d_model": candidate.d_model + width}, {"d_model": max(candidate.d_model - width, float(TILE))}]
-    deeper = max(candidate.pp * candidate.vpp, 1)
-    moves += [{"n_layers": candidate.n_layers + deeper}, {"n_layers": max(candidate.n_layers - deeper, float(deeper))}]
-    for name, factor in (("mlp_ratio", 1.06), ("batch", 1.06), ("batch", 1.5), ("micro_batch_size", 2.0)):
-        moves += [{name: getattr(candidate, name) * factor}, {name: getattr(candidate, name) / factor}]
-    return [*moves, {"zero_stage": 4 - candidate.zero_stage}, {"recompute": not candidate.recompute}]
+def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.ndarray:
+    """Places of the best of each kind of plan, the best kind first, out of those of least merit."""
+    order = np.argsort(merits, kind="stable")[:CONSIDERED]
+    kinds: dict[tuple[float, ...], int] = {}
+    for place, *kind in zip(order.tolist(), *(columns[name][order].tolist() for name in KIND), strict=True):
+        kinds.setdefault(tuple(kind), place)
+    return np.asarray(list(kinds.values()), int)
 
 
-def nearest_degrees(wanted: float, whole: int, count: int) -> list[int]:
-    """Divisors of a number nearest to a wanted degree, in logarithms."""
-    options = divisors(whole)
-    order = np.argsort(np.abs(np.log(options) - math.log(max(wanted, 1.0))), kind="stable")
-    return [int(value) for value in options[order[:count]]]
+def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
+    """Valid designs on the lattice around each of some: sizes up and down, heads, batches [design].
+
+    Layers are those that the stages divide; widths are whole heads of every width; plans keep their degrees.
+
+    Args:
+        rows: the middles.
+        where: cluster, software and template.
+        factors: on the MLP ratio and on the batch of a replica [1].
+    """
+    count = len(rows["tp"])
+    lattice = [
+        _lattice({name: float(column[row]) for name, column in rows.items()}, where, factors) for row in range(count)
+    ]
+    found = joined(lattice)
+    facts = {**model_columns(built(found, where)[0]), **{name: found[name] for name in FIELDS}}
+    facts |= {"n_chips": where.n_chips, "domain_size": number(where.problem.cluster.network.level(0)[0])}
+    valid = obeys(facts, rules=[rule for rule in where.space.rules if rule is not BATCH_RULE])
+    return {name: column[valid] for name, column in found.items()}
 
 
-def _multiple(wanted: np.ndarray, step: np.ndarray) -> np.ndarray:
-    return step * np.maximum(np.round(wanted / step), 1.0)
+def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence[float]) -> Rows:
+    """Designs around one, valid or not [design]."""
+    template, tp, chunk = where.problem.template, int(middle["tp"]), middle["pp"] * middle["vpp"]
+    widths: list[tuple[float, float]] = []
+    for head_dim in where.head_dims:
+        step = float(width_step(template, np.full(1, int(head_dim)), np.full(1, tp))[0])
+        centre = _multiple(middle["d_model"], step)
+        widths += [(width, head_dim) for width in (centre - step, centre, centre + step) if width >= step]
+    deeper = chunk * max(round(middle["n_layers"] / chunk / 24.0), 1)
+    depth = _multiple(middle["n_layers"], chunk)
+    depths = [deep for deep in (depth - deeper, depth, depth + deeper) if deep >= chunk]
+    ratios = np.clip(middle["mlp_ratio"] * np.asarray(factors), LOWEST["d_ff"], HIGHEST["d_ff"])
+    batches = _splits(middle, where.space, factors)
+    grid = np.meshgrid(*(np.arange(len(part)) for part in (widths, depths, ratios, batches)), indexing="ij")
+    wide, deep, high, split = (place.ravel() for place in grid)
+    columns = {name: np.full(len(wide), value) for name, value in middle.items()}
+    columns["d_model"], columns["head_dim"] = np.asarray(widths)[wide].T
+    columns["n_layers"], columns["mlp_ratio"] = np.asarray(depths, float)[deep], ratios[high]
+    columns["micro_batch_size"], columns["n_microbatches"] = np.asarray(batches)[split].T
+    return columns
+
+
+def _splits(middle: Mapping[str, float], space: PlanSpace, factors: Sequence[float]) -> list[tuple[float, float]]:
+    """Sequences of a microbatch and number of microbatches around those of a plan, as far as a space admits them."""
+    per_replica, size = middle["micro_batch_size"] * middle["n_microbatches"], middle["micro_batch_size"]
+    unit, found = middle["pp"] if middle["vpp"] > 1 else 1.0, set()
+    for micro in (size, 2.0 * size, size / 2.0) if len(factors) > len(FEW) else (size,):
+        if micro != round(micro) or (space.micro_batch_size and micro not in space.micro_batch_size):
+            continue
+        for factor in factors:
+            number_of = _multiple(per_replica * factor / micro, unit)
+            for count in (number_of, number_of + unit) if factor == 1.0 else (number_of,):
+                if not space.n_microbatches or count in space.n_microbatches:
+                    found.add((micro, count))
+    return sorted(found) or [(size, middle["n_microbatches"])]
+
+
+def joined(tables: Sequence[Rows]) -> Rows:
+    """Several tables of designs as one."""
+    return {name: np.concatenate([table[name] for table in tables]) for name in (*SIZES, *FIELDS)}

@@ -8,15 +8,17 @@ import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.store import AnyFit
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.time_to_loss import Laws, laws_of
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, ShapeLaw, law_errors, law_table, shape_law
 from jaxscale.models.transformer import Transformer, embedding_params
+from jaxscale.plans.enumerate import PlanSpace
 
 CHOICES = ("n_layers", "d_model", "aspect", "params", "tokens", "tokens_per_param", "global_batch_tokens", "loss")
 """Figures of a design that a sensitivity compares."""
@@ -95,6 +97,9 @@ def law_design(
     fit: AnyFit = "default",
     levels: Mapping[str, str | None] | None = None,
     template: Transformer | str = "llama3-8b",
+    space: PlanSpace | None = None,
+    bounds: Mapping[str, float | int] | None = None,
+    oom_probability: float = ACCEPTED_RISK,
     n_draws: int = 4,
     shapes: bool = True,
     progress: Callable[[str], None] | None = None,
@@ -108,6 +113,9 @@ def law_design(
         fit: calibration of the step time.
         levels: of the planned run, whose fitted effects apply.
         template: proportions that are kept.
+        space: choices that plans have; where None, all that the framework can run.
+        bounds: further upper bounds by name of `QUANTITIES`, SI units.
+        oom_probability: accepted probability of running out of memory [1].
         n_draws: drawn laws under which the design is chosen again [1].
         shapes: whether it is chosen again under other shape laws.
         progress: is told of each search.
@@ -119,7 +127,8 @@ def law_design(
         InputError: as `best_design`.
     """
     rules = laws_of(law)
-    common = {"fit": fit, "levels": levels, "template": template}
+    common = {"fit": fit, "levels": levels, "template": template, "space": space, "bounds": bounds}
+    common["oom_probability"] = oom_probability
     choice = best_design(cluster, budget, laws=rules, **common)
     others: dict[str, Laws] = {}
     if shapes:

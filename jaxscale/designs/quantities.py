@@ -48,6 +48,7 @@ class DesignProblem(eqx.Module):
         laws: of loss, batch, shape, failures and power.
         family: sharding and recomputation.
         head_dim: width of a head [1].
+        software: a plan whose fields beside its degrees all plans share.
     """
 
     template: Transformer
@@ -56,6 +57,7 @@ class DesignProblem(eqx.Module):
     laws: Laws
     family: Family
     head_dim: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    software: Plan = eqx.field(default_factory=Plan)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ class DesignProblem(eqx.Module):
 
     def design_at(self, point: Float[ArrayLike, " coordinate"]) -> Design:
         """The continuous design at a point of the unit cube."""
-        return design_at(jnp.asarray(point), self.template, self.family, self.cluster.n_chips, self.head_dim)
+        fixed = (self.template, self.family, self.cluster.n_chips, self.head_dim, self.software)
+        return design_at(jnp.asarray(point), *fixed)
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
         """Logarithms of all `QUANTITIES` at a point of the unit cube, by the smooth model."""

@@ -3,20 +3,25 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import with_fields
+from jaxscale.base.arrays import number, with_fields
 from jaxscale.models.transformer import Transformer, n_params
 
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 """Grow with the width."""
 
 
+def head_share(template: Transformer) -> float:
+    """Width of all query heads over the width of the model, to three digits: rounded heads count as as wide [1]."""
+    return round(number(template.n_heads * template.head_dim / template.d_model), 3)
+
+
 def stretched(
     template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0
 ) -> Transformer:
-    """The template at another width and depth: same ratios of MLP to width and of key/value to query heads.
+    """The template at another width and depth: same ratios of MLP and of heads to width, same key/value heads.
 
     Args:
-        template: the model whose proportions are kept.
+        template: the model whose proportions are kept; one with as many key/value as query heads keeps that.
         d_model: d, any positive number [1].
         n_layers: L, any positive number [1].
         head_dim: width of a head; the number of heads follows from it [1].
@@ -24,15 +29,16 @@ def stretched(
     Returns:
         The model; exact for whole sizes, the continuous relaxation between them.
     """
-    wider = d_model / template.d_model
-    n_heads = d_model / head_dim
+    wider, scale = d_model / template.d_model, head_dim / template.head_dim
+    n_heads = template.n_heads * wider / scale
     changed = {name: getattr(template, name) * wider for name in WIDTH_FIELDS}
+    is_full = template.n_kv_heads == template.n_heads
     heads = {
         "n_heads": n_heads,
-        "n_kv_heads": n_heads * (template.n_kv_heads / template.n_heads),
+        "n_kv_heads": jnp.where(is_full, n_heads, jnp.minimum(template.n_kv_heads, n_heads)),
         "head_dim": head_dim,
-        "v_head_dim": head_dim * template.v_head_dim / template.head_dim,
-        "rope_head_dim": head_dim * template.rope_head_dim / template.head_dim,
+        "v_head_dim": scale * template.v_head_dim,
+        "rope_head_dim": scale * template.rope_head_dim,
     }
     return with_fields(template, {"d_model": d_model, "n_layers": n_layers, **changed, **heads})
 

@@ -1,6 +1,6 @@
-"""From the relaxed optimum to an integer design: a lattice around the optimum, then local search on the exact model."""
+"""From relaxed optima to an integer design: every plan of the planner, a lattice of sizes around the best of them."""
 
-import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,36 +8,60 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import number
+from jaxscale.base.arrays import stacked
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
+from jaxscale.costs.evaluate import evaluate_runs
+from jaxscale.costs.power import mean_chip_power
+from jaxscale.costs.step import TERM_NAMES, StepTime
 from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import (
-    Candidate,
-    nearest_degrees,
-    neighbouring,
-    possible,
-    round_candidates,
+    FEW,
+    MANY,
+    SIZES,
+    IntegerSpace,
+    Rows,
+    around,
+    best_of_kinds,
+    built,
+    plans_of_sizes,
     row_of,
+    sizes_near,
 )
-from jaxscale.designs.quantities import QUANTITIES, DesignProblem, costs, quantities
+from jaxscale.designs.quantities import QUANTITIES, Costs, DesignProblem, costs, quantities
 from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
+from jaxscale.runs.arrays import RunBatch
 
-BLOCK = 512
-"""Designs per call of the exact model [design]."""
+BLOCK = 2048
+"""Designs per call of the program that finds the length of their runs [design]."""
 
-KINDS = 3
-"""Kinds of plan from which the local search starts [1]."""
+FRONT = 6
+"""Unlike designs from which the search goes on [1]."""
+
+STARTS = 3
+"""Relaxed designs of unlike sizes around which the search begins [1]."""
+
+ROUNDS = 16
+"""Lattices at most [1]."""
+
+GAIN = 1e-6
+"""Fall of the log objective below which a lattice counts as without gain [1]."""
+
+ALIKE = 1.15
+"""Ratio of sizes up to which relaxed designs count as one [1]."""
 
 HALVINGS = 60
 """Of the interval of the tokens: to the last digit [1]."""
 
 SLACK = 1e-9
 """Log distance by which a bound may be missed: rounding of the tokens that meet it [1]."""
+
+SINGLE = 1e-6
+"""Relative error of costs in single precision, by which bounds are kept away from [1]."""
 
 
 class Rounded(NamedTuple):
@@ -60,46 +84,68 @@ class Rounded(NamedTuple):
     evaluated: int
 
 
+def _with_length(
+    model: Transformer, plan: Plan, spent: Costs, problem: DesignProblem, upper: Array, is_least_loss: Array
+) -> Array:
+    """Log quantities of a design, with the tokens that the bounds ask for or allow [quantity]."""
+
+    def at(log_tokens: Array) -> Array:
+        return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, problem)
+
+    def halve(_: Any, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = 0.5 * (interval[0] + interval[1])
+        values = at(middle)
+        growing = jnp.stack([values[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
+        limits = jnp.stack([upper[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
+        loss = QUANTITIES.index("excess_loss")
+        # Least loss: as many tokens as the limits allow. Else: as few as the loss asks for.
+        too_many = jnp.where(is_least_loss > 0.5, jnp.any(growing > limits), values[loss] <= upper[loss])
+        return jnp.where(too_many, interval[0], middle), jnp.where(too_many, middle, interval[1])
+
+    ends = (jnp.log(LOWEST["tokens"]), jnp.log(HIGHEST["tokens"]))
+    low, high = jax.lax.fori_loop(0, HALVINGS, halve, tuple(jnp.asarray(end, float) for end in ends))
+    return at(jnp.where(is_least_loss > 0.5, low, high))
+
+
 @filter_jit
-def _block(
-    rows: ArrayLike,
-    problem: DesignProblem,
-    upper: ArrayLike,
-    is_least_loss: ArrayLike,
-    layout: LeafLayout,
-    temperature: float,
+def _lengths(
+    rows: ArrayLike, spent: ArrayLike, problem: DesignProblem, upper: ArrayLike, least: ArrayLike, layout: LeafLayout
 ) -> tuple[Array]:
-    """Log quantities of designs, with the tokens that the bounds ask for or allow [design, quantity]."""
-    bounds, least_loss = jnp.asarray(upper), jnp.asarray(is_least_loss) > 0.5
+    """Log quantities of designs of known costs [design, quantity]."""
+
+    def one(row: Array, cost: Array) -> Array:
+        times = StepTime(**dict(zip(TERM_NAMES, cost[1:], strict=True)))
+        power = problem.cluster.n_chips * mean_chip_power(times, problem.cluster.chip, problem.laws.power)
+        every = Costs(times.total, power, cost[0])
+        return _with_length(*layout.module(row), every, problem, jnp.asarray(upper), jnp.asarray(least))
+
+    return (jax.vmap(one)(jnp.asarray(rows), jnp.asarray(spent)),)
+
+
+@filter_jit
+def _exact(
+    rows: ArrayLike, problem: DesignProblem, upper: ArrayLike, least: ArrayLike, layout: LeafLayout, temperature: float
+) -> tuple[Array]:
+    """Log quantities of designs in double precision [design, quantity]."""
 
     def one(row: Array) -> Array:
         model, plan = layout.module(row)
         spent = costs(model, plan, problem, temperature)
-
-        def at(log_tokens: Array) -> Array:
-            return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, problem)
-
-        def halve(_: Any, interval: tuple[Array, Array]) -> tuple[Array, Array]:
-            middle = 0.5 * (interval[0] + interval[1])
-            values = at(middle)
-            growing = jnp.stack([values[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
-            limits = jnp.stack([bounds[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
-            loss = QUANTITIES.index("excess_loss")
-            # Least loss: as many tokens as the limits allow. Else: as few as the loss asks for.
-            too_many = jnp.where(least_loss, jnp.any(growing > limits), values[loss] <= bounds[loss])
-            return jnp.where(too_many, interval[0], middle), jnp.where(too_many, middle, interval[1])
-
-        ends = (jnp.log(LOWEST["tokens"]), jnp.log(HIGHEST["tokens"]))
-        low, high = jax.lax.fori_loop(0, HALVINGS, halve, tuple(jnp.asarray(end, float) for end in ends))
-        return at(jnp.where(least_loss, low, high))
+        return _with_length(model, plan, spent, problem, jnp.asarray(upper), jnp.asarray(least))
 
     return (jax.vmap(one)(jnp.asarray(rows)),)
+
+
+def _asked(problem: DesignProblem, wanted: Goals) -> tuple[DesignProblem, np.ndarray, np.ndarray]:
+    """Problem, bounds and whether the least loss is wanted, as arrays."""
+    least = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem), wanted.upper, least
 
 
 def design_quantities(
     designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals, temperature: float = 0.0
 ) -> np.ndarray:
-    """Log quantities of integer designs [design, quantity].
+    """Log quantities of a few integer designs in double precision [design, quantity].
 
     Args:
         designs: models and plans, stacked [design].
@@ -107,43 +153,37 @@ def design_quantities(
         wanted: the bounds decide how long each is trained.
         temperature: smoothing of the model, 0 for the exact one [1].
     """
-    is_least_loss = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
     rows, layout = leaf_matrix(designs, len(designs[0].d_model))
-    fixed = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem)
-    (values,) = in_blocks(_block, BLOCK, (rows,), fixed, wanted.upper, is_least_loss, layout, temperature)
+    (values,) = in_blocks(_exact, 1, (rows,), *_asked(problem, wanted), layout, temperature)
     return values
 
 
-def candidates_near(design: Design, n_chips: int, template: Transformer) -> list[Candidate]:
-    """Candidates on the lattice around a relaxed design, with every kind of sharding and recomputation."""
-    model, plan = design.model, design.plan
-    experts = round(number(template.n_experts))
-    degrees = (
-        nearest_degrees(number(plan.tp), n_chips, 3),
-        nearest_degrees(number(plan.cp), n_chips, 2),
-        nearest_degrees(number(plan.pp), n_chips, 3),
-        [1, 2] if number(plan.pp) > 1.2 else [1],
-        nearest_degrees(number(plan.ep), experts, 2),
-    )
-    batch, micro_batch = number(plan.global_batch_size_seqs), max(number(plan.micro_batch_size), 1.0)
-    micro_batches = sorted({1.0, 2.0 ** np.floor(np.log2(micro_batch)), 2.0 ** np.ceil(np.log2(micro_batch))})
-    ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
-    candidates = []
-    for tp, cp, pp, vpp, ep in itertools.product(*degrees):
-        for stage, recompute, size in itertools.product((1, 3), (False, True), micro_batches):
-            sizes = (number(model.d_model), number(model.n_layers), ratio, batch, size)
-            candidates.append(Candidate(*sizes, tp, cp, pp, vpp, ep, stage, recompute))
-    return candidates
-
-
-def round_design(relaxed: list[Design], problem: DesignProblem, wanted: Goals, n_steps: int = 40) -> Rounded:
-    """The best integer design near relaxed ones.
+def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals) -> np.ndarray:
+    """Log quantities of many integer designs, their costs by the program of all tables [design, quantity].
 
     Args:
-        relaxed: continuous designs, the best first.
-        problem: cluster, coefficients, laws and template.
+        designs: models and plans, stacked [design].
+        problem: cluster, coefficients and laws.
+        wanted: the bounds decide how long each is trained.
+    """
+    models, plans = designs
+    count = len(models.d_model)
+    cluster = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), problem.cluster)
+    runs, alone = RunBatch(models, plans, cluster, np.ones(count)), np.zeros(count, int)
+    found = evaluate_runs(runs, stacked([problem.coefficients]), alone, ("memory", *TERM_NAMES))
+    spent = np.stack([found["memory"] * (1.0 + SINGLE), *(found[name] for name in TERM_NAMES)], axis=1)
+    rows, layout = leaf_matrix(designs, count)
+    (values,) = in_blocks(_lengths, BLOCK, (rows, spent), *_asked(problem, wanted), layout)
+    return values
+
+
+def round_design(relaxed: Sequence[Design], where: IntegerSpace, wanted: Goals) -> Rounded:
+    """The best integer design: plans as the planner finds them, and a lattice of sizes around the best.
+
+    Args:
+        relaxed: continuous designs of unlike plans, the best first.
+        where: problem, choices of plans, widths of heads.
         wanted: objective and bounds, kept by the exact model.
-        n_steps: moves of the local search at most.
 
     Returns:
         The design, which keeps every bound.
@@ -151,42 +191,47 @@ def round_design(relaxed: list[Design], problem: DesignProblem, wanted: Goals, n
     Raises:
         InputError: no design in reach keeps the bounds.
     """
-    seen: dict[Candidate, float] = {}
-    n_chips, head_dim = round(number(problem.cluster.n_chips)), round(number(problem.head_dim))
-    template, domain_size = problem.template, number(problem.cluster.network.level(0)[0])
+    sizes = [size for design in _unlike(relaxed)[:STARTS] for size in sizes_near(design, where)]
+    rows, factors, evaluated = plans_of_sizes(sizes, where), FEW, 0
+    best: Rows = {}
+    lowest, asked = np.inf, ()
+    for _ in range(ROUNDS):
+        rows = around(rows, where, factors)
+        merits = _merits(many_quantities(built(rows, where), where.problem, wanted), wanted)
+        evaluated += len(merits)
+        order = best_of_kinds(rows, merits)[:FRONT]
+        if merits[order[0]] < lowest - GAIN:
+            lowest, best = merits[order[0]], {name: column[order[:1]] for name, column in rows.items()}
+            rows, factors = {name: column[order] for name, column in rows.items()}, MANY
+            continue
+        size = {name: float(best[name][0]) for name in SIZES}
+        size["batch"] = float((best["dp"] * best["micro_batch_size"] * best["n_microbatches"])[0])
+        if asked == tuple(size.values()):
+            break
+        # The lattice has no better sizes for these plans: are there better plans for the sizes?
+        rows, asked = plans_of_sizes([size], where), tuple(size.values())
+    return _answer(built(best, where), where.problem, wanted, evaluated)
 
-    def score(candidates: list[Candidate]) -> list[Candidate]:
-        can_be = possible(list(dict.fromkeys(candidates)), template, n_chips, domain_size)
-        new = [candidate for candidate in can_be if candidate not in seen]
-        if new:
-            values = design_quantities(round_candidates(new, template, n_chips, head_dim), problem, wanted)
-            seen.update(zip(new, _merits(values, wanted).tolist(), strict=True))
-        return can_be
 
-    score([candidate for design in relaxed for candidate in candidates_near(design, n_chips, template)])
-    for start in _one_of_each_kind(seen):
-        here = start
-        for _ in range(n_steps):
-            around = score(neighbouring(here, n_chips, template))
-            lowest = min(around, key=lambda candidate: seen[candidate], default=here)
-            if not seen[lowest] < seen[here] - 1e-9:
-                break
-            here = lowest
-    best = round_candidates([min(seen, key=lambda candidate: seen[candidate])], template, n_chips, head_dim)
+def _unlike(relaxed: Sequence[Design]) -> list[Design]:
+    """Designs whose sizes or batches differ."""
+    kept: list[tuple[np.ndarray, Design]] = []
+    for design in relaxed:
+        sizes = (design.model.d_model, design.model.n_layers, design.plan.global_batch_size_seqs)
+        place = np.log(np.asarray(sizes, float))
+        if all(np.abs(place - other).max() > np.log(ALIKE) for other, _ in kept):
+            kept.append((place, design))
+    return [design for _, design in kept]
+
+
+def _answer(best: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals, evaluated: int) -> Rounded:
+    """The best design with its exact quantities, refused where it breaks a bound."""
     (values,) = design_quantities(best, problem, wanted)
     if wanted.residuals(values).max() > SLACK:
         raise InputError(_impossible(values, wanted))
     (smooth,) = design_quantities(best, problem, wanted, TEMPERATURE)
     objectives = float(wanted.objective(values)), float(wanted.objective(smooth))
-    return Rounded(row_of(best[0], 0), row_of(best[1], 0), values, *objectives, len(seen))
-
-
-def _one_of_each_kind(seen: dict[Candidate, float]) -> list[Candidate]:
-    """The best design of each kind of sharding, recomputation and pipelining; the best kinds first."""
-    best: dict[tuple[int, bool, bool], Candidate] = {}
-    for candidate in sorted(seen, key=lambda candidate: seen[candidate]):
-        best.setdefault((candidate.zero_stage, candidate.recompute, candidate.pp > 1), candidate)
-    return list(best.values())[:KINDS]
+    return Rounded(*row_of(best, 0), values, *objectives, evaluated)
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:

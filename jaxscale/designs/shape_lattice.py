@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GB
 from jaxscale.designs.budgets import PARAMS_TOLERANCE
 from jaxscale.designs.design_space import Design
 from jaxscale.designs.integer_designs import row_of
-from jaxscale.designs.relaxed_shape import WIDTH_FIELDS, depth_of
+from jaxscale.designs.relaxed_shape import depth_of
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
-from jaxscale.designs.whole_sizes import TILE, at_whole_sizes
+from jaxscale.designs.whole_sizes import whole_shapes, width_step
 from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
@@ -107,8 +107,8 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
     """
     template, plan = problem.template, problem.plan
-    head_dim, tp = round(number(problem.head_dim)), round(number(plan.tp))
-    step, chunk = math.lcm(TILE, head_dim) * tp, round(number(plan.pp * plan.vpp))
+    head_dim, tp = np.full(1, round(number(problem.head_dim))), np.full(1, round(number(plan.tp)))
+    (step,), chunk = width_step(template, head_dim, tp).tolist(), round(number(plan.pp * plan.vpp))
     widths = step * np.arange(1.0, max(WIDEST * width / step, 4.0))
     depths = np.asarray(
         jax.vmap(lambda d: depth_of(template, d, problem.params, problem.head_dim))(jnp.asarray(widths))
@@ -139,25 +139,3 @@ def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: fl
 @filter_jit
 def _block(rows: ArrayLike, problem: ShapeProblem, layout: LeafLayout, temperature: float) -> tuple[Array]:
     return (jax.vmap(lambda row: problem.quantities(layout.module(row), temperature))(jnp.asarray(rows)),)
-
-
-def whole_shapes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: float | int, tp: int
-) -> Transformer:
-    """The template at whole widths and depths, widths of MLPs in proportion and in whole tiles.
-
-    Args:
-        template: proportions that are kept.
-        d_model: d, whole multiples of `head_dim` [shape].
-        n_layers: L, whole [shape].
-        head_dim: width of a head [1].
-        tp: tensor-parallel degree, which divides the heads [1].
-
-    Returns:
-        Models, stacked [shape].
-    """
-    tile = math.lcm(TILE, tp)
-    wider = d_model / number(template.d_model)
-    widths = {name: tile * np.round(number(getattr(template, name)) * wider / tile) for name in WIDTH_FIELDS}
-    model = with_fields(at_whole_sizes(template, d_model, n_layers, head_dim, np.full(len(d_model), tp)), widths)
-    return jax.tree.map(lambda leaf: np.asarray(leaf, float), model)

@@ -1,18 +1,20 @@
 """The document behind `jaxscale shape`: best shape and plan for chips and a budget given by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxscale.base.jit import filter_jit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.law_designs import law_design
 from jaxscale.hardware.catalogue import cluster, load_hardware
-from jaxscale.laws.fitting.fitted_law import FittedLaw
+from jaxscale.laws.fitted_law import FittedLaw
+from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan_questions import plan_question
 
 
 def shape_report(
@@ -23,6 +25,9 @@ def shape_report(
     fit: str = "default",
     template: Transformer | str = "llama3-8b",
     hardware: str | Path | None = None,
+    cells: Mapping[str, Any] | None = None,
+    bounds: Mapping[str, float | int] | None = None,
+    oom_probability: float = ACCEPTED_RISK,
     price_per_chip_hour: float | int | None = None,
     law: FittedLaw | None = None,
     n_draws: int = 4,
@@ -38,6 +43,9 @@ def shape_report(
         fit: name or file of the coefficients.
         template: model, or name in the catalogue, whose proportions are kept.
         hardware: the user's own catalogue.
+        cells: what is stated of plan and software, by column of a runs table, such as `framework`.
+        bounds: further upper bounds by name of `QUANTITIES`, SI units.
+        oom_probability: accepted probability of running out of memory [1].
         price_per_chip_hour: adds `money` to the document [1/h].
         law: fitted law of the loss; adds the compute-optimal run of the same flop, and how far the choice moves under
             drawn laws and other shape laws.
@@ -52,21 +60,22 @@ def shape_report(
         InputError: an unknown name, a number out of range, or no design that keeps the bounds.
     """
     chips = load_hardware(hardware)
-    levels = {"gpu": chips[gpu].id, "precision": "bf16"}
     machine = cluster(gpu, n_gpus, hardware=chips)
+    base = model(template) if isinstance(template, str) else template
+    question = plan_question(base, machine, None, {"precision": "bf16", **(cells or {}), "gpu": chips[gpu].id})
+    common = {"template": base, "fit": fit, "levels": question.levels, "space": question.space}
+    common |= {"bounds": bounds, "oom_probability": oom_probability}
     if law is None:
-        design = best_design(machine, budget, template=template, fit=fit, levels=levels)
+        design = best_design(machine, budget, **common)
         document = design.to_json()
     else:
-        under = law_design(
-            law, budget, machine, template=template, fit=fit, levels=levels, n_draws=n_draws, progress=progress
-        )
+        under = law_design(law, budget, machine, **common, n_draws=n_draws, progress=progress)
         design = under.design
         document = {**design.to_json(), "law": under.to_json()}
     if has_terms:
-        best, coefficients = design.rounded, fit_of(fit).coefficients(levels)
+        best, coefficients = design.rounded, design.relaxed.problem.coefficients
         terms = filter_jit(step_time)(best.model, best.plan, machine, coefficients).terms()
         document["terms_s"] = {name: float(term) for name, term in terms.items()}
     if price_per_chip_hour is not None:
         document["money"] = price_per_chip_hour * document["chip_hours"]
-    return {"gpu": levels["gpu"], "n_gpus": n_gpus, "budget": budget.given(), **document}
+    return {"gpu": chips[gpu].id, "n_gpus": n_gpus, "budget": budget.given(), **document}

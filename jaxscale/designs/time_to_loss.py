@@ -20,20 +20,20 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import as_float
 from jaxscale.base.errors import InputError
 from jaxscale.costs.power import ChipPower
-from jaxscale.laws.fitting.fitted_law import FittedLaw
-from jaxscale.laws.fitting.loss_forms import law_of
-from jaxscale.laws.fitting.loss_terms import SIGNED, number_names
-from jaxscale.laws.goodput import FailureLaw, failure_law
+from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import (
     FLOP_PER_PARAM_TOKEN,
     BatchLaw,
+    FailureLaw,
     LossLaw,
     ShapeLaw,
     batch_law,
+    failure_law,
     law_table,
     loss_law,
     shape_law,
 )
+from jaxscale.laws.loss_forms import SIGNED, law_of, number_names
 from jaxscale.models.transformer import Transformer, embedding_params, is_dense, n_active_params, n_params, total_layers
 
 

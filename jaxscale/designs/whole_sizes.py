@@ -1,53 +1,97 @@
-"""Whole widths, depths and heads of models that a framework can run."""
-
-import functools
-import math
+"""Whole widths, depths and heads of models that somebody would build and a framework can run."""
 
 import jax
 import numpy as np
 
-from jaxscale.base.arrays import divisors, number, with_fields
+from jaxscale.base.arrays import divisors, number, with_columns
+from jaxscale.designs.relaxed_shape import WIDTH_FIELDS, head_share
 from jaxscale.models.transformer import LAYER_SHARES, Transformer
 from jaxscale.plans.rules import shares_key_values
 
 TILE = 128
 """Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
 
+HEAD_WIDTHS = (64, 96, 128)
+"""Widths of a head that published models have, with kernels for all of them [1]."""
 
-def at_whole_sizes(
-    template: Transformer, d_model: np.ndarray, n_layers: np.ndarray, head_dim: float | int, tp: np.ndarray
-) -> Transformer:
-    """The template at whole widths and depths: heads that divide each other and suit tp, whole layers of each kind.
+HEADS = 8
+"""Counts of query heads are multiples of this: the chips of a node, over which tensor parallelism splits them [1]."""
+
+KEY_VALUE_HEADS = (4, 8, 16)
+"""Counts of key/value heads where the template's does not suit the chips [1]."""
+
+
+def width_step(template: Transformer, head_dim: np.ndarray, tp: np.ndarray) -> np.ndarray:
+    """Step of the widths: whole tiles, and whole groups of heads where these are as wide as the model [shape].
 
     Args:
-        template: proportions that are kept; widths of MLPs are kept.
-        d_model: d, whole multiples of `head_dim` [shape].
+        template: whose share of the heads in the width is kept.
+        head_dim: width of a head, whole [shape].
+        tp: tensor-parallel degrees [shape].
+    """
+    if head_share(template) != 1.0:
+        return np.full(np.broadcast(head_dim, tp).shape, 2 * TILE)
+    return np.lcm(TILE, np.asarray(head_dim, int) * np.lcm(HEADS, np.asarray(tp, int)))
+
+
+def whole_shapes(
+    template: Transformer,
+    d_model: np.ndarray,
+    n_layers: np.ndarray,
+    head_dim: np.ndarray,
+    tp: np.ndarray,
+    mlp_ratio: np.ndarray | float = 1.0,
+    head_unit: int = HEADS,
+) -> Transformer:
+    """The template at whole widths and depths: widths of MLPs in whole tiles, heads that suit tp, whole layers.
+
+    Args:
+        template: proportions that are kept, the number of key/value heads too.
+        d_model: d [shape].
         n_layers: L, whole [shape].
-        head_dim: width of a head [1].
-        tp: tensor-parallel degrees, which divide the heads [shape].
+        head_dim: width of a head [shape].
+        tp: tensor-parallel degrees, which divide heads and MLPs [shape].
+        mlp_ratio: MLP width over model width, relative to the template's [shape].
+        head_unit: heads are multiples of this where the width does not decide them [1].
 
     Returns:
         Models, stacked [shape].
     """
-    n_heads, scale = np.round(d_model / head_dim), head_dim / number(template.head_dim)
-    share = number(template.n_kv_heads / template.n_heads)
-    changes = {
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "n_heads": n_heads,
-        "n_kv_heads": np.asarray([_kv_heads(h, t, share) for h, t in zip(n_heads.tolist(), tp.tolist(), strict=True)]),
-        "head_dim": np.full_like(d_model, head_dim),
-        "v_head_dim": np.full_like(d_model, number(template.v_head_dim) * scale),
-        "rope_head_dim": np.full_like(d_model, number(template.rope_head_dim) * scale),
-    }
+    tp, scale = np.asarray(tp, int), head_dim / number(template.head_dim)
+    tile, wider, share = np.lcm(TILE, tp), d_model / number(template.d_model), head_share(template)
+    group = np.ones_like(tp) if share == 1.0 else np.lcm(head_unit, tp)
+    n_heads = group * np.maximum(np.round(d_model * share / (head_dim * group)), 1.0)
+    changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads}
+    changes["n_kv_heads"] = key_value_heads(template, n_heads, tp)
+    for name in ("head_dim", "v_head_dim", "rope_head_dim"):
+        changes[name] = number(getattr(template, name)) * scale
+    for name in WIDTH_FIELDS:
+        ratio = mlp_ratio if name in ("d_ff", "d_ff_expert") else 1.0
+        widest = number(getattr(template, name)) * wider * ratio
+        changes[name] = tile * np.maximum(np.round(widest / tile), np.sign(widest))
     for name in LAYER_SHARES:
         changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
-    return with_fields(jax.tree.map(lambda leaf: np.full_like(d_model, number(leaf)), template), changes)
+    plain = jax.tree.map(lambda leaf: np.full(len(d_model), number(leaf)), template)
+    return with_columns(plain, {name: np.broadcast_to(value, len(d_model)) for name, value in changes.items()})
 
 
-@functools.lru_cache(maxsize=4096)
-def _kv_heads(heads: float, tp: int, share: float) -> float:
-    """Number of key/value heads: a divisor of the heads, near a share, that ranks hold in whole heads or copies."""
-    options = divisors(heads)
-    options = options[shares_key_values(tp, options)]
-    return float(options[np.argmin(np.abs(np.log(options) - math.log(heads * share)))])
+def key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndarray) -> np.ndarray:
+    """Numbers of key/value heads: the template's, or another usual one that divides the heads and suits tp [shape].
+
+    Args:
+        template: one with a key/value head for each query head keeps that.
+        n_heads: H [shape].
+        tp: tensor-parallel degrees [shape].
+    """
+    own = number(template.n_kv_heads)
+    if own == number(template.n_heads):
+        return n_heads
+    pairs, which = np.unique(np.stack([n_heads, tp * np.ones_like(n_heads)], axis=1), axis=0, return_inverse=True)
+    counts = []
+    for heads, degree in pairs.tolist():
+        usual = np.asarray((own, *KEY_VALUE_HEADS))
+        usual = usual[(heads % usual == 0) & shares_key_values(degree, usual)]
+        every = divisors(heads)
+        options = usual if len(usual) else every[shares_key_values(degree, every)]
+        counts.append(float(options[np.argmin(np.abs(np.log(options / own)))]))
+    return np.asarray(counts)[which.ravel()]

@@ -122,7 +122,7 @@ def routed_mlp(s: DecoderSetting, x: jax.Array, w: dict[str, jax.Array]) -> jax.
 
 
 def decoder_layer(s: DecoderSetting, x: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
-    """One layer on the residual stream [sequence, token, d_model]."""
+    """A layer on the residual stream [sequence, token, d_model]."""
     matrices = {name: weight.astype(s.dtype) if weight.ndim > 1 else weight for name, weight in weights.items()}
     with jax.named_scope("attention"):
         x = x + attend(s, rms_norm(x, matrices["norm_attention"]), matrices)

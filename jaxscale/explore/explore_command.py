@@ -19,8 +19,7 @@ from jaxscale.cli.arguments import (
 from jaxscale.cli.console import answer, idle, print_text, say, stage
 
 if TYPE_CHECKING:
-    from jaxscale.explore.page_inputs import PageInputs
-    from jaxscale.explore.page_state import PageState
+    from jaxscale.explore.page_state import PageInputs, PageState
 
 
 @dataclass(frozen=True)
@@ -81,17 +80,16 @@ class ExploreCommand:
         serve(inputs, application.result(), listening)
 
     def _compile(self, state: "PageState", inputs: "PageInputs") -> None:
-        """Compile what the first view needs; raises what is wrong with the state in which the page opens."""
+        """Compile the programs of the first view; raises the errors of the initial inputs."""
         from jaxscale.explore.page_work import page_view
 
         stage("compiling, which takes some seconds the first time")
         _ = page_view(state, inputs).now
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
-        """State in which the page opens, and what it may read."""
+        """Initial inputs of the page, and the files that the page may read."""
         from jaxscale.cli.arguments import pairs
-        from jaxscale.explore.page_inputs import page_inputs
-        from jaxscale.explore.page_state import PageState, state_of
+        from jaxscale.explore.page_state import PageState, page_inputs, state_of
         from jaxscale.models import catalogue_model
 
         fields = pairs("--set", self.set)

@@ -1,4 +1,4 @@
-"""The page itself, a marimo notebook: controls, one state, its figures. All work is done by the modules beside it."""
+"""The page, a marimo notebook: controls, inputs, results. All work is done by the modules of the folder."""
 
 import marimo  # pyright: ignore[reportMissingImports]
 
@@ -10,7 +10,7 @@ def _():
     import marimo as mo  # pyright: ignore[reportMissingImports]
 
     from jaxscale.explore import page_controls
-    from jaxscale.explore.page_inputs import served_inputs
+    from jaxscale.explore.page_state import served_inputs
     from jaxscale.explore.page_work import prepare_views
 
     return mo, page_controls, prepare_views, served_inputs

@@ -8,8 +8,7 @@ import altair as alt  # pyright: ignore[reportMissingImports]
 
 from jaxscale.base.units import DAY, GB
 from jaxscale.costs.step import TERMS
-from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, ranked_terms, shapes
-from jaxscale.explore.page_words import count, days, percent
+from jaxscale.explore.page_tables import SMALLEST_TERM, chip_counts, count, days, percent, ranked_terms, shapes
 from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import in_short
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREY, INK, ORANGE, RED, seconds
@@ -39,12 +38,7 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def tab_charts(view: PageView, tab: str) -> list[Any]:
-    """Charts of a view of a state.
-
-    Args:
-        view: figures of the state.
-        tab: name of the view.
-    """
+    """Charts of a view of a state."""
     drawn = {
         "step": _step_charts,
         "plans": _plan_charts,
@@ -56,7 +50,7 @@ def tab_charts(view: PageView, tab: str) -> list[Any]:
 
 
 def _finished(chart: Any, name: str) -> Any:
-    """A chart as wide as its place, which saves itself as SVG and PNG."""
+    """Chart of the width of its container, with buttons for SVG and PNG."""
     menu = {"export": {"svg": True, "png": True}, "source": False, "compiled": False, "editor": False}
     options = {"renderer": "svg", "actions": menu, "downloadFileName": name, "scaleFactor": 2}
     return (
@@ -82,7 +76,7 @@ def _chart(points: Points) -> alt.Chart:
 
 
 def _told(*names: str) -> list[alt.Tooltip]:
-    """What a mark says of itself: fields that hold text."""
+    """Tooltip of a mark: fields of text."""
     return [alt.Tooltip(f"{name}:N") for name in names]
 
 
@@ -193,7 +187,7 @@ def _plan_charts(view: PageView) -> list[Any]:
 
 
 def _named_places(points: Points) -> list[dict[str, Any]]:
-    """Places of plans with the ranks of all plans there: those whose figures read alike."""
+    """Positions of plans, with the ranks of all plans of equal printed numbers."""
     ranks: dict[tuple[str, str], list[str]] = {}
     for point in points:
         ranks.setdefault((point["step"], point["memory"]), []).append(str(point["rank"]))

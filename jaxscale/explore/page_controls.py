@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.explore.page_inputs import PageInputs
-from jaxscale.explore.page_state import TABS, PageState, changes, state_of
-from jaxscale.explore.page_tables import tab_csv, tab_html
-from jaxscale.explore.page_words import headline, phrases_of, plan_text
+from jaxscale.explore.page_state import TABS, PageInputs, PageState, changes, state_of
+from jaxscale.explore.page_tables import headline, phrases_of, plan_text, tab_csv, tab_html
 from jaxscale.explore.page_work import PageView, page_view
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.plan import RECOMPUTE
@@ -49,12 +47,12 @@ ZOOMED = ("plans", "chips", "shape")
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         state: of the controls.
         view: its figures; none where the state is refused.
-        refusal: why it is, or why the address was; empty where nothing is refused.
+        refusal: reason why inputs or address were refused; else empty.
     """
 
     state: PageState
@@ -63,7 +61,7 @@ class Shown:
 
 
 def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
-    """State of an address, and why it was refused; the default state then. Fields of others are not looked at."""
+    """State of an address; the default state, and the reason, for a refused address. Unknown fields are ignored."""
     texts = {name: str(value) for name, value in query.items() if name in PageState.__dataclass_fields__}
     try:
         return state_of(texts), ""
@@ -134,7 +132,7 @@ def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
 
 
 def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> Shown:
-    """What the page shows for values of its controls."""
+    """Content of the page for values of its controls."""
     state = PageState()
     try:
         state = PageState(**{name: type(getattr(state, name))(value) for name, value in values.items()})

@@ -97,9 +97,6 @@ def row_figures(
         plans: stacked [row].
         n_chips: [1], [row].
         template: shape with which the laws of the loss compare shapes.
-        cluster: chips and network.
-        coefficients: fitted parameters.
-        laws: of loss and run.
         tokens: that the run would take with small batches [token].
     """
 
@@ -119,14 +116,7 @@ def row_figures(
 def step_elasticities(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> dict[str, Float[Array, ""]]:
-    """Change of the step time for a per cent more of each quantity, the plan unchanged [%].
-
-    Args:
-        model: the transformer.
-        plan: degrees and batch.
-        cluster: chips and network.
-        coefficients: fitted parameters.
-    """
+    """Change of the step time for a per cent more of each quantity, the plan unchanged [%]."""
 
     def log_time(logs: dict[str, Array]) -> Array:
         factors = {name: jnp.exp(log) for name, log in logs.items()}
@@ -141,9 +131,6 @@ def with_factors(
     """Model, plan and cluster with multiples of `SIZES` and of resources; the batch stays where chips change.
 
     Args:
-        model: the transformer.
-        plan: degrees and batch.
-        cluster: chips and network.
         factors: by name of the quantity [1].
     """
     width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])

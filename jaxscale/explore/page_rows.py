@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxscale.base.arrays import divisors, number, with_fields
-from jaxscale.designs.shape_lattice import whole_shapes
+from jaxscale.designs.whole_sizes import whole_shapes
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
 
@@ -72,9 +72,8 @@ def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: in
         Models, stacked [row].
     """
     per_head = number(template.d_model) / number(template.n_heads)
-    models = whole_shapes(template, per_head * heads, layers, per_head, tp)
-    sizes = {name: number(getattr(template, name)) for name in ("head_dim", "v_head_dim", "rope_head_dim")}
-    models = with_fields(models, {name: np.full_like(heads, size) for name, size in sizes.items()})
+    fixed = (np.full_like(heads, number(template.head_dim)), np.full(len(heads), tp))
+    models = whole_shapes(template, per_head * heads, layers, *fixed, head_unit=1)
     same = (heads == number(template.n_heads)) & (layers == number(template.n_layers))
     return jax.tree.map(lambda leaf, own: np.where(same, number(own), leaf), models, template)
 

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from jaxscale.base.errors import InputError
-from jaxscale.explore.page_inputs import PageInputs, serve_inputs
-from jaxscale.explore.page_state import PageState, changes
+from jaxscale.explore.page_state import PageInputs, PageState, changes, serve_inputs
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
@@ -40,7 +39,7 @@ def bound_socket(port: int) -> socket.socket:
     """A listening socket of this machine alone.
 
     Args:
-        port: wanted port, 0 for any free one [1].
+        port: wanted port; 0 for a free port [1].
 
     Raises:
         InputError: the port is taken, or none that a program may take.
@@ -63,8 +62,6 @@ def address(listening: socket.socket, token: str, state: PageState) -> str:
     """Address of the page in a state, with the token.
 
     Args:
-        listening: bound socket.
-        token: secret of the page.
         state: in which the page opens.
     """
     query = urlencode({TOKEN: token, **changes(state)})
@@ -93,8 +90,6 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
     Args:
         inputs: catalogues, fit and files.
-        application: the page.
-        listening: bound socket.
     """
     uvicorn = importlib.import_module("uvicorn")
     serve_inputs(inputs)
@@ -102,7 +97,7 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
 
 def of_this_machine(application: Application) -> Application:
-    """An ASGI application that answers browsers of this machine alone, and only for pages of its own.
+    """ASGI application that answers only browsers of the local machine, and only its own pages.
 
     A page of another site that a browser of this machine shows can neither read an answer nor open a channel: its name
     stands in the headers `Host` or `Origin`.

@@ -1,20 +1,32 @@
-"""States of the page: what is asked for, as a query of its address and as a command line."""
+"""Inputs of the page: its state as a query and as a command line, and the catalogues, fit and files that it reads."""
 
 import dataclasses
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from jaxscale.base.errors import InputError, one_like
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import load_fit
+from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.models.model_catalogue import catalogue_model, model_entries, unknown_model
+from jaxscale.models.model_file import ModelDescription, described_model
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import RECOMPUTE
+from jaxscale.plans.plan_questions import PlanQuestion, plan_question
+from jaxscale.runs.defaults import known_frameworks
+from jaxscale.runs.schema import stated_values
 
 TABS = ("step", "plans", "sensitivity", "chips", "shape")
 """Views of a state."""
 
 FIXABLE = ("tp", "pp", "cp", "ep", "micro_batch_size", "zero_stage", "recompute")
-"""Choices of a plan that a state may fix; the search leaves all others open."""
+"""Choices of a plan that a state may fix; all further choices stay open."""
 
 SLIDERS = {
     "compute": "peak flop/s",
@@ -30,7 +42,7 @@ MOST = 10**10
 
 @dataclass(frozen=True)
 class PageState:
-    """One state of the page.
+    """State of the page: its inputs.
 
     Attributes:
         model: name in the catalogue, or label of the file that the command was given.
@@ -47,7 +59,7 @@ class PageState:
         micro_batch_size: b, open where 0 [sequence].
         zero_stage: 0 to 3, open where empty.
         recompute: none, selective or full, open where empty.
-        rank: place of the plan in the ranking, 1 for the fastest [1].
+        rank: rank of the plan, 1 for the fastest [1].
         width: factor on the width of the model, under the plan [1].
         depth: factor on its depth, under the plan [1].
         compute: factor on the peak flop rate of chips [1].
@@ -84,8 +96,8 @@ class PageState:
 
     def __post_init__(self):
         """Refuse numbers out of range and unknown words."""
-        for field in dataclasses.fields(self):
-            _check(field.name, getattr(self, field.name), field.default)
+        for stated in dataclasses.fields(self):
+            _check(stated.name, getattr(self, stated.name), stated.default)
         if self.tab not in TABS:
             raise InputError(f"tab = {self.tab!r}; expected one of {', '.join(TABS)}")
         if self.zero_stage not in ("", "0", "1", "2", "3"):
@@ -161,3 +173,95 @@ def _check(name: str, value: Any, default: Any) -> None:
     least = 1 if default else 0
     if isinstance(default, int) and not least <= value <= MOST:
         raise InputError(f"{name} = {value} is out of range; expected a whole number from {least} to {MOST:,}")
+
+
+@dataclass(frozen=True)
+class PageInputs:
+    """Catalogues, fit and files of a page.
+
+    Attributes:
+        hardware: chips, with those of a file of the user.
+        fit: calibration.
+        own: models of files by label.
+    """
+
+    hardware: Hardware
+    fit: Fit
+    own: Mapping[str, ModelDescription] = field(default_factory=dict)
+
+    def models(self) -> list[str]:
+        """Names of models to choose from, models of files first."""
+        return [*self.own, *sorted(model_entries())]
+
+    def chips(self) -> list[str]:
+        """Ids of chips to choose from."""
+        return sorted({entry.id for entry in self.hardware.chips.values()})
+
+    def frameworks(self) -> list[str]:
+        """Names of frameworks to choose from."""
+        return sorted(known_frameworks())
+
+    def transformer(self, state: PageState) -> Transformer:
+        """Model of a state.
+
+        Raises:
+            InputError: neither the catalogue nor a file of the command has it. No other file is looked for.
+        """
+        fields = self.own.get(state.model)
+        if fields is None and (entry := catalogue_model(state.model)) is not None:
+            fields = ModelDescription(entry)
+        if fields is None:
+            raise InputError(f"model {state.model!r} {unknown_model(state.model)} to the command")
+        return fields.transformer(state.model, **({"seq_len": state.seq_len} if state.seq_len else {}))
+
+    def cluster(self, state: PageState) -> Cluster:
+        """Cluster of a state, before any factor."""
+        return cluster(state.gpu, state.n_gpus, hardware=self.hardware)
+
+    def framework(self, state: PageState) -> str | None:
+        """Framework of a state, else the framework of all fitted runs if there is only one."""
+        if state.framework and state.framework not in known_frameworks():
+            raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
+        return state.framework or dict(self.fit.own).get("framework")
+
+    def question(self, state: PageState) -> PlanQuestion:
+        """Question for a plan that a state asks, as `jaxscale plan` would.
+
+        Raises:
+            InputError: an unknown model, chip, framework or precision.
+        """
+        if state.precision not in PRECISIONS:
+            raise InputError(f"precision = {state.precision!r}; expected one of {', '.join(PRECISIONS)}")
+        software = {"precision": state.precision, "framework": self.framework(state)}
+        cells = {"gpu": self.hardware[state.gpu].id, **software, **stated_values("the page", state.fixed())}
+        return plan_question(self.transformer(state), self.cluster(state), state.global_batch, cells)
+
+
+def page_inputs(
+    models: tuple[str, ...] = (), fit: str | Path = "default", hardware: str | Path | None = None
+) -> PageInputs:
+    """Inputs of a page, all files read now.
+
+    Args:
+        fit: name or file of the calibration.
+        hardware: chips of a file of the user.
+
+    Raises:
+        InputError: a file that is missing or malformed.
+    """
+    return PageInputs(load_hardware(hardware), load_fit(fit), {name: described_model(name) for name in models})
+
+
+_SERVED: list[PageInputs] = []
+
+
+def serve_inputs(inputs: PageInputs) -> None:
+    """Set the inputs of every page of the process."""
+    _SERVED[:] = [inputs]
+
+
+def served_inputs() -> PageInputs:
+    """Inputs of the pages of the process: from the command, else the catalogues and the default fit."""
+    if not _SERVED:
+        serve_inputs(page_inputs())
+    return _SERVED[0]

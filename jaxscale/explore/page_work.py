@@ -1,4 +1,4 @@
-"""Work of the page: the ranked plans of a state, and figures of one of them; each is worked out when a view asks."""
+"""Work of the page: ranked plans of a state, and numbers of a chosen plan, computed when a tab asks."""
 
 import dataclasses
 import functools
@@ -14,10 +14,9 @@ from jaxscale.base.arrays import host_arrays, number
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.designs.time_to_loss import Laws, default_laws
-from jaxscale.explore.page_inputs import PageInputs
 from jaxscale.explore.page_programs import RowFigures, RunOutcome, row_figures, run_outcome, step_elasticities
 from jaxscale.explore.page_rows import CurveRows, page_rows
-from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageState
+from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageInputs, PageState
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, n_active_params
 from jaxscale.plans.best_plan import answered
@@ -33,7 +32,7 @@ MOST_CHOICES = 64
 
 
 class Setting(NamedTuple):
-    """What the figures of a state are worked out from.
+    """Arguments of the results of a state.
 
     Attributes:
         template: model without factors.
@@ -75,7 +74,7 @@ class PageView:
     """All figures of a state.
 
     Attributes:
-        state: what was asked for.
+        state: inputs of the page.
         choice: ranked plans, without factors.
         setting: model, cluster and coefficients.
         rows: models, plans and chips of `figures`.
@@ -117,7 +116,7 @@ class PageView:
 
     @functools.cached_property
     def now(self) -> StateFigures:
-        """Figures of the state itself; without factors they are those of the ranking, and no other program runs."""
+        """Results of the state; without factors read from the ranking, without a further program."""
         if not self.is_changed:
             scored = self.scored
             run = self._run(scored.step_time)
@@ -128,7 +127,7 @@ class PageView:
         return StateFigures(_first(found.times.terms()), _first(found.peaks.terms()), step, memory, mfu, run)
 
     def _run(self, seconds: float) -> RunOutcome:
-        """The run of the state whose steps take some seconds."""
+        """Training run of the state with a given step time."""
         setting = self.setting
         inputs = (self.model, self.plan, self.rows.n_chips[0], seconds, setting.template, _laws(), setting.tokens)
         return RunOutcome(*map(float, run_outcome(*host_arrays(inputs))))
@@ -171,7 +170,7 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
     """Figures of a state.
 
     Args:
-        state: what is asked for.
+        state: inputs of the page.
         inputs: catalogues, fit and files.
 
     Raises:
@@ -198,7 +197,7 @@ _PREPARED = threading.Event()
 
 
 def prepare_views(view: PageView) -> None:
-    """Compile the programs that the first view of a state does without, beside other work, once in a process."""
+    """Compile the programs of later tabs in the background, once in a process."""
     if not _PREPARED.is_set():
         _PREPARED.set()
         later = threading.Timer(FIRST_PAINT, lambda: (view.figures, view.elasticities))
@@ -207,14 +206,14 @@ def prepare_views(view: PageView) -> None:
 
 
 def ranked_plans(state: PageState, inputs: PageInputs) -> PlanChoice:
-    """Ranked plans of a state, without factors: those of `jaxscale plan`; rankings used last are kept."""
+    """Ranked plans of a state without factors, as by `jaxscale plan`; recent rankings are kept."""
     default = PageState()
     asked = {name: getattr(state, name) for name in CHOICE_FIELDS}
     return _ranked(dataclasses.replace(default, **asked), _Held(inputs))
 
 
 class _Held:
-    """Inputs as a key: the same object is the same key."""
+    """Inputs as a key, by identity."""
 
     def __init__(self, inputs: PageInputs):
         self.inputs = inputs

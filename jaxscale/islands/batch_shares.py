@@ -1,4 +1,11 @@
-r"""Shares of the batch among islands of unequal pace.
+r"""Paces of islands, and the shares of the batch under which unequal islands finish together.
+
+Everything of a step but its microbatches is fixed, so the step of island i on $B_i$ sequences takes
+
+$$ t_i = o_i + r_i B_i, $$
+
+with the reciprocal pace $r_i$ and an offset $o_i$ that no share changes (fill and drain of pipelines, the exposed end
+of gradient reductions, the optimizer). Both follow from step times at two batches, evaluated in one `jax.vmap`.
 
 The least time of the slowest of islands, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is that of an equal
 finish of all active islands,
@@ -10,14 +17,136 @@ that move work from islands that finish late (Ma et al. 2021, arXiv 2110.07029).
 """
 
 import heapq
+from collections.abc import Sequence
+from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.base.arrays import Number, as_float, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.smooth import larger
-from jaxscale.islands.pace import Pace
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.islands.fleet import PerIsland, as_indexable
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.score import time_plans
+
+BACKWARD_SHARE = 2.0 / 3.0
+"""Share of the backward pass in a step without recomputation: two of three multiply-adds [1]."""
+
+
+class Pace(eqx.Module):
+    """Step time of each island against its share of the batch.
+
+    Attributes:
+        base_time: of the step that was evaluated [s], [island].
+        base_sequences: batch of that step [sequence], [island].
+        seconds_per_sequence: r, reciprocal pace [s], [island].
+        granule: sequences by which the share of an island grows, one for each replica, dp [sequence], [island].
+        microbatch: sequences that an island takes at a time, b dp [sequence], [island].
+        seq_len: S [token].
+    """
+
+    base_time: PerIsland
+    base_sequences: PerIsland
+    seconds_per_sequence: PerIsland
+    granule: PerIsland
+    microbatch: PerIsland
+    seq_len: Number = eqx.field(converter=as_float)
+
+    @property
+    def offset(self) -> Array:
+        """Time of a step that no share changes, o [s], [island]."""
+        return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """Pace of an endless batch, S / r [token/s], [island]."""
+        return jnp.asarray(self.seq_len) / jnp.asarray(self.seconds_per_sequence)
+
+    @property
+    def gradient_window(self) -> Array:
+        """Backward time of the last microbatch, during which gradients become ready [s], [island]."""
+        return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.microbatch)
+
+    def step(self, sequences: ArrayLike) -> Array:
+        """Time of a step on a number of sequences [s], [island].
+
+        Args:
+            sequences: batch of each island [sequence], [island].
+
+        Returns:
+            Times; at `base_sequences` the evaluated step time exactly.
+        """
+        more = jnp.asarray(sequences) - jnp.asarray(self.base_sequences)
+        return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
+
+    def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
+        """Pace of given islands, in order."""
+        kept = np.asarray(islands, int)
+        per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
+        base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
+        return Pace(base, sequences, slow, granule, microbatch, self.seq_len)
+
+
+def pace_of_rates(
+    tokens_per_s: ArrayLike,
+    seq_len: ArrayLike,
+    offset: ArrayLike = 0.0,
+    granule: Any = 1.0,
+    microbatch: Any = None,
+) -> Pace:
+    """Pace of islands whose rates are given rather than computed.
+
+    Args:
+        tokens_per_s: of an endless batch [token/s], [island].
+        seq_len: S [token].
+        offset: of a step [s], [island].
+        granule: sequences by which a share grows [sequence], [island].
+        microbatch: sequences taken at a time; the granule where None [sequence], [island].
+    """
+    rate = jnp.asarray(tokens_per_s)
+    ones = jnp.ones_like(rate)
+    taken = granule if microbatch is None else microbatch
+    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * taken, seq_len)
+
+
+def island_paces(
+    models: Sequence[Transformer],
+    plans: Sequence[Plan],
+    clusters: Cluster,
+    coefficients: Sequence[Coefficients],
+) -> Pace:
+    """Pace of each island under its plan, from step times at its batch and at twice as many microbatches.
+
+    Args:
+        models: by island: the transformer, or the layers on the island.
+        clusters: chips and networks, stacked [island].
+        coefficients: fitted parameters of each island.
+    """
+    times = [_two_steps(*one) for one in zip(models, plans, _each(clusters), coefficients, strict=True)]
+    first, second = np.asarray(times).T
+    sequences = np.asarray([number(plan.global_batch_size_seqs) for plan in plans])
+    dp, taken = (np.asarray([number(getattr(plan, name)) for plan in plans]) for name in ("dp", "micro_batch_size"))
+    return Pace(first, sequences, (second - first) / sequences, dp, taken * dp, float(models[0].seq_len))
+
+
+def _each(clusters: Cluster) -> list[Cluster]:
+    """Clusters of a fleet in a list."""
+    count = len(np.asarray(clusters.n_chips))
+    return [jax.tree.map(lambda leaf, island=island: np.asarray(leaf)[island], clusters) for island in range(count)]
+
+
+def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> np.ndarray:
+    """Step time of one island at its batch, and at twice as many microbatches [s]."""
+    more = with_fields(plan, {"n_microbatches": 2.0 * number(plan.n_microbatches)})
+    # The program that scores plans is there already, and compiling a step takes seconds.
+    return time_plans(model, [plan, more], cluster, coefficients)
 
 
 def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: ArrayLike) -> tuple[Array, Array]:
@@ -63,11 +192,10 @@ def least_finish(pace: Pace, sequences: float) -> float:
 def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Sequences of each island in whole granules, of least time of the slowest island.
 
-    Granules go one after another to the island that would finish it first: exact for the least maximum of increasing
+    Each granule goes to the island that would finish first: exact for the least maximum of increasing
     functions where granules are equal. The last granule of the batch may be cut.
 
     Args:
-        pace: of the islands.
         sequences: B [sequence].
 
     Returns:

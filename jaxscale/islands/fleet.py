@@ -1,11 +1,33 @@
-"""Fleets: islands of chips and the links between them.
+"""Fleets: islands of chips and the links between them, in code and in TOML.
 
 An island is an ordinary `Cluster`. A fleet holds its clusters on a leading axis of every leaf, so that `jax.vmap` of
 `js.step_time` runs over islands, and its links as matrices. All numbers are float leaves; names are structure.
+
+```toml
+[islands.east]
+gpu = "h100-80gb"
+n_gpus = 64
+
+[islands.west]
+gpu = "a100-80gb"
+n_gpus = 64
+uplink_gbit_per_s = 40
+
+[links]
+gbit_per_s = 10       # one number, or a matrix with a row for each island
+latency_ms = 30
+
+[[links.pair]]
+between = ["east", "west"]
+gbit_per_s = 5        # both ways
+```
+
+A table `[chips."my-chip"]` in the schema of `data/hardware.toml` describes chips that the catalogue lacks.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,12 +36,16 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number, as_float, stacked
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.keys import check_keys, number_of
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import smaller
+from jaxscale.base.units import GB, GBIT
+from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 
 NO_LIMIT = 1e15
-"""Bandwidth of a link that limits nothing [byte/s]."""
+"""Bandwidth of a link without limit [byte/s]."""
 
 if TYPE_CHECKING:
     # As in `jaxscale.base.arrays`: static checkers know no arithmetic between floats and arrays of any backend.
@@ -27,10 +53,10 @@ if TYPE_CHECKING:
     PerPair = Any
 else:
     PerIsland = Float[ArrayLike, "*batch island"]
-    """One number for each island."""
+    """Number by island."""
 
     PerPair = Float[ArrayLike, "*batch island island"]
-    """One number for each ordered pair of islands, sender first; the diagonal has no meaning."""
+    """Number by ordered pair of islands, sender first; the diagonal has no meaning."""
 
 REFERENCE_BANDWIDTH = 1.25e8
 """Bandwidth at which the loss of slow links is stated: 1 Gbit/s [byte/s]."""
@@ -43,7 +69,7 @@ class Links(eqx.Module):
     `REFERENCE_BANDWIDTH`: protocols lose more on slow links (fitted form, see `measured_rounds`).
 
     Attributes:
-        bandwidth: from each island to each other one [byte/s].
+        bandwidth: from island to island [byte/s].
         latency: of a message over each link [s].
         uplink: all that an island sends at a time, over whichever links [byte/s].
         slow_loss: a, loss of a link at `REFERENCE_BANDWIDTH`; 0 where links give their nominal bandwidth [1].
@@ -90,18 +116,18 @@ class Fleet(eqx.Module):
         return len(self.names)
 
     def cluster(self, island: int) -> Cluster:
-        """Chips and network of one island."""
+        """Chips and network of an island."""
         return jax.tree.map(lambda leaf: leaf[island], self.clusters)
 
     def part(self, islands: Sequence[int]) -> "Fleet":
-        """Fleet of some of the islands, in the given order."""
+        """Fleet of given islands, in order."""
         kept = np.asarray(islands, int)
         clusters = jax.tree.map(lambda leaf: leaf[kept], self.clusters)
         return Fleet(clusters, part_of_links(self.links, islands), tuple(self.names[island] for island in islands))
 
 
 def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
-    """Links among some of the islands, in the given order."""
+    """Links among given islands, in order."""
     kept = np.asarray(islands, int)
     matrices = (links.bandwidth, links.latency)
     bandwidth, latency = (as_indexable(matrix)[..., kept, :][..., :, kept] for matrix in matrices)
@@ -138,9 +164,6 @@ def uniform_links(
         latency: of every link [s].
         uplink: of every island [byte/s].
         slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
-
-    Returns:
-        The links.
     """
     square = jnp.ones((n_islands, n_islands))
     return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * uplink, slow_loss)
@@ -151,11 +174,7 @@ def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = (
 
     Args:
         clusters: one for each island.
-        links: between them.
         names: of the islands; `island 1` and so on where left out.
-
-    Returns:
-        The fleet.
 
     Raises:
         InputError: no island, matrices of another size, links that are not positive, or names that repeat.
@@ -174,8 +193,6 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
     """Check sizes and signs of concrete links.
 
     Args:
-        links: between the islands.
-        names: of the islands.
         where: source of the links, for the message.
 
     Raises:
@@ -201,3 +218,162 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
                 raise InputError(f"{where}: latency {sender} -> {receiver} = {value:g}; expected at least 0")
         if not np.asarray(links.uplink)[row] > 0.0:
             raise InputError(f"{where}: uplink of {sender} = {links.uplink[row]:g}; expected a number above 0")
+
+
+OF_FLEET = ("islands", "links", "chips")
+OF_ISLAND = ("gpu", "n_gpus", "domain_size", "network_gb_per_s", "uplink_gbit_per_s")
+OF_LINKS = ("gbit_per_s", "latency_ms", "pair")
+OF_PAIR = ("between", "gbit_per_s", "latency_ms")
+MOST_CHIPS = 1e10
+"""More chips than any island has; whole numbers stay exact in arithmetic on floats [1]."""
+
+
+class StatedFleet(NamedTuple):
+    """A fleet and the names of its chips.
+
+    Attributes:
+        fleet: islands and links.
+        chips: catalogue id of each island's chips.
+        hardware: catalogue that holds them.
+    """
+
+    fleet: Fleet
+    chips: tuple[str, ...]
+    hardware: Hardware
+
+
+def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: float = 0.0) -> StatedFleet:
+    """Fleet of a TOML file.
+
+    Args:
+        hardware: catalogue of chips; the shipped one where None. Chips of the file itself come first.
+        slow_loss: loss of a link at 1 Gbit/s [1].
+
+    Raises:
+        InputError: a file that cannot be read, an unknown key or chip, a number out of range, matrices of another size;
+            one line with file, key and what would be valid.
+    """
+    where, document = str(path), read_toml(Path(path))
+    check_keys(where, document, OF_FLEET)
+    catalogue = _catalogue(Path(path), document, hardware)
+    islands = document.get("islands")
+    if not isinstance(islands, dict) or not islands:
+        raise InputError(f"{where}: no islands; expected at least one table such as [islands.east]")
+    names = tuple(islands)
+    clusters, chips, uplinks = [], [], []
+    for name in names:
+        made, chip, uplink = _island(f"{where}: islands.{name}", islands[name], catalogue)
+        clusters.append(made)
+        chips.append(chip)
+        uplinks.append(uplink)
+    links = _links(where, document.get("links"), names, np.asarray(uplinks), slow_loss)
+    return StatedFleet(fleet_of(clusters, links, names), tuple(chips), catalogue)
+
+
+def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | None) -> Hardware:
+    """Catalogue with the chips of the file added."""
+    base = hardware or load_hardware()
+    return Hardware({**base.chips, **load_hardware(path).chips}) if "chips" in document else base
+
+
+def _number(where: str, value: Any, low: float, above: bool = True, high: float = 1e15) -> float:
+    """A number in its range, above the low end or from it on."""
+    expected = f"a number {'above' if above else 'of at least'} {low:g}"
+    return number_of(where, value, expected, low, high, is_above=above)
+
+
+def _island(where: str, table: Any, hardware: Hardware) -> tuple[Cluster, str, float]:
+    """Cluster, chip and uplink [byte/s] of an island."""
+    check_keys(where, table, OF_ISLAND)
+    for key in ("gpu", "n_gpus"):
+        if key not in table:
+            raise InputError(f"{where}: {key} is missing; it is required")
+    count = _number(f"{where}.n_gpus", table["n_gpus"], 1.0, above=False, high=MOST_CHIPS)
+    if not count.is_integer():
+        raise InputError(f"{where}.n_gpus = {count:g} is no whole number; expected one")
+    size, network, uplink = (
+        _number(f"{where}.{key}", table[key], 0.0) if key in table else None
+        for key in ("domain_size", "network_gb_per_s", "uplink_gbit_per_s")
+    )
+    try:
+        entry = hardware[str(table["gpu"])]
+    except InputError as error:
+        raise InputError(f"{where}.{error}") from None
+    bandwidth = None if network is None else network * GB
+    made = cluster(entry.id, count, domain_size=size, bandwidth=bandwidth, hardware=hardware)
+    return made, entry.id, NO_LIMIT if uplink is None else uplink * GBIT
+
+
+def _links(where: str, table: Any, names: tuple[str, ...], uplinks: np.ndarray, slow_loss: float) -> Links:
+    """Links of a file; a single island needs none."""
+    count = len(names)
+    if table is None:
+        if count > 1:
+            raise InputError(f"{where}: [links] is missing; {count} islands need gbit_per_s and latency_ms")
+        table = {"gbit_per_s": 1.0}
+    check_keys(f"{where}: links", table, OF_LINKS)
+    pairs = table.get("pair", [])
+    if not isinstance(pairs, list):
+        raise InputError(f"{where}: links.pair is no list of tables; expected [[links.pair]]")
+    bandwidth = _matrix(f"{where}: links.gbit_per_s", table.get("gbit_per_s"), names, bool(pairs), 0.0, above=True)
+    latency = _matrix(f"{where}: links.latency_ms", table.get("latency_ms", 0.0), names, False, 0.0, above=False)
+    for place, pair in enumerate(pairs):
+        _set_pair(f"{where}: links.pair[{place}]", pair, names, bandwidth, latency)
+    _check_stated(where, bandwidth, names)
+    return Links(bandwidth * GBIT, latency * 1e-3, uplinks, slow_loss)
+
+
+def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: float, above: bool) -> np.ndarray:
+    """Matrix over pairs of islands, from a number or from rows; nan where not stated."""
+    count = len(names)
+    if value is None:
+        if not optional and count > 1:
+            raise InputError(f"{where} is missing; expected a number, or a row for each of the {count} islands")
+        return np.full((count, count), np.nan)
+    if not isinstance(value, list):
+        return np.full((count, count), _number(where, value, low, above))
+    if len(value) != count:
+        raise InputError(f"{where} has {len(value)} rows; expected {count}, one for each of {', '.join(names)}")
+    matrix = np.zeros((count, count))
+    for row, (name, cells) in enumerate(zip(names, value, strict=True)):
+        if not isinstance(cells, list) or len(cells) != count:
+            length = len(cells) if isinstance(cells, list) else 1
+            raise InputError(f"{where}: row of {name} has {length} numbers; expected {count}, one for each island")
+        for column, cell in enumerate(cells):
+            # The diagonal has no meaning: a link from an island to itself.
+            if row != column:
+                matrix[row, column] = _number(f"{where}: {name} -> {names[column]}", cell, low, above)
+    return matrix
+
+
+def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray, latency: np.ndarray) -> None:
+    """Numbers of a pair, in both directions."""
+    check_keys(where, pair, OF_PAIR)
+    ends = pair.get("between")
+    if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
+        raise InputError(f"{where}.between = {ends!r}; expected the names of two islands")
+    for end in ends:
+        if end not in names:
+            raise InputError(f"{where}.between: {end!r} is not an island; {nearest(str(end), names)}")
+    first, second = (names.index(end) for end in ends)
+    if "gbit_per_s" in pair:
+        value = _number(f"{where}.gbit_per_s", pair["gbit_per_s"], 0.0)
+        bandwidth[first, second] = bandwidth[second, first] = value
+    if "latency_ms" in pair:
+        value = _number(f"{where}.latency_ms", pair["latency_ms"], 0.0, above=False)
+        latency[first, second] = latency[second, first] = value
+
+
+def _check_stated(where: str, bandwidth: np.ndarray, names: Sequence[str]) -> None:
+    """Every two islands have a link."""
+    for row, sender in enumerate(names):
+        for column, receiver in enumerate(names):
+            if row != column and np.isnan(bandwidth[row, column]):
+                raise InputError(
+                    f"{where}: no link between {sender} and {receiver}; expected links.gbit_per_s or a pair"
+                )
+
+
+def stated_slow_loss() -> float:
+    """Loss of a link at 1 Gbit/s as shipped, fitted to measured runs by `fits/measured_rounds.py` [1]."""
+    return float(read_toml(data_path("islands.toml"))["links"]["slow_loss"]["value"])

@@ -1,4 +1,4 @@
-"""Plans of islands: each island gets the fastest plan for its part of the batch, or for as many layers as it holds."""
+"""Plans of islands: the fastest plan of each island for its share of the batch, or for as many layers as it holds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
+from jaxscale.islands.batch_shares import Pace, island_paces
 from jaxscale.islands.fleet import Fleet
-from jaxscale.islands.pace import Pace, island_paces
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, within_domains
 from jaxscale.plans.plan import Plan
@@ -35,7 +35,7 @@ class IslandPlans(NamedTuple):
     Attributes:
         plans: of each island.
         layers: that each island holds, all of the model's where it can [1], [island].
-        pace: for the whole model; an island that holds a part of it counts as if all its layers ran at that pace.
+        pace: for the whole model, extrapolated for an island that holds only some layers.
         alone_time: of a step on the whole batch by its best plan; inf where the island holds a part [s], [island].
         halfwidth: half of the 90 % interval of the logarithm of step times [1], [island].
     """
@@ -59,18 +59,12 @@ def island_plans(
     """Plan of each island for a share of the batch by its peak rate, and the paces that follow.
 
     Args:
-        model: the transformer.
-        fleet: islands.
         sequences: B, batch of all islands together [sequence].
-        fit: calibration.
         levels: of each island: gpu, precision and so on.
-        space: choices that are open; everything valid where None.
-
-    Returns:
-        The plans.
+        space: open choices; every valid plan where None.
 
     Raises:
-        InputError: an island that holds not even one layer with one sequence; names the island.
+        InputError: an island without memory for a layer and a sequence.
     """
     weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
     wanted = sequences * weights / weights.sum()
@@ -98,7 +92,7 @@ def island_plans(
 
 
 def round_batch(sequences: float) -> int:
-    """Batch near a wanted one that many degrees divide [sequence]."""
+    """Batch near a wanted batch that many degrees divide [sequence]."""
     step = 2 ** max(math.floor(math.log2(max(sequences, 1.0) / FINENESS * 2.0)), 0)
     return max(round(sequences / step), 1) * step
 
@@ -113,11 +107,8 @@ def whole_model_pace(
     """Pace for the whole model of islands that hold slices of it.
 
     Args:
-        model: the transformer.
-        plans: of each island.
         slices: the model with the layers that each island holds.
         clusters: chips and networks, stacked [island].
-        coefficients: of each island.
 
     Returns:
         The pace; times of a slice are stretched to the depth of the model.
@@ -158,7 +149,7 @@ def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name:
 
 
 def _slice(task: PlanTask, layers: int) -> PlanTask:
-    """The task for some layers of the model, on one sequence per chip at most."""
+    """Task for some layers of the model, with at most one sequence per chip."""
     batch = min(task.stated_batch, float(round_batch(number(task.cluster.n_chips))))
     return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
 

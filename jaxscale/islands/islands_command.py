@@ -63,11 +63,10 @@ class IslandsCommand:
         if self.loss is not None and not 0.0 < self.loss < 100.0:
             raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
         import jaxscale as js
-        from jaxscale.islands.choice.choose_fleet import best_fleet_plan
-        from jaxscale.islands.choice.islands_report import days_figure, islands_report, islands_tables
-        from jaxscale.islands.fleet_file import read_fleet
-        from jaxscale.islands.measured.measured_rounds import stated_slow_loss
-        from jaxscale.laws.fitting.law_store import load_law
+        from jaxscale.islands.choose_fleet import best_fleet_plan
+        from jaxscale.islands.fleet import read_fleet, stated_slow_loss
+        from jaxscale.islands.islands_report import days_figure, islands_report, islands_tables
+        from jaxscale.laws.fitted_law import load_law
         from jaxscale.plans.framework_space import framework_space
 
         check_pictures(self.plot, self.report, self.fleet, self.law, self.fit, self.hardware)

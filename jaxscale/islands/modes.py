@@ -1,6 +1,6 @@
 """Modes of joining islands, and the pace of a fleet under each: one job, one program, any number of fleets in a `vmap`.
 
-| mode | what crosses the links |
+| mode | traffic over the links |
 |---|---|
 | `data-parallel` | gradients of every step, beside the last backward pass |
 | `pipeline` | activations and their gradients at each cut of the layers |
@@ -16,13 +16,18 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.smooth import larger, smaller
-from jaxscale.islands.batch_shares import best_shares
-from jaxscale.islands.exchange import send_times
+from jaxscale.islands.batch_shares import Pace, best_shares
 from jaxscale.islands.fleet import Links
-from jaxscale.islands.loose import Loose, local_updates, streaming, synchronous
-from jaxscale.islands.pace import Pace
 from jaxscale.islands.pipeline_split import divided_at_will, pipeline_time
-from jaxscale.islands.round_time import RoundTime, fleet_round, tokens_per_second
+from jaxscale.islands.round_time import (
+    Loose,
+    fleet_round,
+    local_updates,
+    send_times,
+    streaming,
+    synchronous,
+    tokens_per_second,
+)
 
 MODES = ("data-parallel", "pipeline", "local-updates", "streaming")
 """Names of the modes, in the order of the tables."""
@@ -70,7 +75,7 @@ class IslandJob(eqx.Module):
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one step [token]."""
+        """Tokens of a step [token]."""
         return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
 
 
@@ -78,12 +83,8 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
     """Plan of a mode in which each island holds all layers, with the shares under which islands finish together.
 
     Args:
-        job: model and fleet.
         mode: one of `MODES` but the pipeline.
         inner_steps: H; not read by data parallelism [1].
-
-    Returns:
-        The plan.
     """
     shares = best_shares(job.pace, job.sequences)
     if mode == "data-parallel":
@@ -95,31 +96,15 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
     return streaming(shares, inner_steps, fragments, bits=STREAMED_BITS)
 
 
-def mode_round(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> RoundTime:
-    """Time of one round of a mode in which each island holds all layers, by cause.
-
-    Args:
-        job: model and fleet.
-        mode: one of `MODES` but the pipeline.
-        inner_steps: H [1].
-
-    Returns:
-        The terms [s].
-    """
-    plan = loose_plan(job, mode, inner_steps)
-    return fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
-
-
 def pipeline_microbatch(job: IslandJob) -> Array:
     """Sequences that pass through the islands at a time: the largest microbatch, within the batch [sequence]."""
     return smaller(jnp.max(jnp.asarray(job.pace.microbatch), axis=-1), job.sequences)
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
-    """Time of one step of a pipeline over the islands in their order [s].
+    """Time of a step of a pipeline over the islands in their order [s].
 
     Args:
-        job: model and fleet.
         layer_share: of the layers of each island, adding up to one [1], [island].
 
     Returns:
@@ -136,7 +121,6 @@ def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array
     """Pace of a fleet in a mode [token/s].
 
     Args:
-        job: model and fleet.
         mode: one of `MODES`.
         inner_steps: H, of the modes that have it [1].
 
@@ -156,11 +140,10 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
     """Pace of a fleet in every mode, at several numbers of inner steps [token/s], [mode, period].
 
     Args:
-        job: model and fleet.
         inner_steps: H [1], [period].
 
     Returns:
-        Paces; the same for all H where a mode has none.
+        Paces; constant in H for modes without inner steps.
     """
     periods = jnp.asarray(inner_steps)
     plans = {mode: loose_plan(job, mode, periods) for mode in WHOLE_MODES}
@@ -188,8 +171,5 @@ def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> 
     Args:
         jobs: models and fleets of one number of islands; every leaf has the leading axis [fleet].
         inner_steps: H [1], [period].
-
-    Returns:
-        The paces.
     """
     return jax.vmap(lambda job: speeds(job, inner_steps))(jobs)

@@ -1,6 +1,6 @@
-r"""Pipelines over islands: layers divided among unequal islands, activations over their links.
+r"""Pipelines over islands: layers divided among unequal islands, and the order of islands in a chain or ring.
 
-With the time $t_s$ of stage s for one microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
+With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
 
 $$ T = \sum_s t_s + 2 \sum_s (h_s + \alpha_s) + (m - 1) \max_s (t_s, h_s) , $$
 
@@ -9,16 +9,22 @@ hops and $\tau_s$ seconds of the whole model on island s, the best division give
 equal time and leaves the others out,
 
 $$ T = \min_k \frac{m + k - 1}{\sum_{s \le k} 1 / \tau_s} . $$
+
+The slowest hop bounds a ring: the best order is the tour whose longest hop is shortest (bottleneck travelling
+salesman), or the one of least sum for messages that pass through all hops.
+Reference: Held and Karp 1962, doi 10.1137/0110015.
 """
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxscale.base.errors import InputError
-from jaxscale.base.smooth import Temperature, is_exact, larger, soft_maximum
+from jaxscale.base.smooth import Temperature, is_exact, soft_maximum
 
 
 def pipeline_time(
@@ -28,17 +34,17 @@ def pipeline_time(
     latencies: ArrayLike = 0.0,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of one step of a pipeline over islands.
+    """Time of a step of a pipeline over islands.
 
     Args:
-        stages: t, compute of one microbatch [s], [stage].
-        hops: h, bytes of one microbatch over each hop, one way [s], [hop].
+        stages: t, compute of a microbatch [s], [stage].
+        hops: h, bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         temperature: smoothing of the maximum [1].
 
     Returns:
-        Time [s]; the sum of the stages for one microbatch, m times the slowest stage or hop for many.
+        Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many.
     """
     times, moves = jnp.asarray(stages), jnp.asarray(hops)
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
@@ -54,7 +60,7 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
     """Least time of a step over all divisions of divisible layers, without hops, and the shares.
 
     Args:
-        whole: tau, time of the whole model for one microbatch on each island [s], [island].
+        whole: tau, time of the whole model for a microbatch on each island [s], [island].
         n_microbatches: m [1].
 
     Returns:
@@ -77,7 +83,7 @@ def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) ->
 
 
 BOUNDS_AT_ONCE = 256
-"""Bounds on the slowest stage that one pass of the dynamic programme takes, which bounds its memory [1]."""
+"""Bounds on the slowest stage in a pass of the dynamic programme, which limits its memory [1]."""
 
 
 class LayerCut(NamedTuple):
@@ -85,7 +91,7 @@ class LayerCut(NamedTuple):
 
     Attributes:
         layers: number of layers of each stage [1], [stage].
-        time: of one step [s].
+        time: of a step [s].
     """
 
     layers: Int[np.ndarray, " stage"]
@@ -105,14 +111,11 @@ def best_cut(
     Every stage gets a layer at least: islands without one are left out beforehand.
 
     Args:
-        layer_times: time of each layer on each stage for one microbatch [s], [stage, layer].
-        hops: bytes of one microbatch over each hop, one way [s], [hop].
+        layer_times: time of each layer on each stage for a microbatch [s], [stage, layer].
+        hops: bytes of a microbatch over each hop, one way [s], [hop].
         n_microbatches: m [1].
         latencies: of each hop, one way [s], [hop].
         most_layers: layers that the memory of each stage holds [1], [stage].
-
-    Returns:
-        The cut.
 
     Raises:
         InputError: layers that do not fit into all stages together, or fewer layers than stages.
@@ -159,7 +162,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
 
 
 def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
-    """Layers of each stage along the best path of one bound [stage]."""
+    """Layers of each stage along the best path of a bound [stage]."""
     last, layers = depth, []
     for first in reversed(firsts):
         begin = int(first[bound, last])
@@ -168,38 +171,164 @@ def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
     return np.asarray(layers[::-1])
 
 
-def bytes_over_link(n_params: ArrayLike, tokens: ArrayLike, d_model: ArrayLike, word_bytes: float = 2.0) -> Array:
-    """Bytes that a step sends over a link between two islands, one way: data parallel, and as a pipeline.
+MOST_EXACT = 14
+"""Islands up to which the dynamic programme runs: $2^{14} \\cdot 14^2$ steps take a second [1]."""
 
-    A ring of two moves N words, a pipeline B d of them, B tokens wide d: the pipeline moves less exactly if B d < N.
+ROUNDING = 1e-15
+"""Gain up to which an order counts as no better, so that a search ends [1]."""
+
+MOST_PERMUTED = 7
+"""Islands up to which all permutations are tried: 5,040 of them [1]."""
+
+Goal = Literal["slowest", "sum"]
+"""Goals over the hops: the slowest hop, or the sum."""
+
+
+class RingOrder(NamedTuple):
+    """Order of islands.
+
+    Attributes:
+        order: islands in turn [island].
+        cost: slowest hop, or sum of hops, in the unit of the costs.
+        exact: whether the order is proven optimal.
+    """
+
+    order: Int[np.ndarray, " island"]
+    cost: float
+    exact: bool
+
+
+def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goal: Goal, closed: bool = True) -> float:
+    """Cost of an order.
 
     Args:
-        n_params: N [1].
-        tokens: B, of a step [token].
-        d_model: d [1].
-        word_bytes: of a gradient and of an activation [byte].
+        costs: of each hop, sender first.
+        order: islands in turn [island].
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
-        Data parallel and pipeline [byte], [mode].
+        The cost; zero for a single island.
     """
-    volumes = jnp.broadcast_arrays(jnp.asarray(n_params), jnp.asarray(tokens) * d_model)
-    return word_bytes * jnp.stack(volumes, axis=-1)
+    following = np.roll(order, -1) if closed else order[1:]
+    hops = costs[order if closed else order[:-1], following]
+    if len(order) < 2:
+        return 0.0
+    return float(hops.max() if goal == "slowest" else hops.sum())
 
 
-def two_stage_shares(first: ArrayLike, second: ArrayLike, n_microbatches: ArrayLike) -> tuple[Array, Array]:
-    """Least time of a pipeline of at most two islands, and the share of the first one.
+def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -> RingOrder:
+    """Best order of islands.
 
     Args:
-        first: time of the whole model for one microbatch on the first island [s].
-        second: the same on the second one [s].
-        n_microbatches: m [1].
+        costs: of each hop, such as seconds, sender first; they may differ both ways [island, island].
+        goal: the slowest hop, or the sum.
+        closed: whether the last island passes on to the first.
 
     Returns:
-        T = min(m tau_1, m tau_2, (m + 1) tau_1 tau_2 / (tau_1 + tau_2)) [s] and the share [1].
+        The order: exact up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
+
+    Raises:
+        InputError: costs that are no square matrix.
     """
-    fast, slow = jnp.minimum(first, second), jnp.maximum(first, second)
-    m = jnp.asarray(n_microbatches)
-    both = (m + 1.0) * fast * slow / (fast + slow)
-    joined = jnp.asarray(second) / (jnp.asarray(first) + second)
-    alone = jnp.where(jnp.asarray(first) <= second, 1.0, 0.0)
-    return -larger(-both, -m * fast), jnp.where(both <= m * fast, joined, alone)
+    matrix = np.asarray(costs, float)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"costs of hops have the shape {matrix.shape}; expected a square matrix over islands")
+    count = len(matrix)
+    if count <= 2:
+        order = np.arange(count)
+        back = not closed and count == 2 and matrix[1, 0] < matrix[0, 1]
+        order = order[::-1] if back else order
+        return RingOrder(order, order_cost(matrix, order, goal, closed), True)
+    if count <= MOST_EXACT:
+        order = _held_karp(matrix, goal, closed)
+        return RingOrder(order, order_cost(matrix, order, goal, closed), True)
+    order, cost = improved_order(lambda tried: order_cost(matrix, tried, goal, closed), _greedy(matrix))
+    return RingOrder(order, cost, False)
+
+
+def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
+    """Order of least score out of all permutations.
+
+    Args:
+        count: number of islands, at most `MOST_PERMUTED` [1].
+
+    Returns:
+        The order [island] and its score.
+
+    Raises:
+        InputError: too many islands.
+    """
+    if count > MOST_PERMUTED:
+        raise InputError(f"{count} islands have too many orders; expected at most {MOST_PERMUTED}")
+    orders = [np.asarray(order) for order in itertools.permutations(range(count))]
+    scores = [score(order) for order in orders]
+    place = int(np.argmin(scores))
+    return orders[place], scores[place]
+
+
+def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
+    """Best order by dynamic programme over sets of visited islands."""
+    count = len(costs)
+    join = np.maximum if goal == "slowest" else np.add
+    # A ring may start anywhere; a chain starts at each island, which an extra island without costs stands for.
+    matrix = costs if closed else np.pad(costs, ((0, 1), (0, 1)))
+    size = len(matrix)
+    start, others = size - 1, size - 1
+    sets = 1 << others
+    best = np.full((sets, others), np.inf)
+    came = np.zeros((sets, others), np.int8)
+    best[1 << np.arange(others), np.arange(others)] = matrix[start, :others]
+    members = (np.arange(sets)[:, None] >> np.arange(others)) & 1
+    sizes = members.sum(axis=1)
+    for length in range(2, others + 1):
+        rows = np.flatnonzero(sizes == length)
+        for last in range(others):
+            here = rows[members[rows, last] == 1]
+            options = join(best[here ^ (1 << last)], matrix[:others, last][None, :])
+            came[here, last] = np.argmin(options, axis=1)
+            best[here, last] = np.min(options, axis=1)
+    ends = join(best[-1], matrix[:others, start])
+    last, chosen = int(np.argmin(ends)), sets - 1
+    order = [last]
+    while len(order) < others:
+        before = int(came[chosen, last])
+        chosen ^= 1 << last
+        last = before
+        order.append(last)
+    return np.asarray([start, *order[::-1]] if count == size else order[::-1])
+
+
+def _greedy(costs: np.ndarray) -> np.ndarray:
+    """Order that always goes on over the cheapest hop."""
+    left, order = set(range(1, len(costs))), [0]
+    while left:
+        following = min(left, key=lambda island: costs[order[-1], island])
+        order.append(following)
+        left.remove(following)
+    return np.asarray(order)
+
+
+def improved_order(
+    score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
+) -> tuple[np.ndarray, float]:
+    """Order improved by swaps and reversals until no move helps, and its score.
+
+    Args:
+        score: of an order; the less the better.
+        order: where to begin.
+        moves: whether single islands may move, too.
+    """
+    best, cost, improves = order, score(order), True
+    while improves:
+        improves = False
+        for first, second in itertools.combinations(range(len(order)), 2):
+            swapped = best.copy()
+            swapped[[first, second]] = swapped[[second, first]]
+            turned = np.concatenate([best[:first], best[first : second + 1][::-1], best[second + 1 :]])
+            moved = [np.insert(np.delete(best, first), second, best[first])] if moves else []
+            for candidate in (swapped, turned, *moved):
+                value = score(candidate)
+                if value < cost - ROUNDING:
+                    best, cost, improves = candidate, value, True
+    return best, cost

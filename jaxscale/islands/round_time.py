@@ -1,4 +1,10 @@
-r"""Round of work: all islands compute for a period, then exchange; one formula for every mode.
+r"""Time of a round: islands compute for a period, then exchange over a ring, or message by message.
+
+A ring of P members passes N bytes on in $2 (P - 1)$ rounds of $N / P$ bytes, each as slow as its slowest hop,
+
+$$ t = 2 (P - 1) \max_{(i, j)} \left(\frac{N}{P W_{ij}} + \alpha_{ij}\right) . $$
+
+Reference: Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002 (ring).
 
 Islands compute for times $A_i$ between two exchanges, an exchange takes e, of which w seconds pass beside compute, and
 a tail t follows that nothing hides:
@@ -12,21 +18,173 @@ $$ W = \frac{V}{T (1 / \mathrm{CU} - 1) + w} $$
 (Douillard et al. 2025, arXiv 2501.18512, simulate their table 4 this way; the closed form is ours).
 """
 
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
+from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
-from jaxscale.islands.exchange import LinkTime, Order, ring_time
+from jaxscale.islands.batch_shares import Pace
 from jaxscale.islands.fleet import Links, PerIsland
-from jaxscale.islands.loose import Loose
-from jaxscale.islands.pace import Pace
+
+WORD_BITS = 32.0
+"""Bits of a gradient or a difference of parameters that is sent as it is [bit]."""
+
+
+class Loose(eqx.Module):
+    """Division of the work over islands, and their exchange.
+
+    Synchronous data parallelism is H = 1 with gradients; local updates (DiLoCo) are H > 1; streaming sends one of P
+    fragments every H / P steps while tau more steps run.
+
+    Attributes:
+        batch_share: of each island, adding up to one [1], [island].
+        param_share: share of the parameters that an island holds and exchanges [1], [island].
+        inner_steps: H, steps between two exchanges of a parameter [1].
+        fragments: P, exchanges in H steps, each of 1/P of the parameters [1].
+        bits: q, of a word that is sent [bit].
+        hidden_steps: tau, steps beside a running exchange [1].
+        hidden_backward: share of the backward pass of the last microbatch that hides an exchange [1].
+        quorum: K, islands that an exchange waits for [1].
+    """
+
+    batch_share: PerIsland
+    param_share: PerIsland
+    inner_steps: Number = eqx.field(converter=as_float)
+    fragments: Number = eqx.field(converter=as_float)
+    bits: Number = eqx.field(converter=as_float)
+    hidden_steps: Number = eqx.field(converter=as_float)
+    hidden_backward: Number = eqx.field(converter=as_float)
+    quorum: Number = eqx.field(converter=as_float)
+
+    @property
+    def n_islands(self) -> int:
+        """Number of islands [1]."""
+        return jnp.asarray(self.batch_share).shape[-1]
+
+    @property
+    def period(self) -> Array:
+        """Steps between two exchanges of any parameter, H / P [1]."""
+        return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
+
+    def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
+        """Bytes of each island in an exchange [byte], [island]."""
+        return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
+
+
+def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: Any = 1.0) -> Loose:
+    """Data parallelism over islands: gradients are reduced in every step, beside the last backward pass.
+
+    Args:
+        batch_share: of each island [1], [island].
+        bits: of a gradient [bit].
+        hidden_backward: share of the backward pass of the last microbatch that hides the reduction [1].
+    """
+    ones = jnp.ones_like(jnp.asarray(batch_share))
+    return Loose(batch_share, ones, 1.0, 1.0, bits, 0.0, hidden_backward, float(ones.shape[-1]))
+
+
+def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BITS) -> Loose:
+    """Local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
+
+    Args:
+        batch_share: of each island [1], [island].
+        inner_steps: H [1].
+        bits: of a difference of parameters [bit].
+    """
+    ones = jnp.ones_like(jnp.asarray(batch_share))
+    return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
+
+
+def streaming(
+    batch_share: PerIsland, inner_steps: Any, fragments: Any, hidden_steps: Any = 1.0, bits: Any = 4.0
+) -> Loose:
+    """Streaming local updates: fragments are exchanged in turn while steps run on (arXiv 2501.18512).
+
+    Args:
+        batch_share: of each island [1], [island].
+        inner_steps: H [1].
+        fragments: P [1].
+        hidden_steps: tau; at most H / P hide an exchange before the next one begins [1].
+        bits: of a difference of parameters [bit].
+    """
+    ones = jnp.ones_like(jnp.asarray(batch_share))
+    return Loose(batch_share, ones, inner_steps, fragments, bits, hidden_steps, 0.0, float(ones.shape[-1]))
+
+
+Order = Int[ArrayLike, " island"]
+"""Islands in the order in which a ring or a chain passes through them."""
+
+
+class LinkTime(NamedTuple):
+    """Time of an exchange.
+
+    Attributes:
+        moving: bytes over the links, without latencies [s].
+        waiting: latencies [s].
+    """
+
+    moving: Array
+    waiting: Array
+
+    @property
+    def total(self) -> Array:
+        """Time of the exchange [s]."""
+        return self.moving + self.waiting
+
+
+def _hops(matrix: Array, order: Array, closed: bool) -> Array:
+    """Entries of a matrix along a chain of islands, back to the first one where it is closed [hop]."""
+    following = jnp.roll(order, -1) if closed else order[1:]
+    sender = order if closed else order[:-1]
+    return matrix[..., sender, following]
+
+
+def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
+    """Time of an all-reduce round a ring of islands.
+
+    Args:
+        volume: N, size of the reduced tensor [byte].
+        order: of the ring; as numbered where None.
+
+    Returns:
+        The time [s]; nothing for a single island.
+    """
+    rate, latency = links.rate, jnp.asarray(links.latency)
+    count = rate.shape[-1]
+    if count == 1:
+        return LinkTime(0.0 * jnp.asarray(volume), 0.0 * jnp.asarray(volume))
+    ring = jnp.arange(count) if order is None else jnp.asarray(order)
+    rounds = 2.0 * (count - 1)
+    moving = jnp.asarray(volume)[..., None] / (count * _hops(rate, ring, closed=True))
+    slowest = jnp.max(moving + _hops(latency, ring, closed=True), axis=-1)
+    alone = jnp.max(moving, axis=-1)
+    return LinkTime(rounds * alone, rounds * (slowest - alone))
+
+
+def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
+    """Time of a message over each hop of a chain of islands.
+
+    Args:
+        volume: message [byte].
+        order: of the chain; as numbered where None.
+
+    Returns:
+        Times [s], [hop].
+    """
+    count = links.rate.shape[-1]
+    chain = jnp.arange(count) if order is None else jnp.asarray(order)
+    moving = jnp.asarray(volume) / _hops(links.rate, chain, closed=False)
+    return LinkTime(moving, _hops(jnp.asarray(links.latency), chain, closed=False))
+
 
 Seconds = Float[Array, "*batch"]
 
 
 class RoundTime(eqx.Module):
-    """Time of one round, by cause; the terms add up to `total` exactly.
+    """Time of a round, by cause; the terms add up to `total` exactly.
 
     Attributes:
         compute: mean over the active islands of their work [s].
@@ -86,15 +244,14 @@ def round_of(
     quorum: ArrayLike | None = None,
     temperature: Temperature = 0.0,
 ) -> RoundTime:
-    """Time of one round from the work of each island and the time of the exchange.
+    """Time of a round from the work of each island and the time of the exchange.
 
     Args:
         work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
-        exchange: e, of one exchange [s].
+        exchange: e, of an exchange [s].
         hidden: w, part of the exchange that passes beside compute at most [s].
         tail: t, exchange after the last work [s].
         quorum: islands that the exchange waits for; all where None [1].
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s].
@@ -143,13 +300,10 @@ def fleet_round(
     """Time of the H / P steps between two exchanges of a loose plan, by cause.
 
     Args:
-        pace: of the islands.
-        links: between the islands.
         loose: shares, period, bits and hidden steps.
         n_params: N, parameters of the model [1].
         sequences: B, batch of all islands together [sequence].
         order: of the ring of islands; as numbered where None.
-        temperature: smoothing of maxima [1].
 
     Returns:
         The terms [s]. One island has its step time alone, exactly.
@@ -170,9 +324,6 @@ def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences
     """Pace of the whole fleet [token/s].
 
     Args:
-        pace: of the islands.
-        loose: the plan.
-        round_time: of the plan.
         sequences: B, batch of all islands together [sequence].
 
     Returns:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.designs.law_designs import LawDesign
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum
 from jaxscale.laws.law_tables import (
     law_choice_table,
     law_headline,
@@ -17,8 +17,13 @@ from jaxscale.laws.law_tables import (
 )
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import residuals_by_column
-from jaxscale.report.figures.loss_laws import isoflop_curves, loss_against_compute, rollout_errors
-from jaxscale.report.figures.loss_optima import design_spread, optima_against_compute
+from jaxscale.report.figures.loss_laws import (
+    design_spread,
+    isoflop_curves,
+    loss_against_compute,
+    optima_against_compute,
+    rollout_errors,
+)
 
 RESIDUAL_BAND = 0.01
 """Half width of the shaded band of errors of a loss [1]."""
@@ -32,7 +37,6 @@ def law_report(law: FittedLaw, title: str) -> Report:
 
     Args:
         law: fitted to a table.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.
@@ -82,7 +86,7 @@ def residual_figure(law: FittedLaw) -> Any:
 
 
 def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign]) -> None:
-    """Compute-optimal sizes and tokens with bands, beside time-optimal designs where there are some."""
+    """Compute-optimal sizes and tokens with bands, beside time-optimal designs if any."""
     report.heading("Compute-optimal and time-optimal" if designs else "Optimal size and tokens")
     caption = (
         "Bands are 90 % intervals. Marks of the runs: the least losses, and the minima of parabolas at each budget."
@@ -96,13 +100,11 @@ def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], des
 def optimum_report(
     law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign], title: str
 ) -> Report:
-    """Report of optima: compute-optimal runs, time-optimal designs, and what the designs hang on.
+    """Report of optima: compute-optimal runs, time-optimal designs, and sensitivities of the designs.
 
     Args:
         law: fitted, or read from a file.
-        optima: compute-optimal runs.
         designs: time-optimal designs by label, such as `10 days`.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

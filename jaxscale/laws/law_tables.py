@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.laws.fitting.comparison import Compared
-from jaxscale.laws.fitting.fitted_law import FittedLaw, LawOptimum, LossPrediction
+from jaxscale.laws.backtest import Compared
+from jaxscale.laws.fitted_law import FittedLaw, LawOptimum, LossPrediction
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
-from jaxscale.laws.losses.loss_reader import Losses
+from jaxscale.laws.loss_reader import Losses
 from jaxscale.report.terminal_tables import rounded_text
 
 SYMBOLS = {
@@ -90,7 +90,7 @@ def number_table(law: FittedLaw) -> Table:
 
 
 def law_headline(law: FittedLaw) -> str:
-    """Form, runs, prior and errors of a law in one line."""
+    """Form, runs, prior and errors of a law in a line."""
     counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
     return (
         f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
@@ -164,7 +164,7 @@ def prediction_table(table: Losses, told: LossPrediction) -> Table:
 
 
 def comparison_table(rows: Sequence[Compared]) -> Table:
-    """Table of forms, the one that predicts best first."""
+    """Table of forms, the best prediction first."""
     best = min(row.objective for row in rows)
     cells = [
         (

@@ -1,6 +1,14 @@
-r"""Laws of the loss: loss against parameters, tokens, batch and shape.
+r"""Laws of the loss against parameters, tokens, batch and shape, and the goodput that failures leave.
 
 Each law is a module of float leaves read from `data/laws.toml`; swap one by name or build one from numbers.
+
+With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work
+and restarts of duration R, a unit of work takes
+
+$$ \frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + \delta)/M} - 1\right), \qquad \tau = \sqrt{2 \delta M} . $$
+
+References: Young 1974, Communications of the ACM 17(9) (interval); Daly 2006, Future Generation Computer Systems 22(3),
+equation 13 (time).
 """
 
 import functools
@@ -8,13 +16,11 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import as_float, weak
+from jaxscale.base.arrays import Number, as_float, weak
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
-
-Number = Float[ArrayLike, "*batch"]
 
 FLOP_PER_PARAM_TOKEN = 6.0
 """Training flop per parameter and token: one forward and two backward multiply-adds (Kaplan et al. 2020, eq. 2.2)."""
@@ -29,11 +35,10 @@ def _laws() -> dict[str, Any]:
 
 
 def law_table(kind: str, name: str) -> dict[str, Any]:
-    """Numbers of one law of the shipped table.
+    """Numbers of a law of the shipped table.
 
     Args:
         kind: loss, batch, shape or compute.
-        name: of the law.
 
     Raises:
         InputError: unknown name; says which there are.
@@ -45,7 +50,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
 
 def law_errors(kind: str, name: str) -> dict[str, float]:
-    """Standard errors of the numbers of one law of the shipped table, as far as its source tells them."""
+    """Standard errors of the numbers of a law of the shipped table, as far as its source tells them."""
     law_table(kind, name)
     return dict(_laws()[kind][name].get("error", {}))
 
@@ -228,3 +233,50 @@ def shape_law(name: str = "kaplan") -> ShapeLaw:
 def compute_exponent(name: str = "kaplan") -> float:
     """Exponent of the loss in training compute, whole loss, along the compute-optimal line [1]."""
     return float(law_table("compute", name)["exponent"])
+
+
+CHECKPOINT_BYTES = 14.0
+"""Bytes of a checkpoint per parameter: 16-bit weight, 32-bit master weight and two moments of Adam [byte]."""
+
+
+class FailureLaw(eqx.Module):
+    """Rate of failures of chips, and time that checkpoints and restarts take.
+
+    Attributes:
+        failures_per_chip_second: interruptions per chip [1/s].
+        storage_bytes_per_second: checkpoint bandwidth per chip [byte/s].
+        restart_time: from a failure to training again [s].
+    """
+
+    failures_per_chip_second: Number = eqx.field(converter=as_float)
+    storage_bytes_per_second: Number = eqx.field(converter=as_float)
+    restart_time: Number = eqx.field(converter=as_float)
+
+    def checkpoint_time(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
+        """Time to write a checkpoint, an equal share by every chip [s]."""
+        return jnp.asarray(CHECKPOINT_BYTES * n_params / (self.storage_bytes_per_second * n_chips))
+
+    def checkpoint_interval(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
+        """Work between checkpoints, Young's optimum [s]."""
+        mean_interval = 1.0 / (self.failures_per_chip_second * n_chips)
+        return jnp.sqrt(2.0 * self.checkpoint_time(n_params, n_chips) * mean_interval)
+
+    def slowdown(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
+        """Time of the run over time of all steps; goodput is the inverse [1].
+
+        Args:
+            n_params: parameters in the checkpoint [1].
+            n_chips: chips of the job [1].
+
+        Returns:
+            At least one; grows without bound where the job fails faster than it restarts.
+        """
+        failures = self.failures_per_chip_second * jnp.asarray(n_chips)
+        work = self.checkpoint_interval(n_params, n_chips)
+        cycle = work + self.checkpoint_time(n_params, n_chips)
+        return jnp.exp(self.restart_time * failures) * jnp.expm1(cycle * failures) / (work * failures)
+
+
+def failure_law(name: str = "llama3") -> FailureLaw:
+    """A failure law of the shipped table."""
+    return FailureLaw(**law_table("failure", name))

@@ -1,4 +1,4 @@
-"""Limits of scaling in the frontier model: a data-movement model of its own, not the calibrated step time.
+"""Limits of scaling in the frontier model: a data-movement model apart from the calibrated step time.
 
 Utilisation against training compute, its thresholds and the wall, by the analytic model of arXiv 2411.01137: stacks of
 MLP blocks whose size, batch and depth follow scaling laws, on chips that may not exist. Nothing is fitted to runs,
@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.limits.bands import band as band
-    from jaxscale.limits.closed_forms import log_latency_wall as log_latency_wall
-    from jaxscale.limits.closed_forms import wall_exponent as wall_exponent
-    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario as FrontierScenario
-    from jaxscale.limits.frontier.frontier_scenario import stack_scenarios as stack_scenarios
+    from jaxscale.limits.frontier_scenario import FrontierScenario as FrontierScenario
+    from jaxscale.limits.frontier_scenario import load_scenarios as load_scenarios
+    from jaxscale.limits.frontier_scenario import scenario as scenario
+    from jaxscale.limits.frontier_scenario import stack_scenarios as stack_scenarios
+    from jaxscale.limits.integer_plan import integer_survey as integer_survey
     from jaxscale.limits.joint_optimum import joint_optimum as joint_optimum
     from jaxscale.limits.limits_report import curve_figure as curve_figure
     from jaxscale.limits.limits_report import published_curve as published_curve
-    from jaxscale.limits.scenario_library import load_scenarios as load_scenarios
-    from jaxscale.limits.scenario_library import scenario as scenario
-    from jaxscale.limits.search.integer_plan import integer_survey as integer_survey
-    from jaxscale.limits.search.relaxed_plan import PlanResult as PlanResult
-    from jaxscale.limits.search.relaxed_plan import survey as survey
+    from jaxscale.limits.relaxed_plan import PlanResult as PlanResult
+    from jaxscale.limits.relaxed_plan import survey as survey
+    from jaxscale.limits.scaling_laws import log_latency_wall as log_latency_wall
+    from jaxscale.limits.scaling_laws import wall_exponent as wall_exponent
     from jaxscale.limits.study import Study as Study
+    from jaxscale.limits.study import band as band
     from jaxscale.limits.study import curve_sizes as curve_sizes
     from jaxscale.limits.study import study as study
     from jaxscale.limits.thresholds import Thresholds as Thresholds
     from jaxscale.limits.thresholds import thresholds as thresholds
+    from jaxscale.limits.thresholds import utilisation as utilisation
     from jaxscale.limits.transformer_curve import TransformerCurve as TransformerCurve
     from jaxscale.limits.transformer_curve import transformer_curve as transformer_curve
-    from jaxscale.limits.utilisation import utilisation as utilisation
 
 public_face(__name__)

@@ -18,19 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.laws.loss import batch_law, compute_exponent, shape_law
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, repeated
-from jaxscale.limits.frontier.scaling_laws import workload
-from jaxscale.limits.search.relaxed_plan import survey_logs
+from jaxscale.limits.frontier_scenario import FrontierScenario, repeated
+from jaxscale.limits.relaxed_plan import survey_logs
+from jaxscale.limits.scaling_laws import workload
 
 BATCH_RANGE = (np.log(0.02), np.log(200.0))
 DEPTH_RANGE = (np.log(0.02), np.log(5.0))
 """Factors that are tried, natural logarithms [1]."""
 
 MOST_EXTRA = 20.0
-"""Largest ln q, at which larger ones are cut off: no design of so many tokens is ever best [1]."""
+"""Cap on ln q: no design of more tokens is ever best [1]."""
 
 N_TRIED = 7
-"""Factors of each kind in a round [1]."""
+"""Factors on batch, and on depth, in a round [1]."""
 
 N_ROUNDS = 5
 """Rounds; each tries a third of the last one's range, around its best [1]."""
@@ -95,7 +95,7 @@ def joint_optimum(
     Args:
         training_flop: T by the fixed laws [flop].
         scenario: assumptions; its laws of batch and depth are where factors count from.
-        price: of other batches and depths; the published one where None.
+        price: of other batches and depths; as published where None.
 
     Returns:
         The designs, nowhere worse than the fixed laws.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jaxscale.hardware.catalogue import Hardware
-    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
+    from jaxscale.limits.frontier_scenario import FrontierScenario
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LimitsCommand:
             InputError: an unknown scenario or chip, a malformed file, an empty range, a figure that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.limits.scenario_library import load_scenarios, on_chip, scenario_named
+        from jaxscale.limits.frontier_scenario import load_scenarios, on_chip, scenario_named
         from jaxscale.limits.study import curve_sizes
 
         if self.fit != "default" and self.model == "blocks":
@@ -69,11 +69,9 @@ class LimitsCommand:
             self._blocks(chosen, sizes)
 
     def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
-        from jaxscale.limits.bands import band
-        from jaxscale.limits.limits_pages import study_report
-        from jaxscale.limits.limits_report import curve_figure, elasticity_table, threshold_table
-        from jaxscale.limits.scenario_library import scenario_descriptions
-        from jaxscale.limits.study import study
+        from jaxscale.limits.frontier_scenario import scenario_descriptions
+        from jaxscale.limits.limits_report import curve_figure, elasticity_table, study_report, threshold_table
+        from jaxscale.limits.study import band, study
 
         stage("searching the best plan of each training compute")
         studied = study(chosen, sizes)
@@ -101,8 +99,7 @@ class LimitsCommand:
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
-        from jaxscale.limits.limits_pages import transformers_report
-        from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table
+        from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table, transformers_report
         from jaxscale.limits.transformer_curve import transformer_curve
 
         if self.gpu is None:

@@ -1,4 +1,4 @@
-"""Tables of a study, and its figure."""
+"""Tables, figure and reports of `jaxscale limits`: of a study, or of transformers on real chips."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -8,16 +8,17 @@ import numpy as np
 from jaxscale.base.resources import data_path
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import DAY
+from jaxscale.limits.frontier_scenario import FrontierScenario
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
+from jaxscale.limits.transformer_curve import TransformerCurve
+from jaxscale.report.document import Report
 from jaxscale.report.style import FAINT, INK, PALETTE, entries_of, legend_below, new_figure, style
 from jaxscale.report.terminal_tables import rounded_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-    from jaxscale.limits.transformer_curve import TransformerCurve
 
 PUBLISHED = "figures/frontier_utilisation_h100_digitised.csv"
 TITLES = {
@@ -64,7 +65,7 @@ def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
 
 
 def elasticity_table(study: Study, row: int = 0) -> Table:
-    """Elasticities of one scenario's thresholds from `SMALLEST` on, the largest first."""
+    """Elasticities of a scenario's thresholds from `SMALLEST` on, the largest first."""
     by_threshold = study.limits.by_field(row)
     present = [name for name in NAMES if name in by_threshold]
     fields = list(next(iter(by_threshold.values()), {}))
@@ -75,7 +76,7 @@ def elasticity_table(study: Study, row: int = 0) -> Table:
     return make_table(f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows)
 
 
-def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
+def transformer_table(curves: Mapping[str, TransformerCurve]) -> Table:
     """Largest utilisation and thresholds of transformers on real chips."""
     columns = (text_column("curve"), TableColumn("highest", unit="%"), *TITLES.values())
     rows = [
@@ -89,7 +90,7 @@ def transformer_table(curves: "Mapping[str, TransformerCurve]") -> Table:
     return make_table("Training compute at which a transformer's utilisation falls [flop]", columns, rows)
 
 
-def law_line(laws: "FrontierScenario") -> str:
+def law_line(laws: FrontierScenario) -> str:
     """Laws of a scenario that decide where a transformer's curve ends, as a clause."""
     batch = laws.reference_batch * laws.batch_multiplier / 1e6
     flop = f"{laws.reference_flop:.2g}".replace("e+", "e")
@@ -114,11 +115,7 @@ def curve_figure(
         curves: utilisation by name [1], [size].
         bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
         published: whether the published curve is drawn too.
-        title: of the figure.
         peak: rate that utilisation is a share of.
-
-    Returns:
-        The figure.
     """
     with style():
         figure = new_figure(7.6, 4.8)
@@ -144,18 +141,58 @@ def curve_figure(
 
 
 def transformer_figure(
-    curves: "Mapping[str, TransformerCurve]", laws: "Mapping[str, FrontierScenario]", gpu: str
+    curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> "Figure":
-    """Utilisation of transformers on a chip against training compute; the legend says what makes each end.
+    """Utilisation of transformers on a chip against training compute; the legend has the cause of each end.
 
     Args:
         curves: by name of their scenario.
-        laws: the scenarios.
         gpu: catalogue id of the chip.
-
-    Returns:
-        The figure.
     """
     sizes = next(iter(curves.values())).training_flop
     drawn = {f"{name}, {gpu}: {law_line(laws[name])}": curve.utilisation for name, curve in curves.items()}
     return curve_figure(sizes, drawn, published=False, peak="dense 16-bit peak")
+
+
+def study_report(
+    study: Study, descriptions: Mapping[str, str], bands: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> Report:
+    """Report of scenarios: curves with bands, thresholds, elasticities.
+
+    Args:
+        descriptions: of each, by name.
+        bands: lower and upper utilisation by name [1], [size].
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report("How far training scales")
+    report.add(threshold_table(study, descriptions))
+    curves = dict(zip(study.names, study.utilisation, strict=True))
+    caption = "Bands: 90 % of the curves for assumptions drawn from their uncertainties."
+    report.figure("utilisation", curve_figure(study.training_flop, curves, bands), caption)
+    report.heading("What moves the ends")
+    for row in range(len(study.names)):
+        report.add(elasticity_table(study, row))
+    return report
+
+
+def transformers_report(
+    curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
+) -> Report:
+    """Report of transformers on real chips: curves, thresholds, and the laws that make the wall.
+
+    Args:
+        curves: by name of their scenario.
+        gpu: catalogue id of the chip.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(f"How far training scales on {gpu}")
+    report.add(transformer_table(curves))
+    for name in curves:
+        report.text(f"{name}, the wall: the largest run that {law_line(laws[name])}.")
+    caption = "Utilisation of the best plan at each training compute; zero where none ends in time."
+    report.figure("utilisation", transformer_figure(curves, laws, gpu), caption)
+    return report

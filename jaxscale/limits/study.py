@@ -1,17 +1,60 @@
-"""Curves, thresholds and elasticities of scenarios: what `jaxscale limits` shows."""
+r"""Curves, bands, thresholds and elasticities of scenarios: results of `jaxscale limits`.
+
+Bands of thresholds follow from elasticities: the variance of $\ln T$ is
+$\sum_i (\partial \ln T / \partial \ln \theta_i)^2 s_i^2$; that of a curve from draws.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxscale.base.errors import InputError
-from jaxscale.limits.bands import threshold_bands
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.scenario_library import HIGHEST, LOWEST
-from jaxscale.limits.search.relaxed_plan import SIZES, survey
-from jaxscale.limits.thresholds import Thresholds, thresholds
+from jaxscale.calibration.intervals import Z90
+from jaxscale.limits.frontier_scenario import HIGHEST, LOWEST, FrontierScenario, repeated, stack_scenarios, tables
+from jaxscale.limits.relaxed_plan import SIZES, survey
+from jaxscale.limits.thresholds import NAMES, Thresholds, thresholds
+
+N_DRAWS = 64
+"""Draws behind a band [1]."""
+
+
+def uncertainties() -> dict[str, float]:
+    """Standard deviations of the logarithms of uncertain assumptions, `data/limits.toml` [uncertainty] [1]."""
+    return {name: float(entry["value"]) for name, entry in tables()["uncertainty"].items()}
+
+
+def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) -> tuple[np.ndarray, np.ndarray]:
+    """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain assumptions.
+
+    Plans are chosen anew for each draw: next to the wall slopes would tell nothing.
+
+    Args:
+        training_flop: T [flop].
+
+    Returns:
+        Lower and upper end [1], [size].
+    """
+    half = np.random.default_rng(0).standard_normal((N_DRAWS // 2, len(uncertainties())))
+    # Each draw comes with its opposite, so that the mean of the draws is that of the assumptions.
+    draws = zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True)
+    drawn = {name: getattr(scenario, name) * np.exp(spread * column) for (name, spread), column in draws}
+    drawn_utilisation = np.asarray(survey(training_flop, repeated(scenario, drawn)).utilisation)
+    low, high = np.quantile(drawn_utilisation, [0.05, 0.95], axis=0)
+    return low, high
+
+
+def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:
+    """90 % bands of the thresholds of a scenario by name [flop]."""
+    spreads = uncertainties()
+    bands = {}
+    for name, fields in limits.by_field(row).items():
+        reach = Z90 * np.sqrt(sum((fields[field] * spread) ** 2 for field, spread in spreads.items()))
+        middle = limits.log_flop[row, NAMES.index(name)]
+        bands[name] = (float(np.exp(middle - reach)), float(np.exp(middle + reach)))
+    return bands
 
 
 @dataclass(frozen=True)
@@ -35,7 +78,7 @@ class Study:
     limits: Thresholds
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One document for each scenario, in the form of the command line."""
+        """Document of each scenario, in the form of the command line."""
         return [
             {
                 "scenario": name,
@@ -69,11 +112,7 @@ def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[flo
     """Curves, thresholds and elasticities.
 
     Args:
-        scenarios: by name.
         training_flop: T [flop].
-
-    Returns:
-        The study.
     """
     sizes = np.asarray(training_flop, float)
     plans = survey(sizes, stack_scenarios(list(scenarios.values())))

@@ -38,8 +38,7 @@ class SweepCommand:
         import jax
 
         import jaxscale as js
-        from jaxscale.limits.sweep_chunks import clear_leftovers, prepare, run_sweep
-        from jaxscale.limits.sweep_spec import read_spec
+        from jaxscale.limits.sweep import clear_leftovers, prepare, read_spec, run_sweep
 
         if not 0 <= self.process < self.n_processes:
             raise InputError(

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxscale.limits.sweep_chunks import load_sweep
-from jaxscale.limits.sweep_spec import SIZE, SweepSpec
+from jaxscale.limits.sweep import SIZE, SweepSpec, load_sweep
 from jaxscale.report.document import Report
-from jaxscale.report.figures.curves import curves
-from jaxscale.report.figures.maps import quantity_map
+from jaxscale.report.figures.design import quantity_map
+from jaxscale.report.figures.panels import curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +18,7 @@ UNITS = {
     "_flop": "flop", "_flops": "flop/s", "_bandwidth": "byte/s", "_bytes": "byte", "_latency": "s", "_time": "s",
     "_batch": "token",
 }  # fmt: skip
-"""Unit of an axis by the end of its name; others are pure numbers."""
+"""Unit of an axis by the end of its name; else a pure number."""
 
 
 def axis_label(name: str) -> str:
@@ -37,13 +36,6 @@ def sweep_figure(spec: SweepSpec, folder: str | Path) -> "Figure":
     """Utilisation of a sweep, a curve along one axis or a map over two; points without a plan in time are left out.
 
     Of more than two axes those of most values are drawn, each other one at its middle value, which the headline names.
-
-    Args:
-        spec: the sweep.
-        folder: with all its files.
-
-    Returns:
-        The figure.
     """
     found = load_sweep(folder)
     in_time = np.where(found["feasible"], 100.0 * found["utilisation"], np.nan)
@@ -75,7 +67,7 @@ def sweep_figure(spec: SweepSpec, folder: str | Path) -> "Figure":
 
 
 def drawn_axes(axes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Up to two axes of most values in the order of the sweep, and the middle value of each of the others."""
+    """Up to two axes of most values in the order of the sweep, and the middle value of each further axis."""
     longest = sorted(axes, key=lambda name: -len(axes[name]))[:2]
     several = tuple(name for name in axes if name in longest and len(axes[name]) > 1) or (longest[0],)
     return several, {name: float(values[len(values) // 2]) for name, values in axes.items() if name not in several}
@@ -83,10 +75,6 @@ def drawn_axes(axes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], dict[st
 
 def sweep_report(spec: SweepSpec, folder: str | Path) -> Report:
     """Report of a finished sweep: its axes and its figure.
-
-    Args:
-        spec: the sweep.
-        folder: with all its files.
 
     Returns:
         The report; `save` writes it.

@@ -1,4 +1,4 @@
-r"""Training computes at which utilisation has fallen to a share of its plateau, and the wall, with their elasticities.
+r"""Utilisation of the best plan, the training computes at which it falls, and the wall, with their elasticities.
 
 Each threshold is the root of $F(\ln T, \theta) = 0$: for a share s, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for
 the wall, $F = \ln t_{max}(T) - \ln t^*(T)$, the least time of a batch. The optima's slopes are those of their
@@ -10,17 +10,18 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import filter_jit
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.frontier.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
-from jaxscale.limits.search.frontier_problem import utilisation_problem
-from jaxscale.limits.search.relaxed_plan import SIZES, PlanResult, at_sizes, survey_logs
+from jaxscale.limits.frontier_problem import utilisation_problem
+from jaxscale.limits.frontier_scenario import FrontierScenario, stack_scenarios
+from jaxscale.limits.relaxed_plan import SIZES, PlanResult, at_sizes, relaxed_plans, survey_logs
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.optimise.problems import Optimum
 
 SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}
@@ -49,11 +50,11 @@ class Thresholds(NamedTuple):
     elasticities: FrontierScenario
 
     def flop(self, row: int) -> dict[str, float]:
-        """Thresholds of one scenario by name [flop]."""
+        """Thresholds of a scenario by name [flop]."""
         return dict(zip(NAMES, np.exp(self.log_flop[row]).tolist(), strict=True))
 
     def by_field(self, row: int) -> dict[str, dict[str, float]]:
-        """Elasticities of one scenario by threshold and field [1]."""
+        """Elasticities of a scenario by threshold and field [1]."""
         fields = [field.name for field in dataclasses.fields(FrontierScenario)]
         tables = {name: np.asarray(getattr(self.elasticities, name)) for name in fields}
         return {
@@ -66,16 +67,11 @@ class Thresholds(NamedTuple):
 def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, speed: Array) -> Array:
     """Logarithm of the utilisation U* or, for the fastest batch, room in the deadline; differentiable [1].
 
-    The room is the logarithm of the longest batch over the fastest one.
+    The room is the logarithm of the longest over the fastest batch.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        scenario: assumptions.
-        optimum: of the search there.
         speed: whether it was for the fastest batch.
-
-    Returns:
-        The value.
     """
     problem = utilisation_problem(log_flop, scenario, speed)
     least = problem.lagrangian(optimum.point, optimum.multipliers)
@@ -112,7 +108,7 @@ def _values(plans: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario
 
 
 class _Brackets:
-    """Intervals that hold one root each, cut by evaluating several points of every interval at once."""
+    """Intervals with a root each, cut by several points of every interval at once."""
 
     def __init__(self, scenarios: FrontierScenario, n_scenarios: int):
         self.scenarios = scenarios
@@ -134,7 +130,7 @@ class _Brackets:
         self.low, self.high = grid[first - 1], grid[first]
 
     def cut(self) -> None:
-        """Shrink every interval to the part in which its value first falls below its level."""
+        """Shrink every interval to the segment in which its value first falls below its level."""
         n_scenarios, n_inner = len(self.low), SIZES // len(NAMES)
         share = np.arange(1, n_inner + 1) / (n_inner + 1)
         inner = self.low[..., None] + (self.high - self.low)[..., None] * share
@@ -153,9 +149,6 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
 
     Args:
         scenarios: any number of them.
-
-    Returns:
-        Thresholds of each.
     """
     stacked = stack_scenarios(scenarios)
     count = len(scenarios)
@@ -188,3 +181,35 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
 
     elasticities = jax.tree.map(scaled, fields, stacked)
     return Thresholds(log_flop, np.exp(brackets.log_plateau), elasticities)
+
+
+# Compiler options are refused below another transformation, so this one is compiled without them.
+@eqx.filter_jit
+def _utilisation(training_flop: Array, scenario: FrontierScenario) -> Array:
+    log_flop = jnp.log(training_flop.reshape(-1))
+    fixed, frozen = jax.lax.stop_gradient((log_flop, scenario))
+    all_of_them = jnp.ones(log_flop.shape, bool)
+    plans = jax.lax.stop_gradient(
+        relaxed_plans(jax.vmap(lambda size: utilisation_problem(size, frozen))(fixed), all_of_them)
+    )
+    # The Lagrangian at the optimum has the optimum's value and, by the envelope theorem, its slopes.
+    values = jax.vmap(lambda size, optimum: log_value(size, scenario, optimum, jnp.asarray(False)))
+    shares = jnp.exp(values(log_flop, plans.optimum))
+    return jnp.where(plans.feasible, shares, 0.0).reshape(training_flop.shape)
+
+
+def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: FrontierScenario) -> Float[Array, "*size"]:
+    """Share of the peak that the best relaxed plan sustains; zero beyond the wall.
+
+    Differentiable in the training compute and in every field of the scenario: `jax.grad` gives the slope with the plan
+    chosen anew.
+
+    Args:
+        training_flop: T [flop].
+
+    Returns:
+        Utilisation [1].
+    """
+    flop = jnp.asarray(training_flop, jnp.result_type(float))
+    numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, flop.dtype), scenario)
+    return _utilisation(flop, numbers)

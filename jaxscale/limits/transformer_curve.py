@@ -26,9 +26,9 @@ from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.scaling_laws import workload
-from jaxscale.limits.scenario_library import scenario as named_scenario
+from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.frontier_scenario import scenario as named_scenario
+from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import SHARES
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
@@ -47,10 +47,10 @@ MANY_HEADS = 1024.0
 """Heads that every degree divides: stands for the heads of the model where plans are enumerated [1]."""
 
 FACTORS = tuple(1.0 + eighth / 8.0 for eighth in range(8))
-"""Batches and numbers of chips are one of these times a power of two [1]."""
+"""Odd factors of batches and numbers of chips, beside powers of two [1]."""
 
 LARGEST = 4
-"""Batches that are tried: the largest ones that the law allows [1]."""
+"""Number of batches tried: the largest that the law allows [1]."""
 
 DOUBLINGS = 7
 """Numbers of chips that are tried for each factor: the least and its doublings [1]."""
@@ -61,7 +61,7 @@ OOM = 0.1
 
 @dataclass(frozen=True)
 class TransformerDesign:
-    """Transformer, batch and deadline of one training compute.
+    """Transformer, batch and deadline of a training compute.
 
     Attributes:
         model: the transformer; its heads need not be whole.
@@ -105,9 +105,8 @@ class TransformerCurve:
         """Document of the command line; a search among whole numbers has no elasticities.
 
         Args:
-            scenario: its name.
             chip_id: catalogue id of the chip.
-            laws: of the scenario: what decides on the wall.
+            laws: of the scenario, which decide on the wall.
         """
         return {
             "scenario": scenario,
@@ -205,12 +204,7 @@ def transformer_curve(
     Args:
         training_flop: T [flop].
         chip_id: catalogue id of the chip.
-        laws: scenario whose scaling laws, efficiencies aside, count; the default one where None.
-        fit: a fit, or its name or file.
-        hardware: catalogue; the shipped one where None.
-
-    Returns:
-        The curve.
+        laws: scenario with the scaling laws; the default scenario where None.
 
     Raises:
         InputError: an unknown chip.
@@ -228,7 +222,7 @@ def transformer_curve(
 
 @dataclass(frozen=True)
 class _Chips:
-    """Chips of one kind: catalogue, dense 16-bit peak [flop/s], memory that runs may take [byte], coefficients."""
+    """Chip: catalogue, dense 16-bit peak [flop/s], memory that runs may take [byte], coefficients."""
 
     chip_id: str
     hardware: Hardware | None
@@ -241,7 +235,7 @@ class _Chips:
 
 
 def _best(wanted: TransformerDesign, chips: _Chips) -> tuple[float, ...]:
-    """Utilisation, chips, batch, tp, pp and dp of the best plan; chips are doubled until they gain nothing."""
+    """Utilisation, chips, batch, tp, pp and dp of the best plan; chips are doubled while utilisation rises."""
     layers = number(wanted.model.n_layers)
     divisible = Transformer(layers, HEAD * MANY_HEADS, MANY_HEADS, SEQUENCE, vocab_size=VOCABULARY)
     space = within_domains(plan_space(wanted.factor), chips.cluster(1))

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscale.base.errors import similar
 from jaxscale.base.resources import data_path, read_toml
-from jaxscale.models.model_names import model_keys
+from jaxscale.models.model_names import model_keys, variant_ending
 from jaxscale.models.transformer import ARGUMENTS
 
 WHAT_ELSE = "a TOML file with n_layers, d_model, n_heads and so on, or a config.json of Hugging Face"
@@ -57,6 +57,16 @@ def catalogue_model(name: str) -> Mapping[str, Any] | None:
     """Shape fields of a catalogue model by a name as people and tools write it, None for an unknown one."""
     found = model_id(name)
     return None if found is None else _shapes()[found]
+
+
+def variant_note(name: str | None) -> str:
+    """What is left out where a variant is answered by the model that it varies, in words; empty for no variant."""
+    ending, found = variant_ending(name or ""), model_id(name or "")
+    if not ending or found is None or ending in found.lower():
+        return ""
+    return (
+        f"model {name} is taken as {found}: {ending} changes no shape; precision, weight_bytes and seq_len are stated"
+    )
 
 
 def unknown_model(name: str) -> str:

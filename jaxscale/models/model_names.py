@@ -13,6 +13,18 @@ _ENDINGS = re.compile(
 )
 
 
+_VARIANT = re.compile(
+    r"[-_ ]((?:fp[48]|nvfp4|mxfp4|awq|gptq|bnb|nf4|gguf|int[48]|w\d+a\d+|[48][-_ ]?bit|kv|\d{1,4}k|1m)(?![a-z0-9]).*)$"
+)
+"""Endings of variants whose weights are narrower, or whose contexts are longer, than those of the model they vary."""
+
+
+def variant_ending(name: str) -> str:
+    """Ending by which a name tells of narrower weights or a longer context, in lower case; empty for none."""
+    found = _VARIANT.search(name.strip().lower().rsplit("/", 1)[-1])
+    return found[1] if found else ""
+
+
 @functools.cache
 def model_keys(name: str) -> tuple[str, ...]:
     """Keys under which the catalogue may have a name, the closest first.

@@ -326,8 +326,11 @@ def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
     m, window = model, smaller(model.window, model.seq_len)
     windowed = window * (2.0 - window / model.seq_len)
     full = Heads(1.0 - m.window_share, m.n_heads, m.n_kv_heads, m.head_dim, m.v_head_dim, m.shared_key_value, m.seq_len)
-    sizes = (getattr(m, usual) * getattr(m, ratio) for ratio, usual in WINDOW_RATIOS.items())
-    return full, Heads(m.window_share, *sizes, m.window_shared_key_value, windowed)
+    heads, kv_heads, width, value_width = (
+        getattr(m, usual) * getattr(m, ratio) for ratio, usual in WINDOW_RATIOS.items()
+    )
+    shared = m.window_shared_key_value
+    return full, Heads(m.window_share, heads, kv_heads, width, value_width, shared, windowed)
 
 
 def mean_over_heads(model: Transformer, of: Callable[[Heads], Number]) -> Number:

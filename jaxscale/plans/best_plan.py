@@ -1,6 +1,6 @@
 """The best parallel plan: every valid one is scored, those that fit are ranked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,11 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import interval_ends
+from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.unstated import usable_if_stated
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.catalogue import cluster as cluster_of
 from jaxscale.hardware.cluster import Cluster
@@ -21,10 +23,11 @@ from jaxscale.models.work import AbstractWork
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
-from jaxscale.plans.score import detail_plans
+from jaxscale.plans.score import detailed
 
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
@@ -69,10 +72,10 @@ def best_plan(
         InputError: an unknown name, an argument out of range, no valid plan, or none that fits.
     """
     record = fit_of(fit)
-    machine, gpu = _cluster(cluster, n_chips, hardware or load_hardware())
+    machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
     levels = {"gpu": gpu, **(levels or {})}
     if isinstance(model, AbstractWork):
-        _check(global_batch, top, oom_probability)
+        _check(global_batch, oom_probability)
         return _of_own_plans(model, machine, global_batch, record, levels, oom_probability, top)
     shape = model if isinstance(model, Transformer) else model_of(model)
     question = question_of_levels(shape, machine, global_batch, levels, space)
@@ -82,7 +85,7 @@ def best_plan(
 def question_of_levels(
     model: Transformer,
     cluster: Cluster,
-    batch: float | int,
+    batch: float | int | None,
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
@@ -91,7 +94,7 @@ def question_of_levels(
     Args:
         model: the transformer.
         cluster: chips and network.
-        batch: sequences of a step [sequence].
+        batch: sequences of a step; None where it is open [sequence].
         levels: of the run by kind; what its software does follows from them.
         space: choices that are open; where None, every valid plan that the framework can run.
     """
@@ -100,7 +103,9 @@ def question_of_levels(
     return question if space is None else question._replace(space=space)
 
 
-def _cluster(cluster: Cluster | str, n_chips: float | int | None, hardware: Hardware) -> tuple[Cluster, str | None]:
+def cluster_and_chip(
+    cluster: Cluster | str, n_chips: float | int | None, hardware: Hardware
+) -> tuple[Cluster, str | None]:
     """The cluster, and the catalogue id of its chip, None for a chip of no catalogue.
 
     Raises:
@@ -152,17 +157,37 @@ def answered(
     Raises:
         InputError: no valid plan, or none that fits.
     """
-    _check(1 if question.batch is None else question.batch, top, oom_probability)
+    found = searched(question, fit, oom_probability, exhaustive)
+    return choice_of(found, question, fit, top, oom_probability)
+
+
+def searched(
+    question: PlanQuestion, fit: Fit, oom_probability: float = ACCEPTED_RISK, exhaustive: bool | None = None
+) -> FoundPlans:
+    """The plans that answer a question, scored, of which at least one fits; see `answered`."""
+    _check(1 if question.batch is None else question.batch, oom_probability)
     task = question.task(fit, oom_probability)
     (found,) = find_plans([task], exhaustive)
     _refuse_none(task, found)
-    ranked = _scored(task, found, found.ranked(top), question.usable(fit))
+    return found
+
+
+def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom_probability: float) -> PlanChoice:
+    """The ranked plans with reasons, of plans that a search has found; see `answered`."""
+    if top < 1:
+        raise InputError(f"top = {top} is out of range; expected at least 1")
+    plans = [found.table.plan(row) for row in found.ranked(top).tolist()]
+    ranked = scored_plans(question.task(fit, oom_probability), question.usable(fit), plans)
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
-    return _choice(found, ranked, interval)
+    capacity = number(question.cluster.chip.hbm_bytes)
+    blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
+    return _choice(found, ranked, interval, blank)
 
 
-def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float]) -> PlanChoice:
-    """The ranked plans with reasons."""
+def _choice(
+    found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], blank: tuple[str, ...]
+) -> PlanChoice:
+    """The ranked plans with reasons, and what to state."""
     row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
@@ -173,7 +198,7 @@ def _choice(found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[f
         exhaustive=found.relaxed is None,
         memory_limit=found.memory_limit,
         alternatives=alternatives(found, row),
-        binds=binding(found, row, best.terms, best.memory_terms),
+        binds=(*binding(found, row, best.terms, best.memory_terms), *blank),
         relaxed_step_time=found.relaxed.step_time if found.relaxed else None,
         kkt_residual=found.relaxed.residual if found.relaxed else None,
     )
@@ -185,27 +210,28 @@ def _refuse_none(task: PlanTask, found: FoundPlans) -> None:
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
         raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched)
     if not found.fits.any():
-        (leanest,) = detail_plans(task.model, found.table, task.cluster, task.coefficients, np.asarray([found.best]))
+        (leanest,) = detailed(task.model, [found.table.plan(found.best)], task.cluster, task.coefficients)
         raise nothing_fits(found, leanest.memory_terms, task.cluster)
 
 
-def _check(batch: float | int, top: int, oom_probability: float) -> None:
+def _check(batch: float | int, oom_probability: float) -> None:
     if not (batch >= 1 and batch == round(batch)):
         raise InputError(f"global_batch = {batch:g} is out of range; expected a whole number of at least 1")
-    if top < 1:
-        raise InputError(f"top = {top} is out of range; expected at least 1")
     if not 0.0 < oom_probability < 1.0:
         raise InputError(f"oom_probability = {oom_probability:g} is out of range; expected a number between 0 and 1")
 
 
-def _scored(task: PlanTask, found: FoundPlans, rows: np.ndarray, usable: MemoryLimit) -> tuple[ScoredPlan, ...]:
-    """Plans with every term and the probability of running out of memory."""
-    details = detail_plans(task.model, found.table, task.cluster, task.coefficients, rows)
-    capacity = number(task.cluster.chip.hbm_bytes)
-    ranked = []
-    for row, detail in zip(rows.tolist(), details, strict=True):
-        seconds, peak = float(found.scores.step_time[row]), float(found.scores.memory[row])
-        oom = float(probability_of_oom(peak, capacity, usable))
-        plan = found.table.plan(row)
-        ranked.append(ScoredPlan(plan, seconds, detail.mfu, peak, oom, detail.terms, detail.memory_terms))
-    return tuple(ranked)
+def scored_plans(task: PlanTask, usable: MemoryLimit, plans: Sequence[Plan]) -> tuple[ScoredPlan, ...]:
+    """Plans with every term and the probability of running out of memory.
+
+    Args:
+        task: model, cluster and coefficients.
+        usable: memory that a run may take.
+        plans: the plans, a few.
+    """
+    details = detailed(task.model, plans, task.cluster, task.coefficients)
+    risks = probability_of_oom(np.asarray([one.memory for one in details]), number(task.cluster.chip.hbm_bytes), usable)
+    return tuple(
+        ScoredPlan(plan, one.step_time, one.mfu, one.memory, float(risk), one.terms, one.memory_terms)
+        for plan, one, risk in zip(plans, details, np.asarray(risks).tolist(), strict=True)
+    )

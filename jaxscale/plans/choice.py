@@ -80,7 +80,7 @@ class PlanChoice:
         exhaustive: whether every valid plan of the space was scored.
         memory_limit: largest predicted peak at the accepted probability of running out of memory [byte].
         alternatives: plans that differ from the best in one decision, the closest in time first.
-        binds: sentences on memory and time that stand in the way of a faster step.
+        binds: sentences on memory and time that stand in the way of a faster step, and on a fact that is not stated.
         relaxed_step_time: of the continuous optimum from which a local search began [s].
         kkt_residual: of the continuous optimum; without certificate where large [1].
     """

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxscale.base.arrays import Number, PerPrecision
+from jaxscale.base.arrays import Number, PerPrecision, with_fields
 from jaxscale.base.smooth import (
     Temperature,
     degree_within,
@@ -33,6 +33,7 @@ from jaxscale.models.transformer import (
     moe_layers,
     total_layers,
 )
+from jaxscale.plans.adapters import adapter_widths, trained_by
 from jaxscale.plans.plan import ZERO_STAGES, Plan, shard_group
 from jaxscale.plans.stages import first_stage_layers, last_stage_layers
 
@@ -65,7 +66,7 @@ class LocalPlan(eqx.Module):
     """A model under a plan, as one chip sees it; see `local_plan`.
 
     Attributes:
-        model: the transformer.
+        model: the transformer; where it has adapters, none of its own weights is trained.
         plan: degrees, sharding, schedule.
         tokens: t = b S / cp, of one chip in one microbatch [token].
         element_bytes: stored bytes of a weight or activation [byte].
@@ -92,6 +93,8 @@ class LocalPlan(eqx.Module):
         dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
         routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
         params: weights of the busiest stage.
+        adapter_width: inputs and outputs of the adapters that a token passes through on a rank, all layers [1].
+        adapter_share: weights of adapters over those of the layers [1].
     """
 
     model: Transformer
@@ -119,6 +122,13 @@ class LocalPlan(eqx.Module):
     dense_params: Number
     routed_params: Number
     params: LocalParams
+    adapter_width: Number
+    adapter_share: Number
+
+    @property
+    def trained_share(self) -> Number:
+        """Weights with gradients over the model's own: those of it that are trained, and adapters [1]."""
+        return self.model.trainable_share + self.adapter_share
 
     def held_params(self, sharded: Number) -> Number:
         """Weights of whose state a chip holds its share.
@@ -145,6 +155,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     Returns:
         The plan with its derived quantities.
     """
+    model = with_fields(model, {"trainable_share": trained_by(model, plan.lora_rank)})
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
@@ -160,6 +171,8 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     first = first_stage_layers(model, plan, temperature)
     stage = first / total_layers(model)
+    widths = adapter_widths(model, plan.lora_targets)
+    adapters = plan.lora_rank * (widths.dense / plan.tp + widths.routed / spread)
     return LocalPlan(
         model=model,
         plan=plan,
@@ -186,6 +199,8 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         dense_params=dense,
         routed_params=routed,
         params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
+        adapter_width=jnp.clip(plan.lora_rank, 0.0, 1.0) * widths.of_token / plan.tp,
+        adapter_share=adapters / (dense + routed),
     )
 
 

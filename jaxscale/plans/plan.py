@@ -12,10 +12,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import Number, PerPrecision, number
+from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number
 from jaxscale.base.fields import number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.plans.adapters import target_shares, target_words
 from jaxscale.plans.optimizers import mixed_precision_bytes
 from jaxscale.plans.plan_domain import FLAGS, PLAN
 
@@ -63,8 +64,11 @@ SIZES = (
     "attention_rate",
     "loss_bytes",
     "adapter_bytes",
+    "lora_rank",
+    "dequantised_bytes",
     "gradient_copy_bytes",
     "held_bytes",
+    "host_time_layer",
     "offload_activations",
     "offload_optimizer",
 )
@@ -228,12 +232,20 @@ class Plan(eqx.Module):
     """Memory per logit while the loss is taken: logits, what it makes of them in 32 bits, their gradient [byte]."""
     adapter_bytes: Number = number_field(0)
     """Of an element of a matmul's input that is kept for the adapters of frozen weights [byte]."""
+    lora_rank: Number = number_field(0)
+    """Rank of adapters, beside which all weights are frozen; 0 for none [1]."""
+    lora_targets: PerTarget = eqx.field(converter=target_shares, default="all-linear")
+    """1 for each of `adapters.MATMULS` that has an adapter, or words for them joined by + [1]."""
+    dequantised_bytes: Number = number_field(12)
+    """Traffic per frozen weight and pass where it is stored in fewer bits than matmuls read, to widen it [byte]."""
     autocast: Number = number_field(False)
     """1 where the residual stream stays in 32 bits and each matmul casts its inputs [1]."""
     wide_weights: Number = number_field(False)
     """1 where trained weights are kept in 32 bits alone, as the optimizer's master copy [1]."""
     narrow_gate: Number = number_field(False)
     """1 where gate and input of the MLP are kept as narrow as matmuls read them [1]."""
+    kept_gate: Number = number_field(False)
+    """1 where a compiler keeps the activated gate and the product of the MLP, 0 where it makes them again [1]."""
     copied_attention: Number = number_field(False)
     """1 where the output of attention is copied for the matmul that follows [1]."""
     dropout: Number = number_field(False)
@@ -246,6 +258,8 @@ class Plan(eqx.Module):
     """1 where a temporary gradient of each shape of a weight stays allocated [1]."""
     held_bytes: Number = number_field(0)
     """What software holds besides through a step, such as buckets of the exchange between replicas [byte]."""
+    host_time_layer: Number = number_field(0)
+    """Time of the host for a layer and microbatch, forward and backward, beyond that of tuned software [s]."""
     gathered_stages: Number = number_field(False)
     """1 where FSDP under a pipeline keeps a stage's weights gathered and its gradients unreduced [1]."""
     optimizer_bytes: Number = number_field(None)
@@ -312,6 +326,7 @@ class Plan(eqx.Module):
         if not np.any(shares == 1.0):
             raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")
         words["precision"] = PRECISIONS[int(np.argmax(shares))]
+        words["lora_targets"] = target_words(self.lora_targets)
         return words
 
     def word(self, choice: str) -> str:

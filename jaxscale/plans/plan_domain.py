@@ -15,6 +15,7 @@ FLAGS = (
     "autocast",
     "wide_weights",
     "narrow_gate",
+    "kept_gate",
     "copied_attention",
     "dropout",
     "kept_gradients",
@@ -22,6 +23,11 @@ FLAGS = (
     "gathered_stages",
 )
 """Fields that are 1 where software does something, else 0."""
+
+WORDS = ("gpipe", "zero_bubble", "dual_pipe", "compiled", "cuda_graphs", "tp_overlap_backward", "tp_overlap_full") + (
+    *("dispatch_allgather", "deepep", "hybridep"),
+)
+"""Switches that a word turns on, see `plan.SWITCHES`."""
 
 DEGREE = Bound(1.0, 1e12)
 SWITCH = Bound(0.0, 1.0)
@@ -47,7 +53,11 @@ PLAN = Domain(
         "attention_rate": Bound(0.0, 1e3, True, "rate of the attention kernel over that of FlashAttention-2"),
         "recompute_cost": Bound(0.0, 1e3, False, "forward work done again over what is dropped"),
         "loss_bytes": BYTES._replace(meaning="bytes of a logit while the loss is taken"),
+        "lora_rank": Bound(0.0, 1e6, False, "rank of the adapters; 0 for none"),
+        "dequantised_bytes": BYTES._replace(meaning="traffic of widening a weight, each pass"),
+        "host_time_layer": Bound(0.0, 1e3, False, "host time of a layer and microbatch beyond that of tuned software"),
         "adapter_bytes": BYTES._replace(meaning="bytes of an input that is kept for adapters"),
+        "lora_rank": Bound(0.0, 1e6, False, "rank of adapters; 0 for none"),
         "gradient_copy_bytes": BYTES._replace(meaning="bytes of a second copy of a gradient"),
         "held_bytes": Bound(0.0, 1e15, False, "bytes that software holds besides"),
         "sequence_parallel": SWITCH._replace(meaning="1 where norms are split over tp"),
@@ -56,6 +66,7 @@ PLAN = Domain(
         "offload_activations": SWITCH._replace(meaning="share of the activations in the host's memory"),
         "offload_optimizer": SWITCH._replace(meaning="share of the optimizer's state in the host's memory"),
         **{name: SWITCH._replace(meaning="1 where software does so") for name in FLAGS},
+        **{name: SWITCH._replace(meaning="1 where the word of this name is chosen") for name in WORDS},
     },
 )
 """Valid numbers of a `Plan`."""

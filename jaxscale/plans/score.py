@@ -37,11 +37,15 @@ class Detail(NamedTuple):
         terms: step time by cause [s].
         memory_terms: peak memory by cause [byte].
         mfu: model flops over the 16-bit peak, attention counted in full [1].
+        step_time: [s].
+        memory: peak of the fullest chip [byte].
     """
 
     terms: dict[str, float]
     memory_terms: dict[str, float]
     mfu: float
+    step_time: float
+    memory: float
 
 
 class Judged(NamedTuple):
@@ -115,6 +119,17 @@ def score_tables(every: Sequence[Judged]) -> list[Scores]:
     return [Scores(found["step_time"], found["memory"]) for found in judge(every, ("step_time", "memory"))]
 
 
+def _of_plans(
+    model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients, names: Sequence[str]
+) -> Columns:
+    """Columns of a few plans of any kind, by the program that scores tables of plans [plan]."""
+    count = len(plans)
+    model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
+    rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
+    block = started(RunBatch(model, stacked(plans), cluster, np.ones(count)), rows)
+    return {name: np.asarray(block[name])[:count] for name in names}
+
+
 def time_plans(
     model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients
 ) -> Float[np.ndarray, " plan"]:
@@ -129,32 +144,20 @@ def time_plans(
     Returns:
         Times on the host [s], [plan].
     """
-    count = len(plans)
-    model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
-    rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
-    return np.asarray(started(RunBatch(model, stacked(plans), cluster, np.ones(count)), rows)["step_time"])[:count]
+    return _of_plans(model, plans, cluster, coefficients, ["step_time"])["step_time"]
 
 
-def detail_plans(
-    model: Transformer, table: PlanTable, cluster: Cluster, coefficients: Coefficients, rows: np.ndarray
-) -> list[Detail]:
-    """Every term of a few plans.
+DETAILS = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
 
-    Args:
-        model: the transformer.
-        table: the plans.
-        cluster: chips and network.
-        coefficients: fitted parameters.
-        rows: which plans.
 
-    Returns:
-        The details of each row.
-    """
-    few = PlanTable({name: column[rows] for name, column in table.columns.items()}, table.space)
-    (found,) = judge([Judged(model, few, cluster, coefficients)], ("mfu", *TERM_NAMES, *MEMORY_TERMS))
-    details = []
-    for row in range(len(rows)):
-        held = {name.removeprefix("memory_"): float(found[name][row]) for name in MEMORY_TERMS}
-        terms = {name: float(found[name][row]) for name in TERM_NAMES}
-        details.append(Detail(terms, held, float(found["mfu"][row])))
-    return details
+def detailed(model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients) -> list[Detail]:
+    """Time, memory and every term of a few plans of any kind, see `time_plans`."""
+    found = _of_plans(model, plans, cluster, coefficients, DETAILS)
+    return [_detail(found, row) for row in range(len(plans))]
+
+
+def _detail(found: Columns, row: int) -> Detail:
+    """Numbers of one plan."""
+    held = {name.removeprefix("memory_"): float(found[name][row]) for name in MEMORY_TERMS}
+    terms = {name: float(found[name][row]) for name in TERM_NAMES}
+    return Detail(terms, held, *(float(found[name][row]) for name in ("mfu", "step_time", "memory")))

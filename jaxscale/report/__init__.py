@@ -1,4 +1,4 @@
-"""Results for people: figures, tables, and reports in one self-contained file."""
+"""Results for people: figures, tables, and reports in a self-contained file."""
 
 from typing import TYPE_CHECKING
 

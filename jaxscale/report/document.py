@@ -1,4 +1,4 @@
-"""A report of text, tables and figures, as one self-contained HTML file or as Markdown with images beside it."""
+"""Report of text, tables and figures, as a self-contained HTML file or as Markdown with separate images."""
 
 import base64
 import html
@@ -70,7 +70,7 @@ class Picture:
 
     Attributes:
         name: file name without suffix.
-        caption: what it shows.
+        caption: description.
         image: PNG.
     """
 
@@ -95,7 +95,7 @@ class Report:
 
     Attributes:
         title: title of the document.
-        blocks: what it holds so far.
+        blocks: content so far.
     """
 
     def __init__(self, title: str):
@@ -104,7 +104,7 @@ class Report:
         self.blocks: list[Heading | Paragraph | Table | Picture] = []
 
     def add(self, block: Heading | Paragraph | Table | Picture) -> None:
-        """Add a block, such as a table that a terminal shows too."""
+        """Add a block, such as a table."""
         self.blocks.append(block)
 
     def heading(self, text: str) -> None:
@@ -124,7 +124,7 @@ class Report:
         self.add(Picture(name, caption, png(figure)))
 
     def to_html(self) -> str:
-        """The report as one self-contained HTML document."""
+        """The report as a self-contained HTML document."""
         body = "\n".join(block.html() for block in self.blocks)
         title = html.escape(self.title)
         return (
@@ -141,9 +141,6 @@ class Report:
 
         Args:
             folder: where to; made if it is not there.
-
-        Returns:
-            The HTML file.
 
         Raises:
             InputError: the folder cannot be made or written to.

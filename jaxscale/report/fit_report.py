@@ -1,4 +1,4 @@
-"""The report of a fit: errors of runs that it has not seen, what the runs say about each coefficient, what to doubt."""
+"""Report of a fit: errors of left-out runs, intervals of coefficients, warnings."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,6 @@ LEVEL_COLUMNS = ("source", "gpu", "precision", "release")
 def fit_report(result: FitResult, title: str) -> Report:
     """A report of text, tables and figures.
 
-    Args:
-        result: the fit.
-        title: headline of the document.
-
     Returns:
         The report; `save` writes it.
     """
@@ -47,14 +43,7 @@ def fit_report(result: FitResult, title: str) -> Report:
 
 
 def fit_figure(result: FitResult) -> "Figure":
-    """Predicted against measured step times: of runs left out where there are some, else of the fitted ones.
-
-    Args:
-        result: the fit.
-
-    Returns:
-        The figure.
-    """
+    """Predicted against measured step times of left-out runs, else of fitted runs."""
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     sources = result.levels.column("source").tolist()
     return predicted_against_measured(measured, measured * np.exp(result.tested), sources)
@@ -82,7 +71,7 @@ def add_errors(report: Report, result: FitResult) -> None:
 
 
 def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
-    """Columns of shape, plan, cluster and levels that take several values among some runs [row]."""
+    """Columns of shape, plan, cluster and levels with several values [row]."""
     columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
     numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}

@@ -1,17 +1,20 @@
-"""Figures and report of ranked plans: where the time of each goes, and its time against its memory."""
+"""Figures and reports of ranked plans, and of a design from the document of `jaxscale.designs.shape_report`."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from jaxscale.base.table import make_table
+from jaxscale.laws.law_tables import law_choice_table
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import time_against_memory
+from jaxscale.report.figures.breakdown import step_breakdown, time_against_memory
+from jaxscale.report.figures.design import sensitivity_bars
 from jaxscale.report.style import seconds
-from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_cells, plan_ranking
+from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_cells, plan_ranking, price_list, shape_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 MOST = 6
 """Plans of a figure at most [1]."""
@@ -32,24 +35,12 @@ def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
 
 
 def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
-    """Stacked bars of the terms of the first plans.
-
-    Args:
-        choice: the ranked plans.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Stacked bars of the terms of the first plans."""
     return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
 def plan_report(choice: PlanChoice, title: str) -> Report:
-    """Report of ranked plans: table, breakdown of the first ones, time against memory, alternatives.
-
-    Args:
-        choice: the ranked plans.
-        title: headline of the document.
+    """Report of ranked plans: table, breakdown of the first plans, time against memory, alternatives.
 
     Returns:
         The report; `save` writes it.
@@ -68,4 +59,36 @@ def plan_report(choice: PlanChoice, title: str) -> Report:
     report.heading("What binds, and what changes would cost")
     for line in (*choice.binds, *choice.reasons):
         report.text(line)
+    return report
+
+
+def price_figure(document: Mapping[str, Any], title: str) -> "Figure":
+    """Bars of the shadow prices: per cent of the objective for a per cent of each quantity."""
+    objective = " and ".join(document["objective"]).replace("_", " ")
+    return sensitivity_bars(document["shadow_prices"], title=title, answer=objective, words=("less", "more"))
+
+
+def design_report(document: Mapping[str, Any], title: str) -> Report:
+    """Report of a design: sizes and plan beside the continuous optimum, where its step's time goes, prices.
+
+    Args:
+        document: of the design; with `terms_s`, the terms of its step [s], they are drawn.
+
+    Returns:
+        The report; `save` writes it.
+    """
+    report = Report(title)
+    report.add(shape_choice(document))
+    report.text(f"{document['certificate']}.")
+    if "law" in document:
+        report.heading("What the design hangs on")
+        report.add(law_choice_table(document["law"]))
+    if "terms_s" in document:
+        report.heading("Where the time goes")
+        label = f"{document['n_layers']} layers of {document['d_model']}"
+        report.figure("step", step_breakdown({label: document["terms_s"]}), "Terms of a step of the design.")
+    report.heading("Prices")
+    report.add(price_list(document["shadow_prices"], document["objective"]))
+    caption = "Change of the objective for 1 % more of each quantity, everything else chosen anew."
+    report.figure("prices", price_figure(document, "What one per cent more buys"), caption)
     return report

@@ -1,4 +1,4 @@
-"""Figures and report of predictions: against measurements where the table has some, and the terms of each row."""
+"""Figures and report of predictions: against measured times if the table has any, and the terms of each row."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +19,11 @@ MOST = 12
 """Rows of a figure of terms at most [1]."""
 
 NUMBERS = ("n_gpus", "tp", "pp", "dp", "micro_batch_size", "seq_len", "d_model", "n_layers")
-"""Columns of numbers by which errors are shown; those of words are the groupings of `errors`."""
+"""Numeric columns by which errors are shown; columns of words are the groupings of `errors`."""
 
 
 def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Predicted against measured step times, or the terms of the first rows with their intervals if none is measured.
-
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Predicted against measured step times, or terms of the first rows with intervals where none is measured."""
     rows = compared(prediction)
     if len(rows):
         groups = _words(prediction, "source", rows)
@@ -81,11 +72,6 @@ def _words(prediction: Prediction, column: str, rows: np.ndarray) -> list[str]:
 
 def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
     """Report of predictions: table, errors where measured, and the terms of the first rows.
-
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

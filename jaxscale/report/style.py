@@ -1,4 +1,4 @@
-"""One style for every figure: readable sizes, a palette that colour-blind readers can tell apart, no decoration.
+"""Style of every figure: readable sizes, a palette for colour-blind readers, no decoration.
 
 Palette: Okabe and Ito 2008, "Color Universal Design", recommended set.
 """
@@ -87,7 +87,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
-    """An empty figure of the given size [inch], outside pyplot so that nothing accumulates or pops up."""
+    """Empty figure of the given size [inch], outside pyplot, so that no figure accumulates or pops up."""
     from matplotlib.figure import Figure
 
     from jaxscale.report.text_layout import WrappedLayout
@@ -105,7 +105,7 @@ def entries_of(*several: "Axes") -> dict[str, Any]:
 
 
 def legend_below(figure: "Figure", entries: Mapping[str, Any], axes: "Axes | None" = None, **looks: Any) -> "Legend":
-    """A legend below all axes, or below some, in as many columns as fit: it covers nothing that is plotted.
+    """Legend below all or the given axes, in as many columns as fit.
 
     Below all axes the figure grows by the height of the legend.
 
@@ -148,7 +148,7 @@ def fitting_columns(labels: Sequence[str], inches: float, size: float) -> int:
 
 
 def small_multiples(count: int, width: float, height: float) -> "tuple[Figure, np.ndarray]":
-    """A figure of panels in rows of up to three, on one ordinate.
+    """Figure of panels in rows of up to three, on a common ordinate.
 
     Args:
         count: panels [1].
@@ -156,7 +156,7 @@ def small_multiples(count: int, width: float, height: float) -> "tuple[Figure, n
         height: of each [inch].
 
     Returns:
-        The figure, and its axes, of which those beyond the count are hidden [row, column].
+        The figure, and its axes [row, column]; axes beyond the count are hidden.
     """
     n_across = min(3, count)
     n_down = -(-count // n_across)
@@ -183,7 +183,6 @@ def png(figure: "Figure", quick: bool = False) -> bytes:
     """The figure as a PNG image with a palette, a third of the size of one in full colour.
 
     Args:
-        figure: outside pyplot.
         quick: make the image in full colour, in a fifth of the time, for a screen that waits.
     """
     from PIL import Image
@@ -202,7 +201,6 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
     """Write a figure whole, in the format of the suffix.
 
     Args:
-        figure: outside pyplot.
         path: of `FORMATS`; a text in SVG and PDF stays text.
 
     Raises:
@@ -238,8 +236,7 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
     Args:
         axis: abscissa or ordinate.
-        limits: its ends.
-        most: ticks at most, of which each second one is left out while there are more [1].
+        most: ticks at most; every second tick is dropped until the number fits [1].
     """
     if limits[1] / limits[0] > 300.0:
         return

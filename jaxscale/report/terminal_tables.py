@@ -36,7 +36,7 @@ CHIP_COLUMNS = {
 
 
 def chip_list(entries: Iterable[ChipEntry]) -> Table:
-    """The chips of a catalogue, one line each."""
+    """Chips of a catalogue."""
     names = (text_column("id"), text_column("name"))
     rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in CHIP_COLUMNS)) for entry in entries]
     title = "Chips (bandwidths per chip, one direction; dense peaks)"
@@ -82,8 +82,6 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
     """The first rows of a table with their predictions.
 
     Args:
-        runs: the table.
-        prediction: for its rows.
         most: rows that are shown at most [1].
         has_lines: whether the rows have lines in a file.
     """
@@ -164,7 +162,7 @@ PLAN_COLUMNS = {
 
 
 def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Choices of a plan by `PLAN_COLUMNS`; a dash for what is as usual: degrees of 1, no sharding, a copy in all of dp.
+    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, a copy in all of dp.
 
     Args:
         plan: fields of the plan, as `Plan.words` gives them.
@@ -203,6 +201,38 @@ def plan_ranking(choice: Mapping[str, Any]) -> Table:
     convention = "MFU of the 16-bit peak, attention in full"
     columns = (TableColumn("rank", "#", says="{}"), *PLAN_COLUMNS.values(), *figures)
     return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows)
+
+
+def plan_differences(against: Mapping[str, Any]) -> Table:
+    """What a plan has otherwise than the best, in the form that `AgainstBest.to_json` gives it.
+
+    The costs are those of the plan over itself with the one value of the best.
+    """
+    columns = (
+        text_column("choice"),
+        TableColumn("theirs", is_text=True, says="{}", stays=True),
+        TableColumn("best", is_text=True, says="best {}", stays=True),
+        TableColumn("costs time", "time %", "%", stays=True),
+        TableColumn("costs memory", "GB", "GB", stays=True),
+        text_column("why there is no such plan", "no plan", says="no plan: {}"),
+    )
+    rows = []
+    for one in against["differences"]:
+        costs = [("-" if one[name] is None else f"{scale * one[name]:+.1f}") for name, scale in _COSTS.items()]
+        values = (_word(one["theirs"]), _word(one["ours"]))
+        rows.append((one["field"].replace("_", " "), *values, *costs, one["problem"] or "-"))
+    title = "What differs from the best plan, and what each choice costs by itself"
+    return make_table(title if rows else "Nothing differs from the best plan", columns, rows)
+
+
+_COSTS = {"time_cost": 100.0, "memory_cost_gb": 1.0}
+
+
+def _word(value: Any) -> str:
+    """A value of a plan as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else rounded_text(float(value), 4)
 
 
 DESIGN_ROWS = (

@@ -20,7 +20,7 @@ class WrappedLayout(ConstrainedLayoutEngine):
     """Constrained layout, which reserves no room for long titles and labels, with these broken into lines."""
 
     def execute(self, fig: Any) -> Any:
-        """Place the axes, and break texts that are longer than their place."""
+        """Place the axes, and break texts that are longer than their room."""
         with without_long_titles(fig) as left_out:  # the layout would give way to their middles, far outside the axes
             result = super().execute(fig)
         is_to_place = bool(left_out)
@@ -47,7 +47,7 @@ def without_long_titles(figure: Figure) -> Iterator[dict[Text, str]]:
 
 
 def break_texts(figure: Figure) -> bool:
-    """Break the titles and labels that are too long for their place; tell whether there were some."""
+    """Break titles and labels that are longer than their room; return whether any was broken."""
     canvas = figure.bbox.padded(-EDGE)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     plots = [axes for axes in shown if not hasattr(axes, "_colorbar")]
@@ -93,7 +93,7 @@ def broken(text: Text, length: float) -> bool:
 
 
 def extent(text: Text, words: str) -> float:
-    """Length that other words would have in place of a text, along the line [pixel]."""
+    """Length of alternative words for a text, along the line [pixel]."""
     own = text.get_text()
     text.set_text(words)
     box = text.get_window_extent()

@@ -14,6 +14,7 @@ from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.names import SHAPE, ModelLookup
 from jaxscale.tables.schema import Check
+from jaxscale.tables.words import translate
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")
@@ -29,7 +30,7 @@ def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
     Returns:
         The checks.
     """
-    return [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes_of(runs, lookup))]
+    return [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes_of(runs, lookup)), *_adapter_checks(runs)]
 
 
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
@@ -129,6 +130,26 @@ def _quotes(count: float, note: str | None) -> bool:
         first == "stated" and second in (f"GA={count:.15g}", f"n_microbatches={count:.15g}")
         for first, second in zip(words, words[1:], strict=False)
     )
+
+
+def _adapter_checks(runs: Runs) -> list[Check]:
+    """Adapters that are there have a rank, and those of narrow weights narrow ones."""
+    words = runs.categories("adapter").map(lambda word: word and translate("adapter", str(word)))
+    weight, is_none = runs.numbers("weight_bytes"), words.matches(lambda word: word == "none")
+    ranked = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
+    is_wide = words.matches(lambda word: word == "qlora") & (np.nan_to_num(weight) > 1.0)
+    return [
+        Check(
+            is_none & (ranked | ~runs.categories("lora_targets").matches(lambda word: word is None)),
+            lambda row: "column 'adapter' = 'none': contradicts lora_rank or lora_targets; expected lora or qlora",
+        ),
+        Check(
+            is_wide,
+            lambda row: (
+                f"column 'weight_bytes' = '{weight[row]:g}': contradicts adapter = qlora; expected at most 1, or lora"
+            ),
+        ),
+    ]
 
 
 def shape_checks(shapes: Shapes) -> list[Check]:

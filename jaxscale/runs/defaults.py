@@ -16,10 +16,28 @@ from jaxscale.tables.words import translate, vocabularies
 
 @cache
 def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
-    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there."""
+    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there.
+
+    A framework that is the `same_as` another one has the defaults of that one, but for those that it names itself.
+    """
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
     own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
-    return {name: own[table["same_as"]] if "same_as" in table else table for name, table in own.items()}
+    like = {name: own[table["same_as"]] for name, table in own.items() if "same_as" in table}
+    has_own = {name: bool({*own[name]} - {"same_as", "source", "date"}) for name in like}
+    return {**own, **{name: {**table, **own[name], "has_own": has_own[name]} for name, table in like.items()}}
+
+
+def answered_as(framework: str | None) -> str | None:
+    """Framework whose features one without own ones has; itself where it has own ones, or is not known."""
+    table = framework_defaults().get((framework or "").lower(), {})
+    return table["same_as"] if "same_as" in table and not table["has_own"] else framework
+
+
+def answer_note(framework: str | None) -> str:
+    """As which framework one is answered, in words; empty for one with all features of its own."""
+    table = framework_defaults().get((framework or "").lower(), {})
+    own = ", with defaults of its own" if table.get("has_own") else ""
+    return f"framework {framework} is answered as {table['same_as']}{own}" if "same_as" in table else ""
 
 
 def _value(entry: Any) -> Any:
@@ -159,6 +177,21 @@ class EmptyCells:
             if name in says:
                 column = column.where(holds, says[name])
         return column
+
+    def is_told(self, name: str) -> np.ndarray:
+        """Whether the cell of a column, or what is known of its source or release, says what holds in a row [row]."""
+        told = self._runs.categories(name).matches(lambda cell: cell is not None)
+        told |= self._stacks.matches(lambda stack: name in _defaults_of(stack[1]))
+        for holds, says in self._facts:
+            told |= holds & (name in says)
+        return told
+
+    def is_known(self, names: tuple[str, ...]) -> np.ndarray:
+        """Whether more than the defaults of an unnamed framework says what an empty cell of any column means [row]."""
+        known = self._stacks.matches(lambda stack: is_known_of(names, *stack))
+        for holds, says in self._facts:
+            known |= holds & any(name in says for name in names)
+        return known
 
     def filled(self, name: str) -> Categorical:
         """A column whose empty cells have their default."""

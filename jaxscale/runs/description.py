@@ -24,8 +24,15 @@ REQUIRED_BESIDE_SHAPE = ("seq_len", "gpu", "n_gpus", "global_batch_size_seqs")
 """Columns of which every cell must be filled, whatever the row's model."""
 
 
-HELD_SIZES = ("loss_bytes", "adapter_bytes", "gradient_copy_bytes", "held_bytes")
-"""Numbers by which the memory of software is counted."""
+HELD_SIZES = (
+    "loss_bytes",
+    "adapter_bytes",
+    "dequantised_bytes",
+    "gradient_copy_bytes",
+    "held_bytes",
+    "host_time_layer",
+)
+"""Numbers by which the memory of software is counted, and the time of its host."""
 
 OF_A_WORKLOAD = "names a traced workload, which has no shape"
 """Why a row with a traced workload is none of a transformer: `predict` takes it in its own way."""
@@ -91,7 +98,8 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         shapes = shapes.take(index)
     recomputed = _recomputations(complete, empty)
     numbers, words = _plan_numbers(complete, empty, recomputed), _plan_words(empty, recomputed)
-    assumed = remarks_on(complete, shapes.column("seq_len"), numbers).spread(index, len(runs), "")
+    assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"])
+    assumed = assumed.spread(index, len(runs), "")
     return Description(
         index=index,
         shapes=shapes,
@@ -155,6 +163,9 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
         **{name: empty.filled_numbers(name) for name in HELD_SIZES},
         **_recomputed_shares(recomputed),
         **_state_bytes(runs, empty, is_on["wide_weights"]),
+        "lora_rank": np.where(
+            adapters_of(runs).matches(lambda word: word == "none"), 0.0, empty.filled_numbers("lora_rank")
+        ),
         **_offloaded(empty),
     }
 
@@ -181,6 +192,17 @@ def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
     }
 
 
+def adapters_of(runs: Runs) -> Categorical:
+    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone."""
+    stated = ~np.isnan(runs.numbers("lora_rank")) | runs.categories("lora_targets").matches(bool)
+    words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))
+    return words.map(lambda row: translate("adapter", str(row[0])) if row[0] else row[1])
+
+
+QLORA_BYTES = 0.5
+"""Of a frozen weight beside adapters that train it in 4 bits, its scale left out (arXiv 2305.14314) [byte]."""
+
+
 def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes of a gradient, of the optimizer's state and of a weight: as stated, else by precision and optimizer."""
     precision = empty.filled("precision").map(lambda word: translate("precisions", str(word)))
@@ -190,10 +212,12 @@ def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str
     # A row that states the width of its weights says itself what is kept of them, and a small state has no master copy.
     by_habit = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
     is_wide = np.where(np.isnan(runs.numbers("wide_weights")), by_habit, is_wide)
+    weight = _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight))
+    is_qlora = adapters_of(runs).matches(lambda word: word == "qlora") & np.isnan(runs.numbers("weight_bytes"))
     return {
         "gradient_bytes": empty.filled_numbers("gradient_bytes"),
         "optimizer_bytes": state,
-        "weight_bytes": _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight)),
+        "weight_bytes": np.where(is_qlora, QLORA_BYTES, weight),
         "wide_weights": is_wide,
     }
 
@@ -224,6 +248,7 @@ def _plan_words(empty: EmptyCells, recomputed: Categorical) -> dict[str, Categor
         "recompute": recomputed.map(lambda entry: entry.word),
         "schedule": schedule.map(lambda row: translate("schedule", str(row[0])) if row[0] else row[1]),
         "precision": empty.filled("precision").map(lambda word: translate("precisions", str(word))),
+        "lora_targets": empty.filled("lora_targets").map(lambda word: str(word).lower()),
         **{
             name: empty.filled(name).map(lambda word, name=name: translate(name, str(word)))
             for name in SOFTWARE_CHOICES

@@ -12,7 +12,8 @@ from jaxscale.base.units import GB
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.models import catalogue_model
-from jaxscale.models.transformer import model_flops
+from jaxscale.models.transformer import model_flops, n_params
+from jaxscale.plans.adapters import adapter_widths
 from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes, padded
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
@@ -53,6 +54,8 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     hardware = hardware or load_hardware()
     described = describe_rows(runs, catalogue_model)
     batch = assemble(described, hardware) if len(described.index) else None
+    if batch is not None:
+        _check_shares(runs, described.index, batch)
     zero_stage = described.numbers["zero_stage"]
     is_inferred = np.zeros(0, dtype=bool) if batch is None else batch.plan.zero_stage != zero_stage
     return Described(
@@ -64,6 +67,31 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
         np.asarray(is_inferred),
         _notes(described, np.asarray(is_inferred), hardware),
     )
+
+
+AGREEING = 0.1
+"""Relative difference up to which a stated share of trained weights is that of its adapters [1]."""
+
+
+def _check_shares(runs: Runs, index: np.ndarray, batch: RunBatch) -> None:
+    """Refuse rows whose `trainable_share` is neither 0 nor that of their adapters.
+
+    Raises:
+        InputError: says which line, and what its adapters come to.
+    """
+    stated = np.nan_to_num(runs.numbers("trainable_share")[index])
+    rows = np.flatnonzero((batch.plan.lora_rank > 0.0) & (stated > 0.0))
+    if not len(rows):
+        return
+    some = batch.take(rows)
+    widths = adapter_widths(some.model, some.plan.lora_targets)
+    weights = np.asarray(some.plan.lora_rank * (widths.dense + widths.routed))
+    share = weights / (np.asarray(n_params(some.model)) + weights)
+    for row in np.flatnonzero(np.abs(stated[rows] / share - 1.0) > AGREEING)[:1].tolist():
+        raise InputError(
+            f"{runs.path}:{runs.lines[index[rows[row]]]}: column 'trainable_share' = '{stated[rows[row]]:g}': "
+            f"contradicts the adapters, which are {share[row]:.3g} of the weights; expected that, 0 or an empty cell"
+        )
 
 
 def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardware) -> Categorical:

@@ -14,6 +14,7 @@ from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.unstated import worth_stating
 from jaxscale.costs.evaluate import blocks_of, collected, started
 from jaxscale.costs.step import TERM_NAMES
 from jaxscale.hardware.catalogue import Hardware, load_hardware
@@ -22,6 +23,7 @@ from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.completion import completed, open_rows
+from jaxscale.runs.meanings import Meanings
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
@@ -235,12 +237,24 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     unanswered[described.index] = False
     asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
     if asked is None:
-        return predict_described(runs, described, fit)
+        return _over_meanings(predict_described(runs, described, fit), fit, hardware)
     completion = completed(runs, asked, fit)
     found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
+    found = _over_meanings(found, fit, hardware)
     return replace(
         found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
     )
+
+
+def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Prediction:
+    """A prediction whose intervals cover what blank cells may mean to the framework of a row."""
+
+    def predicted(runs: Runs) -> np.ndarray:
+        return predict_described(runs, describe_runs(runs, hardware), fit).step_time
+
+    meanings = Meanings(found.runs, found.plans, found.step_time, predicted)
+    notes = joined([Categorical.of(found.notes.tolist()), meanings.notes]).array()
+    return replace(found, lo=found.lo * meanings.fastest, hi=found.hi * meanings.slowest, notes=notes)
 
 
 def _with_kinds(runs: Runs, fit: Fit, hardware: Hardware | None) -> Prediction:
@@ -347,10 +361,11 @@ def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
 
 
 def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
-    """Notes on every row of the table: of its description, its plan and what the fit never saw [row]."""
-    unseen = Categorical.of(fit.notes(described.levels, np.asarray(batch.cluster.n_chips)).tolist())
+    """Notes on every row of the table: of its description, its plan, what the fit never saw, what to state [row]."""
+    levels, n_chips = described.levels, np.asarray(batch.cluster.n_chips)
+    told = (Categorical.of(texts.tolist()) for texts in (fit.notes(levels, n_chips), worth_stating(fit, levels)))
     n_rows = len(described.notes)
-    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), unseen))
+    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), *told))
     return joined([described.notes, *remarks])
 
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from jaxscale.models.model_catalogue import variant_note
 from jaxscale.runs.checks import quotes_count
+from jaxscale.runs.defaults import answer_note
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
 from jaxscale.tables.names import SHAPE
@@ -34,13 +36,16 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
     return together(models, *flags).map(reason)
 
 
-def remarks_on(runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray]) -> Categorical:
+def remarks_on(
+    runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray], targets: Categorical
+) -> Categorical:
     """What was assumed for rows beyond the documented defaults, empty if nothing.
 
     Args:
         runs: complete rows.
         mean_seq_len: tokens of a sequence as they count [token], [row].
         plan: numeric arguments of their `Plan` [argument][row].
+        targets: matmuls that would have adapters [row].
 
     Returns:
         The remarks on each row, in one text.
@@ -73,8 +78,18 @@ def remarks_on(runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarr
                 "microbatches of {:g} do not divide the batch: the last one is short".format,
                 micro,
             ),
+            runs.categories("framework").map(answer_note),
+            runs.categories("model").map(variant_note),
             runs.categories("precision").map(
                 lambda word: "precision = int8 is taken as fp8" if "int8" in str(word).lower() else ""
+            ),
+            _said(
+                (plan["lora_rank"] > 0.0) & np.isnan(runs.numbers("lora_rank")),
+                "lora_rank is empty: taken as {:g}".format,
+                plan["lora_rank"],
+            ),
+            together(Categorical.of_numbers(plan["lora_rank"]), runs.categories("lora_targets"), targets).map(
+                lambda row: f"lora_targets is empty: taken as {row[2]}" if row[0] > 0.0 and row[1] is None else ""
             ),
             runs.categories("attention_kernel").map(
                 lambda word: (

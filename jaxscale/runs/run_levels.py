@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.calibration.levels import COMPANY, NO_LEVEL, Levels
+from jaxscale.calibration.levels import COMPANY, GUESSES, NO_LEVEL, Levels
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.defaults import EmptyCells, is_known_of
+from jaxscale.runs.defaults import EmptyCells, answered_as
 from jaxscale.runs.shapes import Shapes
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
@@ -18,8 +18,12 @@ from jaxscale.tables.words import translate
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""
 
-GUESSED = ("recompute", "software")
-"""Facts of memory that a row may leave to a guess."""
+GUESSED = {
+    "activation_recompute": (("activation_recompute", "recompute_modules"), ("activation_recompute",)),
+    "optimizer_bytes": (("optimizer_bytes",), ("optimizer_bytes", "wide_weights", "kept_gradients")),
+    "loss_bytes": (("loss_bytes", "chunked_loss"), ("loss_bytes", "chunked_loss")),
+}
+"""Facts of memory that a row may leave to a guess: columns that state each, and defaults that say that it is known."""
 
 OF_PLANS = ("local_shape", "recompute", "parallelism")
 """Kinds of level that follow from degrees and recomputation."""
@@ -50,7 +54,7 @@ def run_levels(
         "source": together(runs.categories("source"), runs.categories("framework"), empty.default("apart")).map(
             setup_name
         ),
-        "framework": runs.categories("framework"),
+        "framework": runs.categories("framework").map(answered_as),
         "release": release,
         "gpu": gpu,
         "precision": precision.map(lambda word: translate("precisions", str(word))),
@@ -68,25 +72,30 @@ def run_levels(
         "stack": together(runs.categories("source"), runs.categories("framework")).map(setup_name),
         "recipe": empty.default("recipe"),
         "company": company_of(runs),
-        "unstated": unstated(runs),
+        "unstated": unstated(runs, empty),
+        "execution": _launches(runs, empty),
     }
     return _as_levels(columns, len(runs))
 
 
-def unstated(runs: Runs) -> Categorical:
-    """What of its memory each row leaves to a guess, in words: neither stated nor known of its framework or table.
+def unstated(runs: Runs, empty: EmptyCells) -> Categorical:
+    """What of its memory each row leaves to a guess, by the columns that would say it.
 
-    What is recomputed, and what its software keeps, in what width.
+    Neither stated nor known of its framework or table.
     """
-    stack = together(runs.categories("framework"), runs.categories("source"))
-    told = together(*(runs.categories(name) for name in ("activation_recompute", "recompute_modules")))
-    says_recompute = told.matches(lambda row: row != (None, None))
-    says_recompute |= stack.matches(lambda pair: is_known_of(("activation_recompute",), *pair))
-    habits = ("optimizer_bytes", "wide_weights", "kept_gradients", "loss_bytes")
-    says_software = stack.matches(lambda pair: is_known_of(habits, *pair))
-    said = zip(GUESSED, (says_recompute, says_software), strict=True)
-    columns = (Categorical(is_said.astype(int), (word, "")) for word, is_said in said)
-    return together(*columns).map(lambda row: " and ".join(word for word in row if word) or None)
+    columns = []
+    for fact, (cells, defaults) in GUESSED.items():
+        told = together(*(runs.categories(name) for name in cells))
+        says = told.matches(lambda row: any(cell is not None for cell in row)) | empty.is_known(defaults)
+        columns.append(Categorical(says.astype(int), (fact, "")))
+    return together(*columns).map(lambda facts: GUESSES.join(fact for fact in facts if fact) or None)
+
+
+def _launches(runs: Runs, empty: EmptyCells) -> Categorical:
+    """How the kernels of each row are launched, as stated or known of its stack; None where it is a guess."""
+    is_guess = runs.categories("execution").matches(lambda word: word is None) & ~empty.is_known(("execution",))
+    words = empty.filled("execution").map(lambda word: translate("execution", str(word)))
+    return words.where(is_guess, None)
 
 
 def company_of(runs: Runs) -> Categorical:

@@ -184,15 +184,27 @@ COLUMNS = (
     _of_software("gradient_bytes", "number", "a gradient while replicas reduce it", "", "byte"),
     _of_software("weight_bytes", "number", "a stored weight", "", "byte"),
     _of_software("loss_bytes", "number", "memory per logit while the loss is taken", "", "byte"),
+    Column(
+        "adapter",
+        "word",
+        "adapters beside frozen weights",
+        "",
+        "lora where lora_rank or lora_targets is stated, else none",
+        vocabulary="adapter",
+    ),
+    _of_software("lora_rank", "integer", "rank of the adapters", "", "1"),
+    _of_software("lora_targets", "words", "matmuls with an adapter, joined by +", "lora_targets"),
     _of_software("adapter_bytes", "amount", "an input of a matmul that is kept for adapters", "", "byte"),
     _of_software("autocast", "flag", "the residual stream stays in 32 bits, matmuls cast their inputs"),
     _of_software("wide_weights", "flag", "trained weights are kept in 32 bits alone"),
     _of_software("narrow_gate", "flag", "gate and input of the MLP are kept as narrow as matmuls read"),
+    _of_software("kept_gate", "flag", "a compiler keeps the activated gate and the product of the MLP"),
     _of_software("copied_attention", "flag", "the output of attention is copied for the next matmul"),
     _of_software("dropout", "flag", "masks of dropout are kept"),
     _of_software("kept_gradients", "flag", "a buffer holds all gradients through the whole step"),
     _of_software("gradient_copy_bytes", "amount", "a second copy of a gradient, which replicas reduce", "", "byte"),
     _of_software("held_bytes", "amount", "what the program holds besides, such as buckets of exchanges", "", "byte"),
+    _of_software("host_time_layer", "amount", "host time of a layer and microbatch beyond tuned software's", "", "s"),
     _of_software("cached_gradients", "flag", "a temporary gradient of each shape of a weight stays allocated"),
     _of_software("gathered_stages", "flag", "FSDP under a pipeline keeps the weights of a stage gathered"),
     _count("micro_batch_size", "sequences in a microbatch", maximum=MAX_BATCH),
@@ -220,6 +232,12 @@ REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 # Everything that describes a model in a row; the sequence length belongs to the run, not to the model.
 _NAMES = tuple(BY_NAME)
 MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
+
+CARRIED = (
+    "source_row", "step_time_s", "step_time_derived", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_mem_gb",
+    "mem_kind", "status", "notes",
+)  # fmt: skip
+"""Columns that are carried along: what was measured, and where a row comes from. No prediction depends on them."""
 
 _OTHER_NAMES = {"recompute": "activation_recompute"}
 """Columns by the names of the choices of a plan that they state."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxscale.calibration.levels import GUESSES
 from jaxscale.models import catalogue_model
 from jaxscale.plans.plan import Plan
 from jaxscale.runs.arrays import plans_of
@@ -53,5 +54,6 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
     others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
     # A search states what it recomputes, whatever else is left to a guess.
-    levels["unstated"] = "software" if "software" in (levels["unstated"] or "") else None
+    guesses = (levels["unstated"] or "").split(GUESSES)
+    levels["unstated"] = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None
     return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})

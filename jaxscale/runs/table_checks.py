@@ -11,6 +11,7 @@ import numpy as np
 from jaxscale.base.jit import filter_jit
 from jaxscale.costs.step import tokens_per_step
 from jaxscale.models.transformer import model_flops
+from jaxscale.plans.adapters import trained_by
 from jaxscale.runs.arrays import Measured, RunBatch, padded
 from jaxscale.runs.measured import Described
 from jaxscale.runs.siblings import contradicted
@@ -151,7 +152,7 @@ def _least_times(batch: RunBatch) -> jax.Array:
 
 
 def _least_time(run: RunBatch) -> jax.Array:
-    flops = model_flops(run.model, causal=True) * (2.0 + run.model.trainable_share) / 3.0
+    flops = model_flops(run.model, causal=True) * (2.0 + trained_by(run.model, run.plan.lora_rank)) / 3.0
     seconds_per_flop = run.cluster.chip.seconds_per_flop(run.plan.precision)
     return flops * tokens_per_step(run.model, run.plan) * seconds_per_flop / run.cluster.n_chips
 

@@ -5,31 +5,28 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.serving.calibrate.fit_serving import fit_serving as fit_serving
-    from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients as ServingCoefficients
-    from jaxscale.serving.calibrate.serving_coefficients import usual_coefficients as usual_coefficients
-    from jaxscale.serving.calibrate.serving_record import ServingFit as ServingFit
-    from jaxscale.serving.calibrate.serving_record import load_serving_fit as load_serving_fit
-    from jaxscale.serving.calibrate.stack_levels import stack_levels as stack_levels
-    from jaxscale.serving.choose.best_engine import ServingChoice as ServingChoice
-    from jaxscale.serving.choose.best_engine import best_serving_plan as best_serving_plan
-    from jaxscale.serving.choose.engine_space import ServingSpace as ServingSpace
-    from jaxscale.serving.choose.lifetime import LifetimeLoad as LifetimeLoad
-    from jaxscale.serving.choose.lifetime import lifetime_cost as lifetime_cost
-    from jaxscale.serving.choose.lifetime import lifetime_optimum as lifetime_optimum
-    from jaxscale.serving.choose.lifetime_shapes import LifetimeLattice as LifetimeLattice
-    from jaxscale.serving.choose.lifetime_shapes import LifetimeShape as LifetimeShape
-    from jaxscale.serving.choose.lifetime_shapes import best_lifetime_shape as best_lifetime_shape
-    from jaxscale.serving.choose.rollouts import rollout_split as rollout_split
-    from jaxscale.serving.choose.rollouts import rollout_time as rollout_time
-    from jaxscale.serving.choose.training_plans import TrainingPlans as TrainingPlans
-    from jaxscale.serving.choose.training_plans import training_plans as training_plans
+    from jaxscale.serving.best_engine import ServingChoice as ServingChoice
+    from jaxscale.serving.best_engine import ServingSpace as ServingSpace
+    from jaxscale.serving.best_engine import best_serving_plan as best_serving_plan
     from jaxscale.serving.engine import Engine as Engine
     from jaxscale.serving.engine import Requests as Requests
+    from jaxscale.serving.fit_serving import fit_serving as fit_serving
     from jaxscale.serving.forward_pass import PassTime as PassTime
     from jaxscale.serving.forward_pass import decode_pass as decode_pass
     from jaxscale.serving.forward_pass import prefill_pass as prefill_pass
     from jaxscale.serving.kv_cache import cache_per_sequence as cache_per_sequence
+    from jaxscale.serving.lifetime import LifetimeLoad as LifetimeLoad
+    from jaxscale.serving.lifetime import TrainingPlans as TrainingPlans
+    from jaxscale.serving.lifetime import lifetime_cost as lifetime_cost
+    from jaxscale.serving.lifetime import lifetime_optimum as lifetime_optimum
+    from jaxscale.serving.lifetime import rollout_split as rollout_split
+    from jaxscale.serving.lifetime import rollout_time as rollout_time
+    from jaxscale.serving.lifetime import training_plans as training_plans
+    from jaxscale.serving.lifetime_shapes import LifetimeLattice as LifetimeLattice
+    from jaxscale.serving.lifetime_shapes import LifetimeShape as LifetimeShape
+    from jaxscale.serving.lifetime_shapes import best_lifetime_shape as best_lifetime_shape
+    from jaxscale.serving.serving_coefficients import ServingCoefficients as ServingCoefficients
+    from jaxscale.serving.serving_coefficients import usual_coefficients as usual_coefficients
     from jaxscale.serving.serving_figures import latency_against_load as latency_against_load
     from jaxscale.serving.serving_figures import serving_frontier as serving_frontier
     from jaxscale.serving.serving_memory import ServingMemory as ServingMemory
@@ -37,8 +34,11 @@ if TYPE_CHECKING:
     from jaxscale.serving.serving_memory import serving_memory as serving_memory
     from jaxscale.serving.serving_predict import ServingPrediction as ServingPrediction
     from jaxscale.serving.serving_predict import predict_serving as predict_serving
+    from jaxscale.serving.serving_record import ServingFit as ServingFit
+    from jaxscale.serving.serving_record import load_serving_fit as load_serving_fit
+    from jaxscale.serving.serving_rows import stack_levels as stack_levels
+    from jaxscale.serving.serving_table import read_serving as read_serving
     from jaxscale.serving.serving_time import ServingTime as ServingTime
     from jaxscale.serving.serving_time import serving_time as serving_time
-    from jaxscale.serving.tables.serving_table import read_serving as read_serving
 
 public_face(__name__)

@@ -34,9 +34,9 @@ from jaxscale.models.transformer import (
     ssm_layers,
     total_layers,
 )
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
 from jaxscale.serving.engine import Engine
 from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, over_cached_keys
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 
 WIDE_BYTES = 2.0
 """Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""
@@ -146,9 +146,6 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
     reduced first, so that each chip sends its own part of them over the network. Links reach their bandwidth with large
     messages alone: those of m bytes take a further time that grows as the root of m and with the peers (all-reduce
     times of `data/serving.toml`, 64 kB to 16 MB).
-
-    Returns:
-        The latency [1], the time of a byte [s/byte], and the ramp in units of the root of a time [(s/byte)^0.5].
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
@@ -194,11 +191,8 @@ def weight_times(
     """Time to read the weights that tokens touch, and to multiply by them, on one chip.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         shares: of the model on one chip.
-        coefficients: of the stack.
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
         efficiency: share of the peak that the matmuls reach [1].
@@ -251,10 +245,7 @@ def decode_pass(
     """Time of one decode step: every sequence of an attention rank gets a token.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
-        coefficients: of the stack.
         n_sequences: sequences on each attention rank [1].
         context: tokens of each, prompt included [token].
         tokens_each: tokens of each sequence in the step, more than one where some are guessed [token].
@@ -307,10 +298,7 @@ def prefill_pass(
     """Time of the work on prompts, all in one pass.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
-        coefficients: of the stack.
         n_sequences: prompts on each attention rank [1].
         input_len: tokens of a prompt that are not cached [token].
         cached_len: tokens of a prompt before them, whose keys and values are cached [token].

@@ -48,7 +48,6 @@ def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, t
     """Cache of one sequence on one chip of its rank, over all layers of all pipeline stages [byte].
 
     Args:
-        model: the transformer.
         engine: number format and degrees.
         context: tokens of the sequence [token].
         temperature: 0 for exact minima, else their smoothing [1].

@@ -24,7 +24,7 @@ from jaxscale.report.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from jaxscale.serving.choose.best_engine import ServingChoice
+    from jaxscale.serving.best_engine import ServingChoice
     from jaxscale.serving.serving_time import ServingTime
 
 MANY_SECONDS = 60.0
@@ -46,9 +46,6 @@ def latency_against_load(
         throughput_per_chip: answer tokens of all copies over all chips in use [token/s], [load].
         limits: largest time per token `tpot` and to the first token `ttft` [s].
         chosen: requests in flight that were chosen [1].
-
-    Returns:
-        The figure.
     """
     bounds, room = limits or {}, float(np.asarray(times.max_batch).ravel()[0])
     first = np.where(np.asarray(times.ttft) < MANY_SECONDS, times.ttft, np.nan)
@@ -87,11 +84,7 @@ def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -
     """Throughput per chip against time per token of engines that none beats in both, with the best of each kind.
 
     Args:
-        choice: outcome of a search.
         tpot_limit: largest time per token, drawn where there is one [s].
-
-    Returns:
-        The figure.
     """
     latency, throughput = choice.frontier.T
     with style():

@@ -1,4 +1,4 @@
-"""Memory of an engine: weights, cache and buffers on one chip, and the batch that they allow."""
+"""Memory of an engine: weights, cache and buffers on a chip, and the largest batch."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -27,11 +27,11 @@ BUFFERS = 2.5e9
 3.5 GB, and 0.34 to 0.41 GB for NCCL, on chips of 80 GB and more) [byte]."""
 
 LEAST_BUFFERS = 0.04
-"""Those buffers as a share of a small chip's memory [1]."""
+"""Buffers as a share of the memory of a small chip [1]."""
 
 
 class ServingMemory(eqx.Module):
-    """Memory of one chip by purpose [byte].
+    """Memory of a chip by purpose [byte].
 
     Attributes:
         weights: of the layers and embeddings.
@@ -45,12 +45,12 @@ class ServingMemory(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Sum of the parts [byte]."""
+        """Sum of all purposes [byte]."""
         return self.weights + self.cache + self.buffers
 
 
 def weights_per_chip(model: Transformer, engine: Engine) -> Array:
-    """Weights of a model on one chip of its engine [byte]."""
+    """Weights of a model on a chip of its engine [byte]."""
     layers = dense_layer_params(model) / engine.tp
     mixtures = moe_layers(model)
     experts = mixtures * model.n_experts * expert_params(model) / (engine.tp * engine.attention_dp)
@@ -59,7 +59,7 @@ def weights_per_chip(model: Transformer, engine: Engine) -> Array:
 
 
 def buffers_per_chip(cluster: Cluster) -> Array:
-    """Buffers of an engine on one chip, a fixed size that small chips cut down [byte]."""
+    """Buffers of an engine on a chip: a fixed size, smaller on small chips [byte]."""
     size = jnp.asarray(cluster.chip.hbm_bytes)
     return BUFFERS * size / (size + BUFFERS / LEAST_BUFFERS)
 
@@ -76,9 +76,7 @@ def serving_memory(
     """Memory of one chip.
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         n_sequences: sequences in flight on each attention rank [1].
         context: tokens of each [token].
         temperature: 0 for exact minima, else their smoothing [1].
@@ -97,9 +95,7 @@ def max_batch(
     """Sequences of a given context for which an attention rank has memory; may be below one, never below zero [1].
 
     Args:
-        model: the transformer.
         engine: its spread over chips.
-        cluster: the chips.
         context: tokens of a sequence: its length at the end where all start together, the mean over its life where
             pages fill as sequences grow [token].
         temperature: 0 for exact minima, else their smoothing [1].

@@ -16,12 +16,12 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_figures import is_latent
 from jaxscale.runs.arrays import bucket_of, padded
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.serving_coefficients import serving_coefficients
-from jaxscale.serving.calibrate.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
+from jaxscale.serving.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.serving_table import read_serving
 from jaxscale.serving.serving_time import serving_time
-from jaxscale.serving.tables.serving_rows import ServingBatch, describe_serving
-from jaxscale.serving.tables.serving_table import read_serving
 from jaxscale.tables.tables_in_memory import AnyTable
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
@@ -31,10 +31,10 @@ BLOCK = 16384
 """Rows that are evaluated together [1]."""
 
 NEW_KINDS = ("framework", "chip", "stack", "model")
-"""Kinds of level whose new levels widen an interval, in the order in which a note names them."""
+"""Factors whose unseen levels widen an interval, in the order of a note."""
 
 GUESSING = 1.8
-"""Tokens of a step with one token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
+"""Tokens of a step with a token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
 5.4.3: 85 to 90 %, 1.8 times the tokens per second) [token]."""
 
 
@@ -123,13 +123,12 @@ def predict_serving(
     Args:
         runs: the table, as `read_serving` takes it.
         fit: a fit, `default`, `prior`, or a file.
-        hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Predictions in the order of the table.
 
     Raises:
-        InputError: no such fit, or a table with bad rows.
+        InputError: unknown fit, or a table with bad rows.
     """
     record, runs = load_serving_fit(fit), read_serving(runs, hardware=hardware)
     rows = describe_serving(runs, hardware)
@@ -169,7 +168,7 @@ def _answers(batch: ServingBatch, logs: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
-    """What is new of each row to a fit: whether it is so, by the kinds of `serving_widths.NOVELTIES` [row]."""
+    """Masks of the rows of each kind of `NOVELTIES` to a fit [row]."""
     new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
     new["stack"] &= ~(new["framework"] | new["chip"])
     return {**new, "seen": ~np.any(list(new.values()), axis=0)}
@@ -178,7 +177,7 @@ def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
 def _intervals(
     answers: Mapping[str, np.ndarray], levels: Levels, fit: ServingFit, is_open: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Ends of the intervals: the widest that anything new of a row brings [answer, row]."""
+    """Ends of the intervals, the widest over the novelties of a row [answer, row]."""
     lo, hi = {}, {}
     new = novelties(levels, fit)
     for name in ANSWERS:
@@ -192,7 +191,7 @@ def _intervals(
 
 
 def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
-    """What the fit has not seen of each row, and what its table leaves open [row]."""
+    """Notes: levels that the fit has not seen, and open cells of the table [row]."""
     combinations, index = levels.only(dict.fromkeys((*NEW_KINDS, "release"), bool)).distinct()
     new = novelties(combinations, fit)
     # Of a framework that the fit has not seen there is no release to stand in.
@@ -212,7 +211,7 @@ def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
 
 
 def _release_remark(release: str, counted: str) -> str:
-    """Which release stands in for one that the fit has not seen."""
+    """Release that stands in for an unseen release."""
     if counted == release:
         return f"not seen by the fit: release {release}"
     stated = "" if counted.partition(" ")[2] else " of no stated release"

@@ -12,16 +12,14 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
-from jaxscale.serving.choose.best_engine import ScoredEngine, ServingChoice
-from jaxscale.serving.choose.load_curve import load_curve
+from jaxscale.serving.best_engine import ScoredEngine, ServingChoice
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_figures import latency_against_load, serving_frontier
 from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
-from jaxscale.serving.serving_time import ServingTime, tokens_yielded
+from jaxscale.serving.serving_time import ServingTime, load_curve, tokens_yielded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,11 +65,6 @@ LOADS = 60
 def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Report:
     """Report of predictions for a serving table: against measurements, with intervals and errors by column.
 
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline of the document.
-
     Returns:
         The report; `save` writes it.
     """
@@ -93,7 +86,6 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
 
     Args:
         errors: as `ServingPrediction.errors` gives them.
-        when: end of the title.
     """
     rows = []
     for name, one in errors.items():
@@ -103,16 +95,7 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
 
 
 def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Figure":
-    """Predicted against measured: the first measured answer; of a table without any, the answers of its first rows.
-
-    Args:
-        runs: the table.
-        prediction: for its rows.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Predicted against measured: the first measured answer; of a table without any, the answers of its first rows."""
     errors = prediction.errors(runs)
     for name in (name for name in ANSWERS if name in errors):
         return _answer_figure(runs, prediction, name, title)
@@ -127,7 +110,7 @@ def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Fi
 
 
 def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: str) -> "Figure":
-    """Predicted against measured values of one answer; colours are chips."""
+    """Predicted against measured values of an answer; colours are chips."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     groups = [str(word or "not named") for word in np.asarray(_words(runs, "gpu"), dtype=object)[rows]]
@@ -135,7 +118,7 @@ def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: 
 
 
 def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
-    """Figures of one predicted column."""
+    """Figures of a predicted column."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     measured, told = measured[rows], told[rows]
@@ -175,11 +158,6 @@ def engine_report(
     """Report of engines chosen under limits: the frontier, latency against load, and where the time goes.
 
     Args:
-        choice: outcome of a search.
-        model: the transformer.
-        cluster: the chips.
-        coefficients: of the stack.
-        title: headline of the document.
         limits: largest time per token `tpot` and to the first token `ttft` [s].
 
     Returns:
@@ -225,7 +203,7 @@ def engine_report(
 def token_terms(
     times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float, yielded: float = 1.0
 ) -> dict[str, dict[str, float]]:
-    """Terms of the time per token at some loads by label [s].
+    """Terms of the time per token at given loads by label [s].
 
     A step lasts for its decode pass and the work on prompts that join it.
 

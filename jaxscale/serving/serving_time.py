@@ -1,4 +1,4 @@
-r"""Latency and throughput of engines under load: static batches, continuous batching, maximum load, disaggregation.
+r"""Latency and throughput of engines under load: static and continuous batching, maximum load, disaggregation.
 
 A static batch of b: $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec}(b, S_{in} + i)$, which is
 $T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ as long as $T_{dec}$ is affine in the context.
@@ -8,17 +8,21 @@ $T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$, and Little's law closes: $c = X
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.arrays import Number, as_arrays, host_arrays, with_fields
+from jaxscale.base.jit import array_jit
 from jaxscale.base.smooth import Temperature, larger, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
-from jaxscale.serving.calibrate.serving_coefficients import ServingCoefficients
+from jaxscale.runs.arrays import padded
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.forward_pass import PassTime, decode_pass, engine_shares, prefill_pass
 from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import max_batch
 
 TAIL = 0.5
@@ -26,7 +30,7 @@ TAIL = 0.5
 batch runs dry [1]."""
 
 LEAST_BATCH = 1.0
-"""Sequences of a rank at least: one copy answers while others stand idle [1]."""
+"""Sequences of a rank at least: a copy answers while further copies stand idle [1]."""
 
 NO_LIMIT = 1e6
 """Sequences of a rank where there is memory for none: the time is then that of chips with more memory [1]."""
@@ -41,7 +45,7 @@ class ServingTime(eqx.Module):
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
         max_batch: sequences for which all copies have memory [1].
-        waiting: time for which a request waits for a place [s].
+        waiting: queueing delay of a request [s].
         decode: terms of a decode step [s].
         prefill: terms of the work on prompts [s].
         output_len: answer of a request [token].
@@ -83,15 +87,9 @@ def serving_time(
     """Latency and throughput of requests on engines.
 
     Args:
-        model: the transformer.
         engine: copies of the model and how each is spread over chips.
-        cluster: the chips and their network.
         requests: load, lengths and kind of serving.
-        coefficients: of the stack.
         temperature: 0 for exact maxima and minima, else their smoothing [1].
-
-    Returns:
-        Times and rates.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     shares = engine_shares(model, engine, cluster)
@@ -161,8 +159,46 @@ def serving_time(
 def _wanted(
     r: Requests, ranks: Number, room: Array, coefficients: ServingCoefficients, temperature: Temperature
 ) -> Array:
-    """Sequences of one rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
+    """Sequences of a rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
     asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
     most = smooth_min(coefficients.batch_limit, room, temperature)
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
     return asked + r.at_limit * (smooth_min(most, queued, temperature) - asked)
+
+
+BUCKET = 64
+"""Loads that are evaluated at a time [1]."""
+
+
+@array_jit
+def _curve(
+    model: Transformer, engine: Engine, cluster: Cluster, requests: Requests, coefficients: ServingCoefficients,
+    concurrency: Array,
+) -> ServingTime:  # fmt: skip
+    def one(load: Array) -> ServingTime:
+        return serving_time(model, engine, cluster, with_fields(requests, {"concurrency": load}), coefficients)
+
+    return jax.vmap(one)(concurrency)
+
+
+def load_curve(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    concurrency: Float[np.ndarray, " load"],
+) -> ServingTime:
+    """Latency and throughput of an engine at several loads, each leaf [load].
+
+    Args:
+        requests: lengths and kind of serving.
+        concurrency: requests in flight over all copies [1], [load].
+    """
+    arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
+    weights, copies, chips, lengths, rates = arrays  # once on the device, whatever the number of blocks
+    loads, blocks = np.asarray(concurrency, float), []
+    for start in range(0, len(loads), BUCKET):
+        block = loads[start : start + BUCKET]
+        blocks.append(_curve(weights, copies, chips, lengths, rates, padded(block, len(block), BUCKET)))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(loads)], *blocks)

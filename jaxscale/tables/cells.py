@@ -127,11 +127,19 @@ def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
 
 def _parse_words(column: Column, text: str) -> tuple[Value | None, str]:
     """Several words of a vocabulary, joined by + or by another separator."""
-    words = vocabularies()[column.vocabulary]
-    parts = [respelt(column.name, part.strip()).lower() for part in re.split(r"[+,;/]", text)]
+    words, parts = vocabularies()[column.vocabulary], parse_words(column.name, text)
     if unknown := [part for part in parts if part not in words]:
-        return None, f"{unknown[0]!r} is not known; expected some of {', '.join(words)}, joined by +"
-    return "+".join(parts), ""
+        asked = question(column.name, unknown[0])
+        return None, asked or f"{unknown[0]!r} is not known; expected some of {', '.join(words)}, joined by +"
+    if "none" in parts and len(set(parts)) > 1:
+        return None, f"none beside {next(part for part in parts if part != 'none')!r}; expected one or the other"
+    return "+".join(dict.fromkeys(parts)), ""
+
+
+def parse_words(column: str, text: str) -> list[str]:
+    """Words of a cell, joined by + or by another separator, in the spelling of the schema."""
+    written = [respelt(column, part.strip(" \t'\"[]")) for part in re.split(r"[+,;/]", text)]
+    return [part for word in written for part in word.lower().split("+")]
 
 
 def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:

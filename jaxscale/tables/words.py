@@ -47,7 +47,7 @@ def _format_in(word: str, known: Mapping[str, str]) -> str | None:
     usage = vocabularies()["precision_parts"]["words"]
     parts = [part for part in re.split(r"[-_ +/.,()]+", word) if part not in ("", *usage)]
     # Scaled formats have their own prefix: mxfp8, nvfp4.
-    plain = [re.sub(r"^(mx|nv)(?=fp)|(?<=\d)(e4m3|e5m2)(fn)?$", "", part) for part in parts]
+    plain = [re.sub(r"^(mx|nv)(?=fp)|(?<=fp8|at8)(e4m3|e5m2)(fn)?$", "", part) for part in parts]
     if not plain or not all(part in known or part in vocabularies()["number_formats"] for part in plain):
         return None
     named = {known.get(part) or known[vocabularies()["number_formats"][part]] for part in plain}
@@ -60,15 +60,23 @@ def spellings() -> Mapping[str, Any]:
     return _read("spellings.toml")
 
 
+_ENUMERATION = re.compile(r"(?:[A-Z][a-z]+){2,}\.")
+"""Name of an enumeration before its member, as programs print it: `ShardingStrategy.FULL_SHARD`."""
+
+
 def _key(text: str) -> str:
-    """A word without case, separators and the name of an enumeration."""
-    return re.sub(r"[-_ ]+", "_", text.strip().lower().rsplit(".", 1)[-1]).strip("_")
+    """A word without case and separators."""
+    return re.sub(r"[-_ ]+", "_", text.strip().lower()).strip("_")
 
 
 def respelt(column: str, text: str) -> str:
-    """Cell in the spelling of the schema, unchanged for an unknown spelling."""
+    """Cell in the spelling of the schema; without the name of its enumeration where the spelling is unknown."""
     known = spellings().get(column)
-    return known.get(_key(text), text) if known else text
+    if not known:
+        return text
+    name = _ENUMERATION.match(text)
+    member = text[name.end() :] if name else text
+    return known.get(_key(member), member)
 
 
 def question(column: str, text: str) -> str:

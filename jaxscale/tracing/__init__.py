@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.tracing.custom_calls import custom_call as custom_call
     from jaxscale.tracing.traced_workload import Workload as Workload
     from jaxscale.tracing.traced_workload import load_workload as load_workload
     from jaxscale.tracing.tracer import trace as trace
+    from jaxscale.tracing.work_rules import custom_call as custom_call
 
 public_face(__name__)

@@ -1,10 +1,80 @@
-"""Equal axes of inputs and outputs of light primitives."""
+"""Primitives of JAX by the kind of kernel they become, and equal axes of inputs and outputs of light primitives."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from jaxscale.tracing.dimension_classes import Axis, make_equal
-from jaxscale.tracing.program import Value
+from jaxscale.tracing.program import Axis, Value, make_equal
+
+Kind = Literal["elementwise", "selection", "layout", "reduction", "identity"]
+
+IDENTITY = frozenset(
+    "copy copy_p device_put layout_constraint mesh_cast name optimization_barrier pbroadcast pcast pvary reshard "
+    "sharding_constraint stop_gradient psum_invariant_cast".split()
+)
+"""Primitives that hand their inputs on."""
+
+LAYOUT = frozenset("bitcast_convert_type expand_dims reshape squeeze transpose".split())
+"""Primitives that change how elements are arranged; free where a matmul reads the result."""
+
+SELECTION = frozenset("dynamic_slice gather slice".split())
+"""Primitives that read a slice of their first input."""
+
+ELEMENTWISE = frozenset(
+    (
+        "abs acos acosh add add_any and asin asinh atan atan2 atanh axis_index bessel_i0e bessel_i1e broadcast_in_dim "
+        "cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh digamma div empty empty2 eq eq_to "
+        "erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow iota is_finite le "
+        "le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not or pad polygamma population_count "
+        "pow random_bits random_fold_in random_seed random_split random_unwrap random_wrap real reduce_precision "
+        "regularized_incomplete_beta rem rev rng_bit_generator rng_uniform round rsqrt select_n shift_left "
+        "shift_right_arithmetic shift_right_logical sign sin sinh split sqrt square sub tan tanh threefry2x32 tile "
+        "xor zeta "
+    ).split()
+)
+"""Primitives of which each output element needs a few input elements."""
+
+REDUCTIONS = frozenset(
+    "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor reduce "
+    "reduce_window_max reduce_window_min reduce_window_sum reduce_window".split()
+)
+"""Primitives that end a fusion: many input elements make one output element."""
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(IDENTITY, "identity"),
+    **dict.fromkeys(LAYOUT, "layout"),
+    **dict.fromkeys(SELECTION, "selection"),
+    **dict.fromkeys(ELEMENTWISE, "elementwise"),
+    **dict.fromkeys(REDUCTIONS, "reduction"),
+}
+"""Kind of every light primitive, by name."""
+
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "named_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_lin": "jaxpr",
+    "composite": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "xla_metadata_call": "jaxpr",
+    "xla_call": "call_jaxpr",
+    "shard_map": "jaxpr",
+}
+"""Parameter with the called program, by name of the calling primitive."""
+
+REMATERIALISED = frozenset({"remat", "remat2", "checkpoint"})
+"""Calls behind a barrier: their recomputation is not replaced by earlier results."""
+
+BARRIER = "barrier"
+"""Operation that keeps a rematerialised block from reuse of earlier results."""
+
 
 Params = Mapping[str, Any]
 
@@ -13,10 +83,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
     """Axes of an output of a primitive that is not heavy, equal to those of its inputs wherever the primitive says so.
 
     Args:
-        name: of the primitive.
         inputs: its inputs; None for a literal.
-        shape: of the output.
-        params: of the primitive.
 
     Returns:
         One axis for each length of the shape.
@@ -29,7 +96,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
 
 
 def _same_place(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Axes in the same place and of the same length are equal; the others are new."""
+    """Axes of equal position and length are equal; all further axes are new."""
     axes: list[Axis | None] = [None] * len(shape)
     for value in inputs:
         if len(value.axes) != len(shape):
@@ -76,7 +143,7 @@ def _reduce(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tu
 
 
 def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """A part of an axis that divides it is its minor factor, as in the halves of rotary embeddings."""
+    """A divisor of an axis is its minor factor, as for the halves of rotary embeddings."""
     axes = []
     for place, (axis, size) in enumerate(zip(inputs[0].axes, shape, strict=True)):
         whole = axis.size
@@ -93,7 +160,7 @@ def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tup
 
 
 def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Equal parts make an axis of two factors: which part, and the place in it."""
+    """Equal pieces make an axis of two factors: number of the piece, and position in the piece."""
     place = params["dimension"]
     axes = list(_same_place(inputs, shape, params))
     parts = [value.axes[place] for value in inputs]
@@ -151,4 +218,4 @@ RULES = {
         "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split(), _reduce
     ),
 }
-"""Rule of each primitive whose axes do not stay in place."""
+"""Rule of each primitive that moves axes."""

@@ -1,6 +1,8 @@
-"""A program over dimension classes: kernels and stored values, differentiable by the sizes of the classes."""
+"""A program over dimension classes: its kernels and stored values, differentiable by sizes; its file and its text."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,247 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.base.documents import LARGEST, parsed_json, read_text
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.table import Table, text_of
-from jaxscale.tracing.workload_file import write_tables
-from jaxscale.tracing.workload_tables import QUANTITIES, KernelColumns, WorkloadTables
-from jaxscale.tracing.workload_text import workload_parts
+from jaxscale.base.files import write_whole
+from jaxscale.base.table import Table, TableColumn, make_table, text_column, text_of
+from jaxscale.tracing.program import PHASES
+
+QUANTITIES = ("flop", "m", "n", "k", "batch", "read", "read_weights", "written", "launches")
+"""Quantities of a kernel: flop, sizes of its equivalent matmul, bytes read (weights counted apart) and written,
+launches per step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Products of sizes of classes, a column each.
+
+    Attributes:
+        row: row of the table that a term belongs to.
+        factor: in the unit of the quantity.
+        classes: classes of the product, one column for each factor; 0 stands for the number one.
+    """
+
+    row: np.ndarray
+    factor: np.ndarray
+    classes: np.ndarray
+
+    def values(self, sizes: Array) -> Array:
+        """Value of each term at given sizes of the classes."""
+        return jnp.asarray(self.factor) * jnp.prod(sizes[self.classes], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadTables:
+    """All of a workload that no size changes.
+
+    Attributes:
+        class_names: names of the dimension classes; the first is `1`.
+        origins: `data`, `weights`, `loop` or `made`, for each class.
+        kinds: by kernel.
+        phases: phase of each kernel.
+        groups: group of each kernel: its loops and the outermost name of the user.
+        names: primitive, and names of the user, of each kernel.
+        widths: bytes of the numbers that each kernel multiplies or streams [byte].
+        terms: by quantity, rows are kernels.
+        points: rows are points of the program, terms are bytes of stored values in memory at each [byte].
+        point_phases: phase of each point.
+        point_origins: origin of each term of `points`.
+        stored: bytes kept from the forward for the backward pass; rows are kernels [byte].
+        weights: elements of the weights [1]; rows are weights.
+        weight_names: names of the weights.
+        weight_bytes: bytes of an element of each weight [byte].
+        weight_widths: bytes of an element as products read it [byte].
+        weight_gathers: all-gathers of a sharded weight in a step [1].
+        weight_turns: pieces of an all-gather, a piece for each turn of a loop; rows are weights [1].
+        pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights that are no tables [byte].
+        handed: bytes that a loop over weights hands from turn to turn in the forward pass; one row [byte].
+        sums: values that chips add up where a class is split among them [byte].
+        sum_counts: times that each is added up in a step; rows are those of `sums` [1].
+        sum_classes: classes whose split asks for each sum.
+        sum_roles: `gradient`, `table`, `activation` or `statistic`, see `partial_sums.SumPoint`.
+        sum_phases: phase of each sum.
+        conflicts: classes that a value has twice.
+    """
+
+    class_names: tuple[str, ...]
+    origins: tuple[str, ...]
+    kinds: tuple[str, ...]
+    phases: tuple[str, ...]
+    groups: tuple[str, ...]
+    names: tuple[str, ...]
+    widths: np.ndarray
+    terms: Mapping[str, Terms]
+    points: Terms
+    point_phases: tuple[str, ...]
+    point_origins: tuple[str, ...]
+    stored: Terms
+    weights: Terms
+    weight_names: tuple[str, ...]
+    weight_bytes: np.ndarray
+    weight_widths: np.ndarray
+    weight_gathers: np.ndarray
+    weight_turns: Terms
+    pooled: Terms
+    handed: Terms
+    sums: Terms
+    sum_counts: Terms
+    sum_classes: tuple[tuple[int, ...], ...]
+    sum_roles: tuple[str, ...]
+    sum_phases: tuple[str, ...]
+    conflicts: tuple[int, ...]
+
+
+class KernelColumns(eqx.Module):
+    """Quantities of every kernel of a workload; see `QUANTITIES`."""
+
+    flop: Float[Array, " kernel"]
+    m: Float[Array, " kernel"]
+    n: Float[Array, " kernel"]
+    k: Float[Array, " kernel"]
+    batch: Float[Array, " kernel"]
+    read: Float[Array, " kernel"]
+    read_weights: Float[Array, " kernel"]
+    written: Float[Array, " kernel"]
+    launches: Float[Array, " kernel"]
+
+    @property
+    def bytes(self) -> Array:
+        """Bytes read and written by each kernel, over all its launches [byte]."""
+        return self.read + self.read_weights + self.written
+
+
+def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Sequence[int]]) -> Terms:
+    """Terms from lists: row, factor, and classes of each product."""
+    width = max((len(one) for one in classes), default=0) or 1
+    table = np.zeros((len(rows), width), np.int32)
+    for place, one in enumerate(classes):
+        table[place, : len(one)] = one
+    return Terms(np.asarray(rows, np.int32), np.asarray(factors, float), table)
+
+
+FORMAT = "jaxscale workload 1"
+"""Name and version of the format."""
+
+
+def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) -> None:
+    """Write a workload as a JSON document.
+
+    Args:
+        path: file to write.
+        sizes: of its classes [1].
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    document: dict[str, Any] = {"format": FORMAT, "sizes": sizes.tolist()}
+    for name in WorkloadTables.__dataclass_fields__:
+        value = getattr(tables, name)
+        if name == "terms":
+            document[name] = {quantity: _term_lists(terms) for quantity, terms in value.items()}
+        elif isinstance(value, Terms):
+            document[name] = _term_lists(value)
+        else:
+            document[name] = value.tolist() if isinstance(value, np.ndarray) else list(value)
+    write_whole(path, json.dumps(document, separators=(",", ":")))
+
+
+def _term_lists(terms: Terms) -> dict[str, list[Any]]:
+    return {"row": terms.row.tolist(), "factor": terms.factor.tolist(), "classes": terms.classes.tolist()}
+
+
+def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
+    """Sizes [1] and tables of a workload from a file.
+
+    Raises:
+        InputError: the file is missing, or holds no workload.
+    """
+    try:
+        document = parsed_json(read_text(Path(path), 4 * LARGEST, "a file that `Workload.save` wrote"))
+    except InputError:
+        raise
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path}: holds no workload; expected a file that `Workload.save` wrote, of format {FORMAT!r}")
+    try:
+        return np.asarray(document["sizes"], float), _tables(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: is incomplete ({error}); expected a file that `Workload.save` wrote") from None
+
+
+def _tables(document: dict[str, Any]) -> WorkloadTables:
+    fields: dict[str, Any] = {}
+    for name, field in WorkloadTables.__dataclass_fields__.items():
+        value = document[name]
+        if name == "terms":
+            fields[name] = {quantity: _terms(value[quantity]) for quantity in QUANTITIES}
+        elif field.type is Terms:
+            fields[name] = _terms(value)
+        elif field.type is np.ndarray:
+            fields[name] = np.asarray(value, float)
+        else:
+            fields[name] = tuple(tuple(one) if isinstance(one, list) else one for one in value)
+    return WorkloadTables(**fields)
+
+
+def _terms(lists: dict[str, Any]) -> Terms:
+    row, factor = np.asarray(lists["row"], np.int32), np.asarray(lists["factor"], float)
+    return Terms(row, factor, np.asarray(lists["classes"], np.int32).reshape(len(row), -1 if len(row) else 1))
+
+
+MOST_CLASSES = 12
+"""Classes that the text lists [1]."""
+
+MOST_GROUPS = 20
+"""Groups that the text lists, the largest by bytes first [1]."""
+
+
+GROUP_COLUMNS = (
+    text_column("group and phase", says="{}:"),
+    TableColumn("flop", "Gflop", "Gflop", stays=True),
+    TableColumn("bytes", "GB", "GB", stays=True),
+    TableColumn("kernels", says="{} kernels", stays=True),
+)
+
+
+def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapping[str, float]) -> list[str | Table]:
+    """Table of the kernels by group and phase, and a line of the dimension classes.
+
+    Args:
+        classes: size of each class, by name [1].
+    """
+    rows = group_rows(tables, columns)
+    total = np.sum([row[2:] for row in rows], axis=0) if rows else np.zeros(3)
+    shown = [(f"{group} {phase}".strip(), *amounts) for group, phase, *amounts in rows] + [("total", *total)]
+    cells = [
+        (name, f"{flop / 1e9:,.1f}", f"{moved / 1e9:,.2f}", f"{launches:,.0f}") for name, flop, moved, launches in shown
+    ]
+    arguments = [
+        name for name, origin in zip(tables.class_names, tables.origins, strict=True) if origin in ("data", "weights")
+    ]
+    listed = ", ".join(f"{name} = {classes[name]:,.0f}" for name in arguments[:MOST_CLASSES])
+    more = f", and {len(arguments) - MOST_CLASSES} more" if len(arguments) > MOST_CLASSES else ""
+    return [make_table("", GROUP_COLUMNS, cells), f"classes: {listed}{more}"]
+
+
+def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str, str, float, float, float]]:
+    """Group, phase, flop [flop], bytes [byte] and launches [1] of the kernels, in program order of the groups.
+
+    Groups beyond the largest `MOST_GROUPS` by bytes are one, `others`.
+    """
+    flop, moved, launches = (np.asarray(one, float) for one in (columns.flop, columns.bytes, columns.launches))
+    size: dict[str, float] = {}
+    for group, amount in zip(tables.groups, moved, strict=True):
+        size[group] = size.get(group, 0.0) + float(amount)
+    kept = set(sorted(size, key=lambda group: -size[group])[:MOST_GROUPS])
+    sums: dict[tuple[str, str], np.ndarray] = {}
+    for group, phase, *amounts in zip(tables.groups, tables.phases, flop, moved, launches, strict=True):
+        key = (group if group in kept else "others", phase)
+        sums[key] = sums.get(key, np.zeros(3)) + np.array(amounts)
+    order = {group: place for place, group in enumerate([*dict.fromkeys(tables.groups), "others"])}
+    keys = sorted(sums, key=lambda key: (PHASES.index(key[1]), order[key[0]]))  # pyright: ignore
+    return [(*key, float(sums[key][0]), float(sums[key][1]), float(sums[key][2])) for key in keys]
 
 
 class ClassedProgram(eqx.Module):
@@ -38,7 +276,7 @@ class ClassedProgram(eqx.Module):
         return KernelColumns(**columns)
 
     def flop(self, *kinds: str) -> Array:
-        """Flop of the kernels of some kinds, of all kinds where none is given [flop]."""
+        """Flop of the kernels of the given kinds, of all kernels by default [flop]."""
         flop = self.columns().flop
         mask = np.array([not kinds or kind in kinds for kind in self.tables.kinds], float)
         return jnp.sum(flop * mask)
@@ -79,10 +317,10 @@ class ClassedProgram(eqx.Module):
         return sizes
 
     def place_of(self, name: str) -> int:
-        """Place of a class among the sizes.
+        """Index of a class among the sizes.
 
         Raises:
-            InputError: the workload has no such class.
+            InputError: the workload lacks the class.
         """
         if name not in self.tables.class_names[1:]:
             known = nearest(name, self.tables.class_names[1:])

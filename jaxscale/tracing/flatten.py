@@ -8,10 +8,8 @@ import numpy as np
 from jax.extend import core
 
 from jaxscale.base.errors import InputError
-from jaxscale.tracing.axis_rules import output_axes
-from jaxscale.tracing.dimension_classes import Axis, make_equal
-from jaxscale.tracing.primitives import BARRIER, CALLS, KINDS, REMATERIALISED
-from jaxscale.tracing.program import FlatProgram, Loop, Operation, Phase, Value, Work, loops_of
+from jaxscale.tracing.axis_rules import BARRIER, CALLS, KINDS, REMATERIALISED, output_axes
+from jaxscale.tracing.program import Axis, FlatProgram, Loop, Operation, Phase, Value, Work, loops_of, make_equal
 from jaxscale.tracing.work_rules import COLLECTIVES, RULES
 
 WRAPPERS = re.compile(r"\b(?:jvp|transpose|vmap|checkpoint|rematted_computation)\b\(?|[()]")
@@ -38,7 +36,7 @@ class Flattener:
     """Interpreter of jaxprs that writes a flat program.
 
     Attributes:
-        program: what has been written.
+        program: operations so far.
         turns: turns of unbounded loops, by a name in their scope, or by `while`.
     """
 
@@ -57,7 +55,6 @@ class Flattener:
         """Write the operations of a jaxpr.
 
         Args:
-            jaxpr: an open jaxpr.
             consts: arrays or values for its constants.
             inputs: values of its arguments; None for a literal.
             place: where it stands.
@@ -85,12 +82,12 @@ class Flattener:
         return value
 
     def new_value(self, aval: Any, loop: Loop | None, axes: Sequence[Axis] | None = None) -> Value:
-        """A value of the shape and width of an abstract one."""
+        """Value with shape and width of an abstract value."""
         shape = getattr(aval, "shape", ())
         return Value(tuple(axes) if axes is not None else tuple(Axis(size) for size in shape), itemsize(aval), loop)
 
     def equation(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
-        """Write one equation, and what it calls."""
+        """Write an equation with the programs that it calls."""
         name, params = equation.primitive.name, equation.params
         place = within(place, str(equation.source_info.name_stack))
         if KINDS.get(name) == "identity":
@@ -107,7 +104,7 @@ class Flattener:
     def call(
         self, name: str, params: Mapping[str, Any], inputs: list[Value | None], place: Place
     ) -> Sequence[Value | None]:
-        """Write a called program in place of the call."""
+        """Inline a called program."""
         body = params[CALLS[name]]
         if name in REMATERIALISED:
             self.blocks += 1
@@ -125,7 +122,7 @@ class Flattener:
         return results
 
     def behind_barrier(self, value: Value | None, place: Place) -> Value | None:
-        """A value as a rematerialised block sees it: what was cut out of a larger array becomes one of its own."""
+        """Input of a rematerialised block: a slice of a larger array becomes an array of its own."""
         if value is None or value not in self.cuts:
             return value
         output = Value(value.axes, value.itemsize, value.loop)
@@ -150,7 +147,7 @@ class Flattener:
         return outputs
 
     def hoisted(self, given: Sequence[Value], equation: Any, place: Place) -> Loop | None:
-        """Loop in whose body an operation stands once the compiler has moved what no turn changes out of loops."""
+        """Innermost loop of an operation after the compiler has hoisted loop invariants."""
         if not given or place.loop is None:
             return place.loop
         deepest = max((value.loop for value in given), key=lambda loop: len(loops_of(loop)))
@@ -191,7 +188,7 @@ class Flattener:
         place: Place,
         work: Work | None = None,
     ) -> None:
-        """Append an operation; what depends on a gradient and is not itself one belongs to the update."""
+        """Append an operation; successors of gradients that are no gradients belong to the update."""
         after = any(value.after_backward for value in inputs)
         phase = place.phase or ("update" if after else "forward")
         for output in outputs:
@@ -213,7 +210,7 @@ class Flattener:
         )
 
     def scan(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
-        """Write the body of a scan once, in a loop; of one turn without a loop."""
+        """Write the body of a scan once, in a loop; without a loop for a single turn."""
         params = equation.params
         body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
         turns = int(params["length"])
@@ -239,7 +236,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def leave(self, results: list[Any], carries: list[Any], avals: list[Any], loop: Loop, place: Place) -> list[Any]:
-        """Results of a loop: what is carried, and stacks of what each turn gives."""
+        """Results of a loop: carried values, and stacks of the outputs of its turns."""
         outputs = []
         for index, (value, aval) in enumerate(zip(results, avals, strict=True)):
             if value is None:
@@ -327,7 +324,7 @@ def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
 
 
 def within(place: Place, stack: str) -> Place:
-    """Place of an equation with a stack of names, inside another place."""
+    """Scope of an equation with a stack of names, inside an enclosing scope."""
     phase = place.phase
     if "rematted_computation" in stack:
         phase = "recompute"
@@ -340,7 +337,7 @@ def within(place: Place, stack: str) -> Place:
 
 
 def open_jaxpr(body: Any) -> Any:
-    """The open jaxpr of an open or closed one."""
+    """Open jaxpr of an open or closed jaxpr."""
     return getattr(body, "jaxpr", body)
 
 

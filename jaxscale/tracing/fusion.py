@@ -10,11 +10,11 @@ matmul reads it, and so are the values of an unrolled loop; a rolled loop fills,
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from jaxscale.tracing.primitives import BARRIER
+from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.program import FlatProgram, Loop, Monomial, Operation, Phase, Value, bytes_of, loops_of
 
 VIEWS = frozenset({"layout", "stack", "unstack"})
-"""Kinds of operations that may arrange elements anew and do nothing else."""
+"""Kinds of operations that only arrange elements anew."""
 
 FOLDED = frozenset({"elementwise", "selection", "layout", "stack", "unstack"})
 """Kinds of operations that are folded into their readers."""
@@ -26,7 +26,7 @@ COSTLY = frozenset({"tanh", "erf", "erf_inv", "lgamma", "digamma"})
 
 @dataclass(eq=False)
 class FusedKernel:
-    """One kernel.
+    """Kernel: operations that become a launch.
 
     Attributes:
         kind: `matmul`, `conv`, ..., of a heavy operation; `elementwise`, `reduction`, `gather` or `copy`.
@@ -52,7 +52,7 @@ class FusedKernel:
 
 
 def is_view(operation: Operation) -> bool:
-    """Whether an operation moves nothing: a change of layout, or a stack of the values of an unrolled loop."""
+    """Whether an operation moves no bytes: a change of layout, or a stack of the values of an unrolled loop."""
     if operation.kind == "stack":
         return bool(operation.inputs[0].loop and operation.inputs[0].loop.unrolled)
     if operation.kind == "unstack":
@@ -88,7 +88,7 @@ class Fusion:
         self.kernels = sorted([*self.heavy_kernels(), *self.fused_kernels()], key=lambda kernel: kernel.position)
 
     def base(self, value: Value) -> Value:
-        """Value whose elements a value holds, in another layout perhaps."""
+        """Value with the same elements, perhaps in another layout."""
         while value not in self.stored:
             producer = self.producers.get(value)
             if producer is None or not is_view(producer):
@@ -97,7 +97,7 @@ class Fusion:
         return value
 
     def force(self, program: FlatProgram) -> None:
-        """Store what heavy operations read and write, what loops hand on, and what the program returns."""
+        """Store inputs and outputs of heavy operations, carried values of loops, and results of the program."""
         for operation in self.operations:
             if operation.kind in ("heavy", "reduction", "carry"):
                 self.stored.update(operation.outputs)
@@ -111,7 +111,7 @@ class Fusion:
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
 
     def choose(self) -> None:
-        """Store what is worth it, the last values first: a stored reader reads once for all of its own readers."""
+        """Store values where storing saves traffic, the last first: a stored reader reads once for all its readers."""
         sinks: dict[Value, set[object]] = {}
         for operation in reversed(self.operations):
             for output in operation.outputs:
@@ -137,7 +137,7 @@ class Fusion:
         return {reader}
 
     def follow(self) -> None:
-        """Sources of every value among those that are stored, and the longest chain of kernels before it."""
+        """Stored sources of every value, and the longest chain of kernels before the value."""
         self.level.clear()
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):
@@ -166,7 +166,7 @@ class Fusion:
         return sources
 
     def _selected(self, source: Value, term: Monomial, whole: Value, operation: Operation) -> Monomial:
-        """Bytes read of a source where a part of what is computed from it is needed."""
+        """Bytes read of a source where only a slice of its successor is needed."""
         part = operation.outputs[0]
         if source.size == whole.size:
             return self.bytes_read(source, part, operation.loop)
@@ -179,7 +179,7 @@ class Fusion:
         return Monomial(value.itemsize, [*part.axes, *(one.axis for one in loops)])
 
     def _level(self, operation: Operation, output: Value, sources: dict[Value, Monomial]) -> int:
-        """Longest chain of kernels before the one that writes a value."""
+        """Longest chain of kernels before the kernel that writes a value."""
         domain = operation.inputs[0].size if operation.kind == "reduction" else output.size
         longest = 0
         for source in sources:
@@ -191,7 +191,7 @@ class Fusion:
         return longest
 
     def heavy_kernels(self) -> list[FusedKernel]:
-        """One kernel for each heavy operation, and those that fill the stacks of rolled loops."""
+        """Kernels of heavy operations, and kernels that fill the stacks of rolled loops."""
         kernels = []
         for operation in self.operations:
             if operation.kind == "heavy":

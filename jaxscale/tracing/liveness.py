@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.fusion import FusedKernel, Fusion, is_view
-from jaxscale.tracing.primitives import BARRIER
 from jaxscale.tracing.program import PHASES, FlatProgram, Loop, Monomial, Value, loops_of
 
 POINTS = 6
@@ -18,15 +18,15 @@ POINTS = 6
 
 
 class Allocation(NamedTuple):
-    """Memory of one stored value.
+    """Memory of a stored value.
 
     Attributes:
         value: the value.
         first: index of the operation that makes it.
         last: index of the last operation that reads it.
-        turn: bytes while one turn of its loop is held.
+        turn: bytes of a turn of its loop.
         whole: bytes of all turns that readers outside the loop see.
-        own: first and last index of the loop in which it is made.
+        own: first and last index of the loop that makes the value.
         readers: first and last index of the loop in which it is read last.
     """
 
@@ -40,11 +40,11 @@ class Allocation(NamedTuple):
 
 
 class LivePoint(NamedTuple):
-    """Values in memory at one point of a program.
+    """Values in memory at a point of a program.
 
     Attributes:
         phase: part of the step.
-        held: what each value takes, with its origin: `weights`, `state`, `data`, `constant` or `made`.
+        held: bytes of each value, with its origin: `weights`, `state`, `data`, `constant` or `made`.
     """
 
     phase: str
@@ -67,7 +67,7 @@ def loop_ranges(fusion: Fusion) -> dict[Loop, tuple[int, int]]:
 
 
 def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
-    """Memory of every value that kernels make; results that take the place of donated arguments are left out."""
+    """Memory of every value that kernels make, without results in donated arguments."""
     ranges = loop_ranges(fusion)
     reads: dict[Value, list[FusedKernel]] = {}
     for kernel in fusion.kernels:
@@ -95,11 +95,11 @@ def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
 
 
 IN_PLACE = frozenset({"elementwise", "scatter", "copy"})
-"""Kinds of kernels whose result may take the place of an input."""
+"""Kinds of kernels that may write over an input."""
 
 
 def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
-    """Memory of values where kernels write over what nobody else reads later."""
+    """Memory of values where kernels write over inputs without later readers."""
     by_value = {one.value: place for place, one in enumerate(found)}
     found = list(found)
     for kernel in fusion.kernels:
@@ -179,12 +179,8 @@ def _same_turns(foreign: list[Loop], value: Value) -> bool:
 def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
     """The fullest points of a program: of each phase, and overall.
 
-    Args:
-        program: the flat program.
-        fusion: its kernels.
-
     Returns:
-        Points, the fullest first; none where nothing is stored.
+        Points, the fullest first; empty without stored values.
     """
     found, end = allocations(program, fusion), len(fusion.operations)
     held = np.zeros((2, end + 2))
@@ -223,7 +219,7 @@ def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
 
 
 def fullest_places(held: np.ndarray, fusion: Fusion) -> list[tuple[int, int]]:
-    """Places of a program whose memory is the most: overall, and of each phase in first and last turns."""
+    """Points of largest memory: of the program, and of each phase in first and last turns."""
     if not held.size:
         return []
     phases = np.array([PHASES.index(operation.phase) for operation in fusion.operations])

@@ -1,24 +1,103 @@
-"""A traced program as one flat list of operations: values, operations, and the loops around them."""
+"""A traced program as one flat list over dimension classes: values, operations, and the loops around them.
+
+Adding two arrays makes their axes equal; a product contracts equal axes. The classes are the sets of such axes. A
+reshape
+that merges two axes makes one of two factors: a class is then the ordered product of others, major factor first. Two
+ordered products of equal size are brought to their common refinement, $(4, 6) = (8, 3)$ becomes $(4, 2, 3)$.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxscale.tracing.dimension_classes import Axis
+
+class Axis:
+    """Axis, or factor of an axis, in a union-find forest.
+
+    Attributes:
+        size: length [1].
+        parent: an equal axis; None for the representative of a class.
+        factors: axes whose ordered product the axis is, major first; empty for an atom.
+    """
+
+    __slots__ = ("factors", "parent", "size")
+
+    def __init__(self, size: int):
+        """Args: size: length [1]."""
+        self.size = size
+        self.parent: Axis | None = None
+        self.factors: list[Axis] = []
+
+
+def representative(axis: Axis) -> Axis:
+    """Representative of the class of an axis."""
+    root = axis
+    while root.parent is not None:
+        root = root.parent
+    while axis.parent is not None:
+        axis.parent, axis = root, axis.parent
+    return root
+
+
+def atoms(axes: Sequence[Axis]) -> list[Axis]:
+    """Classes whose ordered product a sequence of axes is; axes of length one are left out."""
+    flat: list[Axis] = []
+    stack = list(reversed(axes))
+    while stack:
+        root = representative(stack.pop())
+        if root.factors:
+            stack.extend(reversed(root.factors))
+        elif root.size != 1:
+            flat.append(root)
+    return flat
+
+
+def split_axis(axis: Axis, major: int) -> tuple[Axis, Axis]:
+    """Split an atom into a major factor and the minor factor that is left."""
+    first, second = Axis(major), Axis(axis.size // major)
+    axis.factors = [first, second]
+    return first, second
+
+
+def make_equal(left: Sequence[Axis], right: Sequence[Axis]) -> None:
+    """Make two ordered products of axes equal, factor by factor.
+
+    Factors that do not divide each other stay apart, with all that comes after them.
+    """
+    ours, theirs = list(reversed(atoms(left))), list(reversed(atoms(right)))
+    while ours and theirs:
+        mine, other = representative(ours.pop()), representative(theirs.pop())
+        if mine.factors or other.factors:  # split a moment ago, by the other side
+            ours.extend(reversed(atoms([mine])))
+            theirs.extend(reversed(atoms([other])))
+            continue
+        if mine is other:
+            continue
+        if mine.size == other.size:
+            other.parent = mine
+        elif mine.size % other.size == 0:
+            ours.extend(reversed(split_axis(mine, other.size)))
+            theirs.append(other)
+        elif other.size % mine.size == 0:
+            ours.append(mine)
+            theirs.extend(reversed(split_axis(other, mine.size)))
+        else:
+            return
+
 
 Phase = Literal["forward", "backward", "recompute", "update"]
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "update")
-"""Parts of a training step: loss, gradients, forward work done again for them, and what follows from the gradients."""
+"""Phases of a training step: loss, gradients, recomputation for the gradients, update."""
 
 
 @dataclass(eq=False)
 class Loop:
-    """A loop of a fixed number of turns around operations, or the shards of one program.
+    """Loop of a fixed number of turns around operations, or the shards of a program.
 
     Attributes:
-        parent: the loop around this one; None at the top.
+        parent: the enclosing loop; None at the top.
         axis: number of turns, as an axis [1].
         unrolled: whether the compiler writes all turns out, so that no value is stacked.
         carried: value handed from turn to turn, inside the loop, and that which leaves it, by the inner one.
@@ -30,7 +109,7 @@ class Loop:
     carried: "dict[Value, Value]" = field(default_factory=dict)
 
     def around(self) -> list["Loop"]:
-        """This loop and those around it, the innermost first."""
+        """The loop and all enclosing loops, the innermost first."""
         return [self, *(self.parent.around() if self.parent else [])]
 
 
@@ -82,7 +161,7 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """One operation of a flat program.
+    """Operation of a flat program.
 
     Attributes:
         name: of the primitive.
@@ -96,7 +175,7 @@ class Operation:
         phase: part of the step.
         scope: names that the user gave, outermost first.
         loop: loop in whose body it stands.
-        work: what a heavy operation does.
+        work: of a heavy operation.
         remat: identity of the rematerialised block in which it stands; 0 outside.
         marked: whether a transformation said the phase.
     """

@@ -53,7 +53,7 @@ class TraceCommand:
         """Run the command.
 
         Raises:
-            InputError: no such function, what it returns is no step, or its program cannot be read.
+            InputError: unknown function, what it returns is no step, or its program cannot be read.
         """
         from jaxscale.base.files import check_writable
         from jaxscale.tracing.tracer import trace
@@ -93,8 +93,8 @@ class TraceCommand:
         if self.gpu is None:
             raise InputError("--compile needs a chip; expected --gpu ID")
         from jaxscale.hardware.catalogue import load_hardware
-        from jaxscale.tracing.compiled.absent_devices import compile_targets, load_compiler
-        from jaxscale.tracing.compiled.compile_step import compile_for
+        from jaxscale.tracing.absent_devices import compile_targets, load_compiler
+        from jaxscale.tracing.compile_step import compile_for
 
         stage(f"compiling the step for {self.n_gpus} {self.gpu}")
         n_gpus, hardware = checked_count("--n-gpus", self.n_gpus), load_hardware(self.hardware)
@@ -115,7 +115,7 @@ class TraceCommand:
         from jaxscale.costs.memory import memory
         from jaxscale.costs.step import step_time
         from jaxscale.hardware.catalogue import cluster, load_hardware
-        from jaxscale.tracing.plans.class_plan import class_plan
+        from jaxscale.tracing.class_plan import class_plan
 
         hardware = load_hardware(self.hardware)
         machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
@@ -152,7 +152,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
         settings: `NAME=VALUE`, arguments of the function.
 
     Raises:
-        InputError: no such function, arguments that it does not take, or a result that is no step.
+        InputError: unknown function, arguments that it does not take, or a result that is no step.
     """
     module, colon, name = function.partition(":")
     if not colon:
@@ -193,7 +193,7 @@ def setting_of(text: str) -> tuple[str, Any]:
 def workload_document(work: Any) -> dict[str, Any]:
     """A workload as JSON: totals, flop by kind, groups and phases, classes."""
     columns, kinds = work.columns(), sorted(set(work.tables.kinds))
-    from jaxscale.tracing.workload_text import group_rows
+    from jaxscale.tracing.classed_program import group_rows
 
     rows = group_rows(work.tables, columns)
     return {

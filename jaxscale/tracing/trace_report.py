@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import step_breakdown
-from jaxscale.report.figures.ranking import ranked_bars
+from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
+from jaxscale.tracing.classed_program import group_rows, workload_parts
 from jaxscale.tracing.traced_workload import Workload
-from jaxscale.tracing.workload_text import group_rows, workload_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,15 +16,7 @@ MOST = 12
 
 
 def workload_figure(work: Workload, title: str) -> "Figure":
-    """Bars of flop and bytes by group of kernels, all phases together.
-
-    Args:
-        work: the workload.
-        title: headline.
-
-    Returns:
-        The figure.
-    """
+    """Bars of flop and bytes by group of kernels, all phases together."""
     sums: dict[str, list[float]] = {}
     for group, _, flop, moved, _ in group_rows(work.tables, work.columns()):
         before = sums.get(group or "step", [0.0, 0.0])
@@ -42,13 +33,8 @@ def trace_figure(work: Workload, title: str, terms: Mapping[str, float] | None =
     """Terms of the step on chips where these are known, else flop and bytes by group.
 
     Args:
-        work: the workload.
-        title: headline.
         terms: of the step [s].
         on: the chips, in words.
-
-    Returns:
-        The figure.
     """
     return step_breakdown({on: terms}, title) if terms else workload_figure(work, title)
 
@@ -57,8 +43,6 @@ def trace_report(work: Workload, title: str, terms: Mapping[str, float] | None =
     """Report of a workload: its table, flop and bytes by group, terms of the step where the chips are known.
 
     Args:
-        work: the workload.
-        title: headline of the document.
         terms: of the step [s].
         on: the chips, in words.
 

@@ -9,11 +9,10 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.errors import InputError
 from jaxscale.models.work import AbstractWork
-from jaxscale.tracing.classed_program import ClassedProgram
-from jaxscale.tracing.plans.class_plan import class_plan_checked
-from jaxscale.tracing.plans.class_plans import best_class_plan
-from jaxscale.tracing.plans.plan_time import traced_memory_terms, traced_terms
-from jaxscale.tracing.workload_file import read_tables
+from jaxscale.tracing.class_plan import class_plan_checked
+from jaxscale.tracing.class_plans import best_class_plan
+from jaxscale.tracing.classed_program import ClassedProgram, read_tables
+from jaxscale.tracing.plan_time import traced_memory_terms, traced_terms
 
 
 class Workload(ClassedProgram, AbstractWork):
@@ -25,7 +24,7 @@ class Workload(ClassedProgram, AbstractWork):
     """
 
     def with_sizes(self, changes: Mapping[str, Any]) -> "Workload":
-        """The same workload with other sizes of some classes.
+        """Workload with other sizes of classes.
 
         Args:
             changes: sizes by name of the class; numbers or tracers [1].
@@ -39,13 +38,10 @@ class Workload(ClassedProgram, AbstractWork):
         return Workload(self.sizes_with(changes), self.tables)
 
     def renamed(self, names: Mapping[str, str]) -> "Workload":
-        """The same workload with other names of some classes.
+        """Workload with other names of classes.
 
         Args:
             names: new names by present ones.
-
-        Returns:
-            The workload.
 
         Raises:
             InputError: a class that the workload does not have, or a name that two classes would share.
@@ -61,7 +57,7 @@ class Workload(ClassedProgram, AbstractWork):
     def step_terms(
         self, plan: Any, cluster: Any, coefficients: Any, temperature: Any
     ) -> Mapping[str, Float[Array, "*batch"]]:
-        """Time of one step by cause [s]."""
+        """Time of a step by cause [s]."""
         return traced_terms(self, class_plan_checked(plan), cluster, coefficients, temperature=temperature)
 
     def memory_terms(self, plan: Any, cluster: Any, coefficients: Any) -> Mapping[str, Float[Array, "*batch"]]:
@@ -75,12 +71,6 @@ class Workload(ClassedProgram, AbstractWork):
 
 def load_workload(path: str | Path) -> Workload:
     """Workload that `Workload.save` wrote.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The workload.
 
     Raises:
         InputError: the file is missing, or holds no workload.

@@ -1,4 +1,4 @@
-"""Tracing: a JAX function and the shapes of its arguments become a workload; nothing is allocated or run."""
+"""Tracing: a JAX function, shapes and shardings of its arguments become a workload and a plan; nothing is run."""
 
 import contextlib
 import inspect
@@ -7,9 +7,13 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
+import numpy as np
 from jax.interpreters import partial_eval
+from jax.sharding import NamedSharding
 
+from jaxscale.base.errors import InputError
 from jaxscale.tracing.assembly import named_classes, tables_of
+from jaxscale.tracing.class_plan import ClassPlan, class_plan
 from jaxscale.tracing.flatten import Flattener, Place
 from jaxscale.tracing.fusion import Fusion
 from jaxscale.tracing.liveness import live_points
@@ -36,9 +40,6 @@ def trace(
         turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
         names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
 
-    Returns:
-        The workload.
-
     Raises:
         InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
     """
@@ -46,14 +47,14 @@ def trace(
 
 
 class InputAxes(NamedTuple):
-    """One array among the arguments of a traced function.
+    """Array among the arguments of a traced function.
 
     Attributes:
         label: its path in the arguments.
         origin: `data`, `weights` or `state`.
         shape: of the array.
         dtype: of the array.
-        classes: places of the dimension classes of each axis, major factor first.
+        classes: indices of the dimension classes of each axis, major factor first.
     """
 
     label: str
@@ -149,7 +150,7 @@ def abstract_leaves(
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of positional arguments of a function; those gathered by `*name` are numbered."""
+    """Names of positional arguments of a function; arguments of `*name` are numbered."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
@@ -160,17 +161,17 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array, or the shape of one."""
+    """Whether a leaf of the arguments is an array or a shape."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _key(entry: Any) -> str:
-    """One step of a path into a tree, as a word."""
+    """Step of a path into a tree, as a word."""
     return str(next((getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)), entry))
 
 
 def mark_updates(program: FlatProgram) -> None:
-    """Move to the update what transformations did not mark and no loss needs, such as the decay of moments."""
+    """Move unmarked operations that no loss needs, as the decay of moments, to the update."""
     if not any(operation.phase == "backward" for operation in program.operations):
         return
     needed: set[Value] = set()
@@ -184,7 +185,7 @@ def mark_updates(program: FlatProgram) -> None:
 
 
 def mark_weights(program: FlatProgram) -> None:
-    """Call weights what the loss or its gradient reads; the other arguments beside them are state, such as moments."""
+    """Name arguments that loss or gradient read weights; further updated arguments are state, as moments."""
     read: set[Value] = set()
     for operation in program.operations:
         if operation.phase in ("forward", "backward", "recompute"):
@@ -207,3 +208,120 @@ def cudnn_without_a_device() -> Iterator[None]:
             if hasattr(attention, name):
                 stack.enter_context(mock.patch.object(attention, name, lambda *_, answer=answer, **__: answer))
         yield
+
+
+class ShardedWorkload(NamedTuple):
+    """A workload, and the plan that the shardings of its arguments say.
+
+    Attributes:
+        work: the workload, of the whole batch.
+        plan: degrees over its classes.
+    """
+
+    work: Workload
+    plan: ClassPlan
+
+
+class _Division(NamedTuple):
+    """Axis of an array that axes of a mesh divide.
+
+    Attributes:
+        array: the array.
+        place: major class of its axis.
+        names: axes of the mesh.
+    """
+
+    array: InputAxes
+    place: int
+    names: tuple[str, ...]
+
+
+def trace_sharded(
+    fn: Callable[..., Any], *args: Any, weights: int | Sequence[int] = 0, joint_statistics: bool = True
+) -> ShardedWorkload:
+    """Workload of a JAX function, and its plan as the types of its arguments say.
+
+    Arguments are arrays, or `jax.ShapeDtypeStruct`s, with a `NamedSharding` over one mesh, which may be abstract: no
+    device is needed. Axes of the mesh that divide data are data parallelism; where they divide weights too, weights are
+    spread among these chips; other axes that divide weights are tensor parallelism of the classes that they divide.
+
+    Args:
+        fn: function of the arguments, such as a training step.
+        args: its arguments; leaves that are no arrays are static.
+        weights: places of the arguments that hold weights and state of the optimiser.
+        joint_statistics: whether norms over the batch see the batch of all chips.
+
+    Returns:
+        The workload and the plan; the compiler decides the shardings of all other values, and is taken to follow.
+
+    Raises:
+        InputError: shardings that a plan over classes cannot say, or no mesh.
+    """
+    work, inputs = trace_with_inputs(fn, args, weights)
+    found = [leaf for leaf in jax.tree.leaves(list(args)) if is_array(leaf)]
+    mesh, divisions = _divisions(inputs, found)
+    batch, data = _data_axes(work, divisions)
+    sizes = dict(mesh.shape)
+    used = {name for one in divisions for name in one.names}
+    idle = [name for name, size in sizes.items() if size > 1 and name not in used]
+    if idle:
+        raise InputError(f"axis {idle[0]!r} of the mesh divides no argument; expected a mesh of axes that do")
+    shared = _shared_axes(divisions, data)
+    split = sorted({one.place for one in divisions if set(one.names) - data})
+    names = work.tables.class_names
+    plan = class_plan(
+        work,
+        data=_product(sizes, data),
+        shard=_product(sizes, shared),
+        tensor=_product(sizes, used - data),
+        split=[names[place] for place in split],
+        data_class=None if batch is None else names[batch],
+        joint_statistics=joint_statistics,
+    )
+    return ShardedWorkload(work, plan)
+
+
+def _product(sizes: dict[str, int], names: set[str]) -> int:
+    """Chips along axes of a mesh [1]."""
+    return int(np.prod([sizes[name] for name in names], dtype=int))
+
+
+def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any, list[_Division]]:
+    """Mesh of the arguments, and their divided axes."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
+    named = [one for one in shardings if isinstance(one, NamedSharding)]
+    if not named:
+        raise InputError("no argument has a sharding over a mesh; expected arrays with a NamedSharding")
+    mesh = named[0].mesh
+    if any(dict(one.mesh.shape) != dict(mesh.shape) for one in named):
+        raise InputError("arguments have shardings over different meshes; expected one mesh")
+    divisions = []
+    for array, sharding in zip(inputs, shardings, strict=True):
+        for axis, part in enumerate(sharding.spec if isinstance(sharding, NamedSharding) else ()):
+            names = tuple(name for name in (part if isinstance(part, tuple) else (part,)) if isinstance(name, str))
+            names = tuple(name for name in names if mesh.shape[name] > 1)
+            if names:
+                divisions.append(_Division(array, array.classes[axis][0], names))
+    return mesh, divisions
+
+
+def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | None, set[str]]:
+    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided."""
+    places = {one.place for one in divisions if one.array.origin == "data"}
+    if len(places) > 1:
+        several = " and ".join(repr(work.tables.class_names[place]) for place in sorted(places))
+        raise InputError(f"data are divided along {several}; expected one class of the batch")
+    data = {name for one in divisions if one.array.origin == "data" for name in one.names}
+    return next(iter(places), None), data
+
+
+def _shared_axes(divisions: Sequence[_Division], data: set[str]) -> set[str]:
+    """Axes of the mesh among which both weights and state are spread."""
+    of_weights, of_state = (
+        {name for one in divisions if one.array.origin == origin for name in one.names if name in data}
+        for origin in ("weights", "state")
+    )
+    if of_state - of_weights:
+        axis = sorted(of_state - of_weights)[0]
+        raise InputError(f"axis {axis!r} of the mesh spreads state but no weights; expected weights spread with it")
+    return of_weights

@@ -1,4 +1,4 @@
-r"""Work of heavy primitives: flop, sizes of the matmul that each is like, bytes, and which axes are equal.
+"""Work of heavy primitives: flop, sizes of the matmul that each is like, bytes, and equal axes; custom calls of users.
 
 A product of matrices takes 2 b m n k flop. A convolution takes 2 flop for each output element, tap of the kernel and
 input channel of its group, taps that fall into the padding included, those between dilated inputs left out: forward
@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxscale.tracing.dimension_classes import Axis, make_equal
-from jaxscale.tracing.program import Monomial, Value, Work, bytes_of
+import jax
+import numpy as np
+
+from jaxscale.tracing.program import Axis, Monomial, Value, Work, bytes_of, make_equal
 
 WorkRule = Callable[[Sequence[Value], Sequence[Value], Mapping[str, Any]], Work]
 """Work of a primitive, given inputs, outputs and parameters; makes equal axes equal."""
@@ -169,7 +171,7 @@ def attention_gradients(inputs: Sequence[Value], outputs: Sequence[Value], param
 
 @work_rule("scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub")
 def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a scatter, in place: updates are read, and their places in the operand read and written."""
+    """Work of a scatter in place: updates are read, rows of the operand read and written."""
     operand, updates = inputs[0], inputs[-1]
     for axis, source in zip(outputs[0].axes, operand.axes, strict=True):
         _equal(source, axis)
@@ -191,14 +193,14 @@ def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[s
 
 @work_rule("dynamic_update_slice")
 def dynamic_update_slice(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of an update in place: the new part is read and written."""
+    """Work of an update in place: the new slice is read and written."""
     for axis, source in zip(outputs[0].axes, inputs[0].axes, strict=True):
         _equal(source, axis)
     return Work("copy", read=[bytes_of(inputs[1])], written=[bytes_of(inputs[1])])
 
 
 def _in_place(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-    """Make axes of equal length in the same place equal."""
+    """Make axes of equal length and position equal."""
     for result in outputs:
         for axis, source in zip(result.axes, inputs[0].axes, strict=False):
             if axis.size == source.size and len(result.axes) == len(inputs[0].axes):
@@ -287,3 +289,42 @@ def pallas_call(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
     axes = outputs[0].all_axes
     flop = float(estimate.flops) if estimate is not None else 0.0
     return Work("custom", Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
+
+
+FlopCount = Callable[[Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float]
+"""Flop of a custom call, given the shapes of inputs and outputs and its parameters [flop]."""
+
+
+def custom_call(name: str, kind: str = "custom") -> Callable[[FlopCount], FlopCount]:
+    """Decorator that registers the flop of a primitive under its name.
+
+    The primitive reads its inputs and writes its outputs once. Where sizes change after tracing, its flop follow the
+    size of its first output.
+
+    Args:
+        name: of the primitive, as the error of `trace` tells it.
+        kind: kind of kernel whose efficiency applies: `matmul`, `conv`, `attention`, or `custom`.
+
+    Returns:
+        The decorator of a function of inputs, outputs and parameters that returns flop [flop].
+    """
+
+    def register(count: FlopCount) -> FlopCount:
+        @work_rule(name)
+        def rule(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
+            flop = float(count([_shape(value) for value in inputs], [_shape(value) for value in outputs], params))
+            axes = outputs[0].axes if outputs else ()
+            return Work(kind, Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
+
+        return count
+
+    return register
+
+
+WIDTHS = {1.0: np.int8, 2.0: np.float16, 4.0: np.float32, 8.0: np.float64}
+"""Number format that stands for all of a width, by bytes of an element."""
+
+
+def _shape(value: Value) -> jax.ShapeDtypeStruct:
+    """Shape of a value, with a number format of its width."""
+    return jax.ShapeDtypeStruct(value.shape, WIDTHS.get(value.itemsize, np.float32))

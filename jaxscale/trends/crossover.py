@@ -16,9 +16,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_arrays, host_arrays, stacked
 from jaxscale.base.jit import filter_jit
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import outcome_at
+from jaxscale.trends.outcome import Batch, outcome_at
 from jaxscale.trends.returns import RETURN_TEMPERATURE
 
 LAYOUTS: Mapping[str, ParallelLayout] = {
@@ -103,7 +102,6 @@ def best_degrees(
         n_chips: n [point].
         field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
         bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
-        temperature: smoothing [1].
 
     Returns:
         The degree, how it moves with n, what it gains.

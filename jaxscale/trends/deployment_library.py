@@ -1,20 +1,27 @@
-"""Deployments of catalogue models and chips, with powers and prices of `data/trends.toml` and its fit."""
+"""Deployments of catalogue models and chips: by name, drawn at random, of other generations, and with one change."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscale.base.arrays import stacked
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.units import KILOWATT_HOUR, YEAR
+from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, constrain_values, from_values, priors, unconstrain
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.costs.power import ChipPower
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
 from jaxscale.runs.software import software_of
-from jaxscale.trends.layout import UNLIMITED, Deployment
-from jaxscale.trends.tariffs import Price
+from jaxscale.trends.layout import UNLIMITED, Deployment, ParallelLayout, Price
+from jaxscale.trends.outcome import Batch, Outcome, peak_memory, scaling_outcomes
 
 FITTED = "hardware_trends.toml"
 """Result of `fits/hardware_trends.py`: two powers fitted to published ones."""
@@ -90,14 +97,9 @@ def deployment(
         chip_id: catalogue id of a chip with an entry in `systems`.
         framework: whose defaults and fitted effects apply, as in the column of a runs table; that of the published
             workload where None.
-        fit: a fit, or its name or file.
         power: share of each activity [1]; `fitted_power` where None.
-        hardware: catalogue of chips; the shipped one where None.
         power_cap: of each chip [W].
         changes: replace fields of a catalogue model, such as `seq_len`.
-
-    Returns:
-        The deployment.
 
     Raises:
         InputError: an unknown model or chip, or a cap that is not above idle power.
@@ -118,3 +120,111 @@ def deployment(
         price=price_of(chip_id),
         power_cap=power_cap,
     )
+
+
+def coefficient_spreads() -> np.ndarray:
+    r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
+
+    $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, as the calibration has them;
+    zero for coefficients of memory, which no trend of time reads.
+    """
+    spreads = {name: np.hypot(prior.spread, prior.levels.get("stack", 0.0)) for name, prior in priors().items()}
+    return np.asarray([0.0 if name in MEMORY_COEFFICIENTS else spread for name, spread in spreads.items()])
+
+
+def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) -> Deployment:
+    """Deployments drawn at random; the first is the deployment itself.
+
+    Coefficients, those of latency among them, vary as if independent, so that what their correlation would cancel is
+    counted in full.
+
+    Args:
+        n_samples: how many [1].
+
+    Returns:
+        Deployments; every leaf [sample].
+    """
+    random = np.random.default_rng(seed)
+    centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
+    draws = random.standard_normal((n_samples, centre.size))
+    draws[0] = 0.0
+    coefficients = from_values(list(constrain_values(centre + spread * draws).T))
+    stacked = jax.tree.map(
+        lambda leaf: np.broadcast_to(np.asarray(leaf), (n_samples, *np.shape(leaf))),
+        eqx.tree_at(lambda s: s.coefficients, deployment, None, is_leaf=lambda leaf: leaf is None),
+    )
+    return eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
+
+
+GENERATIONS = ("v100-32gb", "a100-80gb", "h100-80gb", "b200", "gb200", "gb300")
+"""Chips in the order of their years."""
+
+Change = Callable[[Deployment], Deployment]
+
+
+def _scaled(path: Callable[[Deployment], object], factor: float | Sequence[float]) -> Change:
+    return lambda s: eqx.tree_at(path, s, replace_fn=lambda leaf: np.asarray(leaf, float) * np.asarray(factor))
+
+
+def with_domain(chips: float | int) -> Change:
+    """Scale-up domain of so many chips."""
+    return lambda s: eqx.tree_at(
+        lambda t: t.cluster.network.domain_size,
+        s,
+        replace_fn=lambda sizes: np.asarray([chips, max(float(sizes[1]), chips), float(sizes[2])]),
+    )
+
+
+CHANGES: Mapping[str, Change] = {
+    "as it is": lambda s: s,
+    "arithmetic x 2": _scaled(lambda s: s.cluster.chip.peak_flops, 2.0),
+    "memory bandwidth x 2": _scaled(lambda s: s.cluster.chip.hbm_bandwidth, 2.0),
+    "link bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (2.0, 1.0, 1.0)),
+    "network bandwidth x 2": _scaled(lambda s: s.cluster.network.bandwidth, (1.0, 2.0, 2.0)),
+    "latency inside / 2": _scaled(lambda s: s.cluster.network.latency, (0.5, 1.0, 1.0)),
+    "latency between / 2": _scaled(lambda s: s.cluster.network.latency, (1.0, 0.5, 0.5)),
+    "domain of 72": with_domain(72.0),
+}
+"""Single improvements of a cluster."""
+
+
+def generations(
+    model: str = "llama2-7b",
+    chip_ids: Sequence[str] = GENERATIONS,
+    **changes: Any,
+) -> Deployment:
+    """The same model on several chips, each with its catalogue network; every leaf [chip]."""
+    return stacked([deployment(model, chip_id, **changes) for chip_id in chip_ids])
+
+
+def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:
+    """A deployment under single improvements; every leaf [change]."""
+    return stacked([change(base) for change in changes.values()])
+
+
+def side_by_side(
+    deployments: Deployment,
+    batch: Batch,
+    n_chips: Sequence[float | int] | np.ndarray,
+    layout: ParallelLayout | None = None,
+) -> tuple[Outcome, np.ndarray]:
+    """Outcomes of stacked deployments on the same numbers of chips.
+
+    Args:
+        deployments: every leaf [deployment].
+        batch: how the global batch follows n.
+        n_chips: n [point].
+        layout: degrees; pure FSDP where None.
+
+    Returns:
+        Outcomes, every leaf [deployment, point], and whether peak memory stays within the chip's [deployment, point].
+    """
+    n = np.asarray(n_chips, float)
+    chosen = layout or ParallelLayout()
+    outcomes, fits = [], []
+    for index in range(len(np.asarray(deployments.power_cap))):
+        one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)
+        points = (one, chosen, n, np.asarray(batch.at(n)))
+        outcomes.append(scaling_outcomes(*points))
+        fits.append(peak_memory(*points) <= one.cluster.chip.hbm_bytes)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes), np.stack(fits)

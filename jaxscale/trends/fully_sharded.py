@@ -50,12 +50,8 @@ def layer_gather(
     """Latency and transfer of the all-gather of one layer.
 
     Args:
-        model: the transformer.
         plan: degrees and sharding group.
-        cluster: chips and network.
-        coefficients: fitted parameters.
         forward: compute of one microbatch's forward pass on one stage [s].
-        temperature: smoothing [1].
 
     Returns:
         Times of one layer [s].

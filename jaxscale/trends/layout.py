@@ -1,10 +1,10 @@
-"""Model, chips and layout of a training run, with the number of chips left open."""
+"""Model, chips, layout and tariff of a training run, with the number of chips left open."""
 
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.calibration.coefficients import Coefficients
@@ -15,7 +15,34 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
 from jaxscale.trends.fully_sharded import sharding_group
-from jaxscale.trends.tariffs import Price
+
+
+class Price(eqx.Module):
+    """Price of a chip and of its electricity.
+
+    Attributes:
+        capital: of a chip with its share of server and network [dollar].
+        lifetime: over which it is written off [s].
+        electricity: price of energy [dollar/J].
+        overhead: power of the facility over that of its computers (PUE) [1].
+    """
+
+    capital: Number = eqx.field(converter=as_float)
+    lifetime: Number = eqx.field(converter=as_float)
+    electricity: Number = eqx.field(converter=as_float)
+    overhead: Number = eqx.field(converter=as_float)
+
+    def rate(self, watts: ArrayLike) -> Array:
+        """Cost of a chip whose system draws a power: capital / lifetime + electricity * overhead * P [dollar/s].
+
+        Args:
+            watts: power of the chip and its share of the server [W].
+
+        Returns:
+            Cost [dollar/s].
+        """
+        return jnp.asarray(self.capital / self.lifetime + self.electricity * self.overhead * watts)
+
 
 UNLIMITED = 1e9
 """Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""
@@ -70,9 +97,7 @@ def plan_at(
 
     Args:
         software: what the framework does, of which degrees and batch are replaced.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: smoothing of the sharding group [1].
 
     Returns:
@@ -95,13 +120,11 @@ def plan_at(
 def step_at(
     deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of one step on n chips, term by term: `step_time` of the plan, throttled.
+    """Time of a step on n chips, term by term: `step_time` of the plan, throttled.
 
     Args:
         deployment: model, chips, coefficients.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
 
     Returns:

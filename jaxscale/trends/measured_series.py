@@ -1,4 +1,4 @@
-r"""Measured scaling series: runs of one table that differ only in their number of chips, against the model.
+r"""Measured scaling series: runs of a table that differ only in their number of chips, against the model.
 
 Weak series keep the batch per chip, strong ones the global batch, and both the micro-batch and every other column.
 In submissions to a benchmark the plan is chosen anew at every size; there a series is one model on one chip.
@@ -50,16 +50,16 @@ MIN_CHIPS = 3
 
 @dataclass(frozen=True)
 class Series:
-    """One series.
+    """Runs of a table that differ in their number of chips alone.
 
     Attributes:
         table: name of the table.
         kind: `weak`, `strong` or `submission`.
-        label: what it is: model, chip, batch.
+        label: model, chip, batch.
         rows: positions in the table [point].
         n_chips: n [point].
         measured: throughput per chip [token/s], [point].
-        predicted: the same by the model [token/s], [point].
+        predicted: likewise by the model [token/s], [point].
         half_width: of the central 90 % interval of its logarithm [1], [point].
     """
 
@@ -93,7 +93,7 @@ class Series:
         return self.predicted_slope - self.measured_slope
 
     def slope_scatter(self) -> float:
-        """Standard error of the measured slope from its own residuals; nan with two points [1]."""
+        """Standard error of the measured slope from its residuals; nan with two points [1]."""
         x = np.log(self.n_chips) - np.log(self.n_chips).mean()
         y = np.log(self.measured)
         residual = y - y.mean() - self.measured_slope * x
@@ -107,12 +107,10 @@ def slope(n_chips: np.ndarray, throughput: np.ndarray) -> float:
 
 
 def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
-    """Series of one table.
+    """Series of a table.
 
     Args:
-        runs: the table.
-        prediction: of its rows.
-        name: what it is called.
+        name: of the table.
 
     Returns:
         Weak, then strong series, or submissions; each of at least `MIN_CHIPS` sizes.
@@ -163,7 +161,6 @@ def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None)
     """Series of the shipped tables.
 
     Args:
-        fit: a fit, or its name or file.
         tables: names of the tables; all where None.
 
     Returns:
@@ -181,7 +178,6 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
     """The series with predictions of fits that did not see its runs.
 
     Args:
-        series: the series.
         residual: log predicted over measured step time by table and row, of some cross-validation [1].
 
     Returns:

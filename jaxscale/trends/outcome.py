@@ -1,4 +1,6 @@
-"""Outcomes on a number of chips: speed, power and cost of one deployment, for one point or along a curve."""
+"""Outcomes on a number of chips: speed, power and cost of a deployment, for one point or along a curve."""
+
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -6,13 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import as_arrays, filled_rows, host_arrays
+from jaxscale.base.arrays import Number, as_arrays, as_float, filled_rows, host_arrays
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import HOUR
 from jaxscale.costs.power import mean_chip_power
 from jaxscale.costs.step import StepTime, names_of_kind, tokens_per_step
 from jaxscale.models.transformer import model_flops
 from jaxscale.trends.layout import Deployment, ParallelLayout, memory_at, plan_at, step_at
+
+
+class Batch(eqx.Module):
+    """Global batch B = B_0 + s n: weak scaling with B_0 = 0, strong scaling with s = 0.
+
+    Attributes:
+        per_chip: s [sequence].
+        fixed: B_0 [sequence].
+    """
+
+    per_chip: Number = eqx.field(converter=as_float, default=0.0)
+    fixed: Number = eqx.field(converter=as_float, default=0.0)
+
+    def at(self, n_chips: ArrayLike) -> Array:
+        """Global batch on n chips [sequence]."""
+        return jnp.asarray(self.fixed + self.per_chip * n_chips)
+
 
 PADDING = 64
 """Points are padded to multiples of this [1]."""
@@ -29,7 +48,7 @@ class Outcome(eqx.Module):
         times: terms of the step [s].
         tokens_per_s: of all chips [token/s].
         mfu: model flops over the dense 16-bit peak, whole attention matrix counted [1].
-        chip_power: mean power of one chip [W].
+        chip_power: mean power of a chip [W].
         system_power: of all chips with their servers [W].
         dollars_per_s: of all chips with their servers and electricity [dollar/s].
     """
@@ -45,7 +64,7 @@ class Outcome(eqx.Module):
 
     @property
     def tokens_per_s_per_chip(self) -> Array:
-        """Throughput of one chip [token/s]."""
+        """Throughput of a chip [token/s]."""
         return self.tokens_per_s / self.n_chips
 
     @property
@@ -55,7 +74,7 @@ class Outcome(eqx.Module):
 
     @property
     def tokens_per_chip_hour(self) -> Array:
-        """Tokens for an hour of one chip [token]."""
+        """Tokens for an hour of a chip [token]."""
         return self.tokens_per_s_per_chip * HOUR
 
     @property
@@ -65,7 +84,7 @@ class Outcome(eqx.Module):
 
     @property
     def exposed_share(self) -> Array:
-        """Share of the step in which a chip communicates or waits for others [1]."""
+        """Share of the step in which a chip communicates or waits [1]."""
         terms = self.times.terms()
         exposed = [terms[name] for name in names_of_kind("network")]
         return sum(exposed[1:], start=exposed[0]) / self.times.total
@@ -82,13 +101,8 @@ def outcome_at(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
         temperature: 0 for exact maxima, above 0 their smooth forms [1].
-
-    Returns:
-        The outcome.
     """
     deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
@@ -127,14 +141,13 @@ def scaling_outcomes(
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Outcomes at many points in one compiled call.
+    """Outcomes at many points in a compiled call.
 
     Args:
         deployment: model, chips, coefficients, power, price.
         layout: degrees, the same everywhere or one for each point.
         n_chips: chips [point].
         global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
-        temperature: smoothing [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -156,11 +169,11 @@ def _peaks(deployment: Deployment, layout: ParallelLayout, n_chips: Array, batch
 def peak_memory(
     deployment: Deployment, layout: ParallelLayout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
 ) -> np.ndarray:
-    """Peak memory of the fullest chip at many points in one compiled call, whatever a chip has.
+    """Peak memory of the fullest chip at many points, even above its capacity.
 
     Args:
         deployment: model, chips, coefficients.
-        layout: degrees, the same everywhere.
+        layout: degrees at all points.
         n_chips: chips [point].
         global_batch_size_seqs: batch [point] [sequence].
 
@@ -168,3 +181,83 @@ def peak_memory(
         Bytes [byte], [point].
     """
     return np.asarray(_peaks(*host_arrays((deployment, layout, n_chips, global_batch_size_seqs))))
+
+
+TENSOR_DEGREES = (1.0, 2.0, 4.0, 8.0)
+"""Tensor-parallel degrees inside a domain of eight chips [1]."""
+
+
+def weak_scaling(
+    deployment: Deployment,
+    n_chips: Sequence[float | int] | np.ndarray,
+    sequences_per_chip: float | int,
+    layout: ParallelLayout | None = None,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost at B = s n.
+
+    Args:
+        deployment: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        sequences_per_chip: s, work of a chip and step [sequence].
+        layout: degrees; pure FSDP where None.
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    n = np.asarray(n_chips, float)
+    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)
+
+
+def strong_scaling(
+    deployment: Deployment,
+    n_chips: Sequence[float | int] | np.ndarray,
+    global_batch_size_seqs: float | int,
+    layout: ParallelLayout | None = None,
+    temperature: float = 0.0,
+) -> Outcome:
+    """Speed, power and cost at a global batch.
+
+    Args:
+        deployment: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        layout: degrees; pure FSDP where None.
+
+    Returns:
+        Outcomes; every leaf [point].
+    """
+    return scaling_outcomes(
+        deployment, layout or ParallelLayout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature
+    )
+
+
+def best_tensor_degree(
+    deployment: Deployment,
+    n_chips: Sequence[float | int] | np.ndarray,
+    global_batch_size_seqs: Sequence[float | int] | np.ndarray,
+) -> tuple[np.ndarray, Outcome]:
+    """Fastest whole tensor-parallel degree at each point that leaves every replica a whole sequence.
+
+    Args:
+        deployment: model, chips, coefficients, power, price.
+        n_chips: n [point].
+        global_batch_size_seqs: B [sequence], [point].
+
+    Returns:
+        The degree [point], and the outcomes with it.
+
+    Raises:
+        ValueError: a batch too small for any degree.
+    """
+    n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
+    degree, points = (grid.ravel() for grid in np.meshgrid(TENSOR_DEGREES, np.arange(n.size), indexing="ij"))
+    outcomes = scaling_outcomes(deployment, ParallelLayout(tp=degree), n[points], batch[points])
+    per_replica = batch[points] * degree / n[points]
+    speed = np.where(per_replica >= 1.0, np.asarray(outcomes.tokens_per_s), -np.inf).reshape(
+        len(TENSOR_DEGREES), n.size
+    )
+    if not np.isfinite(speed.max(axis=0)).all():
+        raise ValueError(f"batch {batch.min():g} is below one sequence per {TENSOR_DEGREES[-1]:g} of {n.max():g} chips")
+    best = np.argmax(speed, axis=0)
+    rows = best * n.size + np.arange(n.size)
+    return np.asarray(TENSOR_DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], outcomes)

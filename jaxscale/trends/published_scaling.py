@@ -1,4 +1,4 @@
-"""Figures of Fernandez et al. (arXiv 2411.13055) beside what the model says of the same workload."""
+"""Figures of Fernandez et al. (arXiv 2411.13055) beside the figures of the model for their workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ import numpy as np
 from jaxscale.calibration.store import AnyFit
 from jaxscale.trends.deployment_library import deployment, table
 from jaxscale.trends.layout import ParallelLayout
-from jaxscale.trends.outcome import Outcome, scaling_outcomes
-from jaxscale.trends.scaling_curves import TENSOR_DEGREES, best_tensor_degree
+from jaxscale.trends.outcome import TENSOR_DEGREES, Outcome, best_tensor_degree, scaling_outcomes
 
 FIGURES = (
     "throughput_fall",
@@ -44,10 +43,6 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
 
     Args:
         power: share of each activity [1]; `fitted_power` where None.
-        fit: a fit, or its name or file.
-
-    Returns:
-        The answers.
     """
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)

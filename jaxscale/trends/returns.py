@@ -18,15 +18,14 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import filled_rows, host_arrays
 from jaxscale.base.jit import filter_jit
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import PADDING, outcome_at
+from jaxscale.trends.outcome import PADDING, Batch, outcome_at
 
 RETURN_TEMPERATURE = 0.02
 """Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""
 
 GRID = 64
-"""Points of one pass of the search for a chip count [1]."""
+"""Points of a pass of the search for a chip count [1]."""
 
 
 class Totals(NamedTuple):
@@ -44,10 +43,10 @@ class Totals(NamedTuple):
 
 
 class Returns(NamedTuple):
-    """Totals and marginal returns of one number of chips.
+    """Totals and marginal returns at a number of chips.
 
     Attributes:
-        totals: what all chips give and take.
+        totals: throughput, power and cost of all chips.
         per_chip: dR/dn [token/s].
         per_watt: dR/dP along more chips [token/J].
         per_dollar: dR/dC along more chips [token/dollar].
@@ -84,7 +83,7 @@ def _slopes(
     direction: Float[Array, "2"],
     temperature: float,
 ) -> tuple[Totals, Totals]:
-    """Totals and their derivative in a direction of (chips, power cap); one compilation serves both."""
+    """Totals and their derivative in a direction of (chips, power cap)."""
 
     def of(n: Array, cap: Array) -> Totals:
         capped = eqx.tree_at(lambda s: s.power_cap, deployment, cap)
@@ -107,10 +106,8 @@ def marginal_returns(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         n_chips: n [point].
-        temperature: smoothing [1].
 
     Returns:
         Totals and their derivatives, every leaf [point].
@@ -144,16 +141,14 @@ def last_worthwhile_chip(
     largest: float | int = 1e6,
     temperature: float = RETURN_TEMPERATURE,
 ) -> float:
-    """Number of chips from which an extra chip returns less than a share of what a chip gave at the reference size.
+    """Number of chips beyond which an extra chip returns less than a share of the mean return at the reference size.
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         share: least return of a chip [1].
-        reference: number of chips that sets what a chip gives [1].
+        reference: number of chips of the mean return [1].
         largest: where the search ends [1].
-        temperature: smoothing [1].
 
     Returns:
         Chips [1]; infinity where even the last chip returns more.

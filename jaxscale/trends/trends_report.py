@@ -1,4 +1,4 @@
-"""Results of `jaxscale trends`: a document, a table and a figure of one deployment over a range of chips."""
+"""Results of `jaxscale trends`: a document, a table and a figure of a deployment over a range of chips."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,11 @@ from jaxscale.base.units import GB
 from jaxscale.plans.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
 from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import best_whole_degrees
+from jaxscale.trends.deployment_library import sample_deployments
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import Outcome, peak_memory, scaling_outcomes
+from jaxscale.trends.outcome import Batch, Outcome, peak_memory, scaling_outcomes
 from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
-from jaxscale.trends.uncertainty import sample_deployments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,12 +34,12 @@ class Trend:
 
     Attributes:
         outcome: speed, power, cost [point].
-        memory: peak of the fullest chip, whatever it has [byte], [point].
+        memory: peak of the fullest chip, even above its capacity [byte], [point].
         returns: marginal returns [point].
         degree: fastest whole tensor-parallel degree, lower and upper end of its 90 % interval [3, point].
-        gain: throughput that it adds to that of the least one [1], [point].
+        gain: throughput of the fastest over that of the least degree, less 1 [1], [point].
         least_return: share that a worthwhile chip returns [1].
-        last_chip: chips from which an extra one returns less [1].
+        last_chip: number of chips beyond which an extra chip returns less [1].
     """
 
     outcome: Outcome
@@ -65,10 +64,10 @@ def chip_range(lowest: float, highest: float) -> np.ndarray:
 
 
 def batch_of(sequences_per_chip: float | None, global_batch_size_seqs: float | None) -> Batch:
-    """Weak scaling with so many sequences per chip (two where nothing is said), or strong scaling at a global batch.
+    """Weak scaling at sequences per chip (two by default), or strong scaling at a global batch.
 
     Raises:
-        InputError: both, or a number that is not positive.
+        InputError: both are given, or a number is not positive.
     """
     if sequences_per_chip is not None and global_batch_size_seqs is not None:
         raise InputError(
@@ -85,7 +84,7 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
     """Check that the layout has room on the fewest chips, and a sequence for every replica and microbatch throughout.
 
     Raises:
-        InputError: it has not; says what would be valid.
+        InputError: too few chips, or a replica without a sequence.
     """
     degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "n_microbatches")}
     shards = degrees["tp"] * degrees["pp"] * degrees["cp"]
@@ -99,17 +98,13 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
 def trend(
     deployment: Deployment, layout: ParallelLayout, batch: Batch, n_chips: np.ndarray, least_return: float
 ) -> Trend:
-    """Everything that the command shows.
+    """Results of the command.
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees.
         batch: how the global batch follows n.
         n_chips: n, ascending [point].
         least_return: share that a worthwhile chip returns [1].
-
-    Returns:
-        The trend.
 
     Raises:
         InputError: the share is not between 0 and 1.
@@ -142,7 +137,7 @@ def tensor_degrees(deployment: Deployment) -> np.ndarray:
 
 
 def document(trend: Trend) -> dict[str, Any]:
-    """The trend as one JSON document, SI units."""
+    """The trend as a JSON document, in SI units."""
     outcome, returns = trend.outcome, trend.returns
     first = float(returns.average[0])
     return {
@@ -250,9 +245,7 @@ def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
     """Report of a trend: table, figure, the last worthwhile chip.
 
     Args:
-        deployment: of the trend.
         trend: over a range of chips.
-        title: headline of the document.
 
     Returns:
         The report; `save` writes it.

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.burst.networks.layer_graph import LayerGraph, build_graph
-from jaxscale.burst.networks.layers import Layer
-from jaxscale.burst.networks.measured_layers import MeasuredLayerTime
-from jaxscale.burst.networks.parse import Step
-from jaxscale.burst.planners.step_costs import BurstJob
+from jaxscale.burst.layer_graph import LayerGraph, Step, build_graph
+from jaxscale.burst.layer_time import MeasuredLayerTime
+from jaxscale.burst.layers import Layer
+from jaxscale.burst.step_costs import BurstJob
 
 BATCHES = np.array([1.0, 2.0, 4.0, 8.0])
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, fit_path
 from jaxscale.burst import Device, analytical_layer_time, load_network, measured_layer_time
-from jaxscale.burst.networks.layer_graph import kernel_table
-from jaxscale.burst.networks.layer_time import REGIMES, a100, layer_times, load_coefficients
-from jaxscale.burst.networks.profiles import read_layer_times
+from jaxscale.burst.layer_graph import kernel_table
+from jaxscale.burst.layer_time import REGIMES, a100, layer_times, load_coefficients, read_layer_times
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from jaxscale.burst.multiplexing import (
     no_interference,
     stated_interference,
 )
-from jaxscale.burst.planners.step_costs import step_costs
+from jaxscale.burst.step_costs import step_costs
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
 SIZES = 2.0 ** np.arange(3, 11)

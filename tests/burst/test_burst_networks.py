@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.burst.networks.layer_graph import build_graph, load_network, network_steps
-from jaxscale.burst.networks.parse import read_steps
+from jaxscale.burst.layer_graph import build_graph, load_network, network_steps, read_steps
 
 # Parameters and multiply-adds of the torchvision models (documentation of torchvision 0.20), without batch
 # normalisation; Inception without its classifier (2.05 M), which the profile does not have.

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from jaxscale.burst import SplitJob, best_degree, best_degree_by_gradient, stated_stream, study_blocking
-from jaxscale.burst.blocking import POLICIES
-from jaxscale.burst.partitioning import split_step_time
+from job_streams import (
+    POLICIES,
+    SplitJob,
+    best_degree,
+    best_degree_by_gradient,
+    split_step_time,
+    stated_stream,
+    study_blocking,
+)
 
 
 def _jobs(n: int) -> SplitJob:

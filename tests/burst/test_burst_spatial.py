@@ -8,9 +8,8 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.burst import Device, spatial_network, spatial_step, survey_splits
-from jaxscale.burst.networks.layer_time import REGIMES, load_coefficients
-from jaxscale.burst.spatial import SpatialMachine, halo_time, spatial_table
-from jaxscale.burst.spatial_survey import splits_of
+from jaxscale.burst.layer_time import REGIMES, load_coefficients
+from jaxscale.burst.spatial import SpatialMachine, halo_time, spatial_table, splits_of
 
 NETWORK, TABLE = spatial_network("cosmoflow"), spatial_table()
 MACHINE = SpatialMachine(**{k: TABLE["machine"][k] for k in SpatialMachine.__dataclass_fields__})

@@ -7,8 +7,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.burst import load_network, network_step
-from jaxscale.burst.networks.layer_graph import network_steps
-from jaxscale.tracing.plans.class_plan import batch_class
+from jaxscale.burst.layer_graph import network_steps
+from jaxscale.tracing.class_plan import batch_class
 from jaxscale.tracing.traced_workload import Workload
 
 NETWORKS = ("vgg16", "resnet50", "inception_v3", "vit", "unet", "cosmoflow")

@@ -17,6 +17,8 @@ from jaxscale.plans.rules import violations
 from jaxscale.report import Report
 from jaxscale.runs.measured import measured_runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def design():

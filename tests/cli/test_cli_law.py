@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cli_tables import read_rows
 
-from jaxscale.laws.fitting.backtest import upper_decade
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.backtest import upper_decade
+from jaxscale.laws.loss_reader import loss_table
 
 
 @pytest.fixture(scope="module")

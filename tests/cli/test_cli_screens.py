@@ -31,7 +31,7 @@ from jaxscale.base.table import Table
 from jaxscale.cli import console
 from jaxscale.cli.entry import progress
 from jaxscale.cli.main import every_command
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_reader import loss_table
 
 LOG = "\n".join(
     f" iteration {step}/ 100 | elapsed time per iteration (ms): {ms} | global batch size: 64 |"
@@ -124,6 +124,19 @@ def plan_cells(plan: dict[str, Any]) -> list[Cell]:
 def plans(document: Document) -> Iterable[Promise]:
     yield Promise([plan_cells(plan) for plan in document["top"]])
     yield Promise([[seconds(*document["step_time_interval_s"])]])
+
+
+def against(document: Document) -> Iterable[Promise]:
+    yield from plans(document)
+    found = document["against"]
+    yield Promise([[number(found["rank"]), seconds(found["theirs"]["step_time_s"]), number(100 * found["time_cost"])]])
+    yield Promise(
+        [
+            [*(number(one[name]) for name in ("theirs", "ours") if not isinstance(one[name], bool | str)),
+             number(one["time_cost"] and 100 * one["time_cost"]), number(one["memory_cost_gb"])]
+            for one in found["differences"]
+        ],
+    )  # fmt: skip
 
 
 def design(document: Document) -> Iterable[Promise]:
@@ -273,6 +286,7 @@ CASES = {
     "models": Case("model", lambda document: ()),
     "predict": Case("predict {runs} --fit prior", predictions),
     "plan": Case(f"plan --model llama3-8b --global-batch 32 {ON_16}", plans),
+    "plan against": Case(f"plan --model llama3-8b --global-batch 32 {ON_16} --against {{runs}}", against),
     "shape": Case(f"shape --days 7 {ON_16}", design),
     "burst": Case("burst --network vgg16 --n-gpus 8 --global-batch 32", burst),
     "limits": Case("limits --scenario default --scenario global-nvlink --from 1e26 --to 1e31", limits),

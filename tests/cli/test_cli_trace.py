@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale.tracing.compiled import absent_devices
+from jaxscale.tracing import absent_devices
 
 SMALL = ("--set", "n_layers=2", "d_model=64", "n_heads=4", "n_kv_heads=4", "d_ff=256", "vocab_size=512")
 STEP = ("trace", "jaxscale.examples:decoder", *SMALL)

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from jaxscale.cli.main import main
-from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
-from jaxscale.limits.search.relaxed_plan import survey
-from jaxscale.limits.sweep_chunks import chunk_name, load_sweep
-from jaxscale.limits.sweep_spec import read_spec
+from jaxscale.limits.frontier_scenario import stack_scenarios
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.sweep import chunk_name, load_sweep, read_spec
 
 SPEC = """
 chunk = 5000
@@ -73,6 +72,7 @@ def test_points_are_the_product_of_the_axes(spec):
     assert together["dp"][249] == together["dp"][0] != together["dp"][250]
 
 
+@pytest.mark.slow
 def test_devices_and_kills_change_nothing(spec, tmp_path):
     one, eight = tmp_path / "one", tmp_path / "eight"
     assert main(["sweep", str(spec), "--out", str(one)]) == 0
@@ -150,6 +150,7 @@ n = 16
 """
 
 
+@pytest.mark.slow
 def test_best_plans_are_those_of_a_survey(tmp_path, capsys):
     spec, out = tmp_path / "best.toml", tmp_path / "out"
     spec.write_text(BEST_PLANS)

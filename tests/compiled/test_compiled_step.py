@@ -13,12 +13,10 @@ import pytest
 
 import jaxscale as js
 from jaxscale.examples import decoder_steps
-from jaxscale.tracing.compiled import absent_devices, absent_tpus
-from jaxscale.tracing.compiled.absent_devices import compile_targets, target_text
-from jaxscale.tracing.compiled.absent_tpus import slice_shape
-from jaxscale.tracing.compiled.compile_step import compile_on
-from jaxscale.tracing.compiled.program_tables import compiled_collectives, compiled_kernels
-from jaxscale.tracing.compiled.program_text import array_bytes, executed, program_text
+from jaxscale.tracing import absent_devices
+from jaxscale.tracing.absent_devices import compile_targets, slice_shape, target_text
+from jaxscale.tracing.compile_step import compile_on
+from jaxscale.tracing.program_tables import array_bytes, compiled_collectives, compiled_kernels, executed, program_text
 
 SHAPE = {"n_layers": 2, "d_model": 64, "n_heads": 4, "n_kv_heads": 4, "d_ff": 256, "vocab_size": 512, "seq_len": 32}
 N_WEIGHTS = 2 * (4 * 64**2 + 2 * 64 * 256 + 2 * 64) + 2 * 512 * 64 + 64
@@ -27,8 +25,8 @@ DEVICES = """
 import json, sys
 import jax, jax.numpy as jnp
 import jaxscale as js
-from jaxscale.tracing.compiled.absent_tpus import slice_shape
-from jaxscale.tracing.compiled.compile_step import compile_on
+from jaxscale.tracing.absent_devices import slice_shape
+from jaxscale.tracing.compile_step import compile_on
 from jaxscale.examples import decoder_steps
 
 setting = json.loads(sys.argv[1]) | {"dtype": jnp.float32, "attention": "xla", "micro_batch": 16}
@@ -194,7 +192,7 @@ def test_missing_compilers_gpus_and_plans_are_told_in_one_line(monkeypatch: pyte
     assert "\n" not in str(told.value)
     with pytest.raises(js.InputError, match="'v100-16gb' has no description for the compiler"):
         js.compile_for(step, *args, gpu="v100-16gb")
-    monkeypatch.setattr(absent_tpus, "COMPILER", "no_such_compiler")
+    monkeypatch.setattr(absent_devices, "COMPILER", "no_such_compiler")
     with pytest.raises(js.InputError, match=r"compiler of TPUs, .* expected `pip install 'jaxscale\[aot-tpu\]'"):
         js.compile_for(step, *args, gpu="v5p")
     import jax

@@ -14,8 +14,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.examples import decoder_steps, recommendation_steps, vision_steps
-from jaxscale.tracing.plans.class_collectives import ClassExchanges, class_exchanges
-from jaxscale.tracing.plans.class_plan import batch_class, class_plan_checked, tensor_classes
+from jaxscale.tracing.class_plan import ClassExchanges, batch_class, class_exchanges, class_plan_checked, tensor_classes
 from jaxscale.tracing.traced_workload import Workload
 
 COEFFICIENTS = js.prior_medians()
@@ -122,8 +121,8 @@ COMPILED = """
 import json
 import jax, jax.numpy as jnp
 import jaxscale as js
-from jaxscale.tracing.compiled.compile_step import compile_on
-from jaxscale.tracing.plans.class_collectives import class_exchanges
+from jaxscale.tracing.compile_step import compile_on
+from jaxscale.tracing.class_plan import class_exchanges
 
 def loss(w, x):
     for layer in range(2):

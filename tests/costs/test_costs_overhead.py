@@ -5,7 +5,7 @@ import pytest
 from cost_cases import LLAMA, ONE_H100, ideal, on, plan
 
 from jaxscale.base.arrays import as_arrays
-from jaxscale.costs.host import ONE_CHIP_STEP, host_time, launch_lead, per_step_host_time
+from jaxscale.costs.host import COMPILED_HOST, GRAPHS_HOST, ONE_CHIP_STEP, host_time, launch_lead, per_step_host_time
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.microbatch import microbatch_times
 from jaxscale.costs.step import step_time
@@ -17,6 +17,19 @@ def test_the_host_is_waited_for_only_where_it_is_slower():
     busy = float(microbatch_times(*on(LLAMA, plan())).total)
     for per_layer, waited in ((0.5 * busy / 32, 0.0), (busy / 32, 0.0), (3.0 * busy / 32, 2.0 * busy)):
         waits = step_time(LLAMA, plan(), ONE_H100, ideal(host_time_layer=per_layer)).host
+        np.testing.assert_allclose(waits, waited, rtol=1e-6, atol=1e-9 * busy)
+
+
+def test_untuned_software_adds_time_of_its_host_which_a_slower_chip_hides():
+    coefficients = ideal(host_time_layer=1e-3)
+    machine = machine_of(as_arrays(cluster("h100-80gb", 1)), coefficients)
+    for execution, share in (("eager", 1.0), ("compiled", COMPILED_HOST), ("cuda-graphs", GRAPHS_HOST)):
+        untuned = plan(execution=execution, host_time_layer=4e-3)
+        time = host_time(local_plan(LLAMA, untuned), machine, coefficients)
+        np.testing.assert_allclose(time, 32 * (share * 1e-3 + 4e-3), rtol=1e-6)
+    busy = float(microbatch_times(*on(LLAMA, plan())).total)
+    for further, waited in ((0.0, 0.0), (0.5 * busy / 32, 0.0), (3.0 * busy / 32, 2.0 * busy)):
+        waits = step_time(LLAMA, plan(host_time_layer=further), ONE_H100, ideal()).host
         np.testing.assert_allclose(waits, waited, rtol=1e-6, atol=1e-9 * busy)
 
 

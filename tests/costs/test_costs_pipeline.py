@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from jaxscale.base.arrays import as_arrays
 from jaxscale.costs.machine import effective_link
-from jaxscale.costs.pipeline import bubble_time, imbalance_time, stage_times, transfer_time
+from jaxscale.costs.pipeline import PassShares, bubble_time, imbalance_time, stage_times, transfer_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.local import local_plan
 from jaxscale.plans.stages import DIVISIBLE, busiest_layers, first_stage_layers, head_in_layers, last_stage_layers
+
+EQUAL_PASSES = PassShares(jnp.asarray(1.0 / 3.0), jnp.asarray(1.0 / 3.0))
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
@@ -48,12 +50,14 @@ def test_head_on_the_last_stage_sets_the_pace_unless_balanced():
     balanced = stage_times(local_plan(shape, plan(pp=4, balanced_stages=True)), jnp.asarray(32.0), head)
     np.testing.assert_allclose(balanced.busiest, 9.0)
     even = stage_times(local_plan(shape, four), jnp.asarray(32.0), jnp.asarray(4.0))
-    np.testing.assert_allclose(bubble_time(local_plan(shape, four), even), 24.0)
+    np.testing.assert_allclose(bubble_time(local_plan(shape, four), even, EQUAL_PASSES), 24.0)
     np.testing.assert_allclose(imbalance_time(local_plan(shape, four), even), 8 * 3.0)
     # A single stage has neither, whatever its layers and head.
     one = stage_times(local_plan(shape, plan(balanced_stages=True)), jnp.asarray(32.0), jnp.asarray(4.7))
     np.testing.assert_allclose(
-        [bubble_time(local_plan(shape, plan()), one), imbalance_time(local_plan(shape, plan()), one)], 0.0, atol=1e-12
+        [bubble_time(local_plan(shape, plan()), one, EQUAL_PASSES), imbalance_time(local_plan(shape, plan()), one)],
+        0.0,
+        atol=1e-12,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
 from jaxscale.examples import decoder_steps, other_steps, vision_steps
-from jaxscale.tracing.plans.kernel_time import KernelTimes, kernel_rows, traced_kernel_times
+from jaxscale.tracing.plan_time import KernelTimes, kernel_rows, traced_kernel_times
 from jaxscale.tracing.traced_workload import Workload
 
 H100 = js.cluster("h100-80gb", 1).chip
@@ -148,6 +148,7 @@ def steps_in_jax() -> list[tuple[str, float, float, float]]:
         ]
 
 
+@pytest.mark.slow
 def test_convolutions_and_diffusion_that_no_fit_has_seen():
     works = {
         "resnet50": js.trace(*vision_steps.resnet50(batch=37), names={"data0[0]": "batch"}),

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import jaxscale as js
-from jaxscale.tracing.plans.class_collectives import class_exchanges
-from jaxscale.tracing.plans.sharded_plan import trace_sharded
+from jaxscale.tracing.class_plan import class_exchanges
+from jaxscale.tracing.tracer import trace_sharded
 
 D, F, BATCH = 64, 256, 96
 MESH = AbstractMesh((8, 4), ("x", "y"))

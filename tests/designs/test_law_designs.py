@@ -10,9 +10,8 @@ from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.law_designs import evenly, replace_shape, shape_ends
 from jaxscale.designs.time_to_loss import default_laws, laws_of, run_figures, shape_factor
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.losses.loss_reader import losses_of, with_count
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_reader import loss_table, losses_of, with_count
 from jaxscale.models.transformer import embedding_params, n_params
 
 

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget, budget_goals
-from jaxscale.designs.integer_designs import Candidate, possible
 from jaxscale.designs.relaxed_shape import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import default_laws
-from jaxscale.designs.whole_sizes import at_whole_sizes
+from jaxscale.designs.whole_sizes import HEAD_WIDTHS, whole_shapes, width_step
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.models import model
@@ -27,7 +25,6 @@ from jaxscale.models.transformer import n_params
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.rules import violations
 
-COEFFICIENTS = prior_medians()
 LLAMA, H100S = model("llama3-8b"), cluster("h100-80gb", 32)
 PLAN = Plan(dp=8, tp=2, pp=2, zero_stage=1, micro_batch_size=1, n_microbatches=16, sequence_parallel=True)
 
@@ -88,15 +85,15 @@ def test_more_steps_do_not_worsen(choice):
 
 
 def test_integer_design_is_valid_and_exact(choice):
-    shape = choice.rounded.model
+    shape, coefficients = choice.rounded.model, choice.relaxed.problem.coefficients
     assert violations(shape, PLAN, 32) == []
     assert shape.d_model % 128 == 0
     assert shape.n_layers % PLAN.pp == 0
     assert shape.n_heads * shape.head_dim == shape.d_model
     assert shape.n_heads % shape.n_kv_heads == 0
-    assert bool(memory(shape, PLAN, H100S, COEFFICIENTS).fits)
+    assert bool(memory(shape, PLAN, H100S, coefficients).fits)
     assert float(n_params(shape)) == pytest.approx(float(n_params(LLAMA)), rel=0.03)
-    seconds = float(step_time(shape, PLAN, H100S, COEFFICIENTS).total)
+    seconds = float(step_time(shape, PLAN, H100S, coefficients).total)
     assert quantity(choice.rounded.values, "step_time") == pytest.approx(seconds, rel=1e-9)
 
 
@@ -109,25 +106,35 @@ def test_the_document_of_a_shape_tells_its_plan_and_its_figures(choice):
     assert "KKT residual" in choice.summary() and f"d_model {document['d_model']}" in choice.summary()
 
 
-def test_key_value_heads_of_a_design_suit_its_ranks():
-    """A quarter of 48 heads would be cut by eight ranks: eight heads, or sixteen, are the nearest that are not."""
-    twelve, eight = (
-        at_whole_sizes(LLAMA, np.full(1, 48.0 * 128.0), np.full(1, 32.0), 128, np.full(1, tp)) for tp in (4, 8)
-    )
-    assert twelve.n_kv_heads == [12.0]
-    assert eight.n_kv_heads in ([8.0], [16.0])
+def test_designs_have_heads_that_somebody_would_build():
+    """Whole tiles, heads by eights, the template's key/value heads: none of 34/34, 58/2 or 46/46."""
+    for head_dim in HEAD_WIDTHS:
+        for tp in (1, 4, 16):
+            (step,) = width_step(LLAMA, np.full(1, head_dim), np.full(1, tp))
+            widths = step * np.arange(1.0, 9.0)
+            shapes = whole_shapes(LLAMA, widths, np.full(8, 40.0), np.full(8, head_dim), np.full(8, tp))
+            assert not (widths % 128).any() and not (shapes.d_ff % 128).any()
+            assert not (shapes.n_heads % math.lcm(8, tp)).any() and set(shapes.n_kv_heads) == {8.0}
+            np.testing.assert_array_equal(shapes.n_heads * shapes.head_dim, widths)
 
 
-def test_designs_leave_no_group_astride_two_domains():
-    candidate = Candidate(4096.0, 32.0, 1.0, 256.0, 1.0, tp=6, cp=1, pp=1, vpp=1, ep=1, zero_stage=1, recompute=False)
-    assert possible([candidate], LLAMA, 96, domain_size=8.0) == []
-    assert possible([candidate], LLAMA, 96, domain_size=72.0) == [candidate]
+def test_key_value_heads_suit_ranks_that_the_templates_do_not():
+    """Eight heads on twelve ranks would be cut: four, with three copies of each, are not."""
+    odd = whole_shapes(LLAMA, np.full(1, 6144.0), np.full(1, 32.0), np.full(1, 128), np.full(1, 12))
+    assert odd.n_heads == [48.0] and odd.n_kv_heads == [4.0]
+
+
+def test_latent_attention_keeps_its_heads():
+    deepseek = model("deepseek-v3")
+    same = whole_shapes(deepseek, np.full(1, 7168.0), np.full(1, 61.0), np.full(1, 192), np.full(1, 8))
+    assert same.n_heads == [128.0] and same.v_head_dim == [128.0] and same.d_ff_expert == [2048.0]
+    assert float(n_params(same)[0]) == pytest.approx(float(n_params(deepseek)), rel=1e-12)
 
 
 def test_integer_design_is_the_best_of_its_lattice(choice):
     problem = choice.relaxed.problem
     lattice = shape_lattice(problem, float(choice.relaxed.design.model.d_model), choice.goals, PARAMS_TOLERANCE)
-    assert lattice.admitted.sum() > 10
+    assert lattice.admitted.sum() > 4
     times = lattice.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
     assert times[lattice.best] == times[lattice.admitted].min()
     assert choice.rounded.objective == times[lattice.best]

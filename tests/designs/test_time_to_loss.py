@@ -18,7 +18,7 @@ from jaxscale.designs.time_to_loss import (
     shape_factor,
 )
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.laws.goodput import FailureLaw, failure_law
+from jaxscale.laws.loss import FailureLaw, failure_law
 from jaxscale.models import model
 from jaxscale.plans.plan import Plan
 

@@ -21,9 +21,8 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.explore.page_inputs import PageInputs, page_inputs
 from jaxscale.explore.page_server import TOKEN
-from jaxscale.explore.page_state import TABS, PageState, state_of
+from jaxscale.explore.page_state import TABS, PageInputs, PageState, page_inputs, state_of
 from jaxscale.explore.page_tables import tab_records
 from jaxscale.explore.page_work import page_view
 from jaxscale.report.style import seconds

@@ -15,6 +15,7 @@ from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
+from jaxscale.calibration.unstated import usable_if_stated, worth_stating
 from jaxscale.fitting.held_out import typical
 
 
@@ -149,6 +150,37 @@ def _of_one_cluster() -> js.Fit:
         limits=(MemoryLimit("mine/f", 0.9, 0.04),),
         own=(("source", "mine/f"), ("framework", "f")),
     )
+
+
+OF_FACTS = (
+    Scatter("unseen", "", 0.2, 0.1, 0.05),
+    Scatter("eager", "", 0.4, math.nan),
+    Scatter("unstated", "loss_bytes", 0.0, 0.2, 0.12),
+    Scatter("unstated", "optimizer_bytes", 0.0, 0.3, 0.25),
+)
+
+
+def test_what_a_run_leaves_to_a_guess_widens_its_interval_and_its_note_names_what_to_state():
+    fit = fit_with("fit", widths=OF_FACTS)
+    stated = {"execution": "compiled"}
+    blank = {**stated, "unstated": "loss_bytes and optimizer_bytes"}
+    cases = {
+        (0.2, 0.1, 0.05, ""): stated,
+        (0.4, 0.1, 0.05, ""): {"execution": "eager"},
+        (0.4, 0.1, 0.05, "state execution: time interval x2.2 -> x1.5 if compiled"): {"unstated": ""},
+        (0.2, 0.2, 0.12, "state loss_bytes: memory interval x1.9 -> x1.4"): {**stated, "unstated": "loss_bytes"},
+        # The widest fact is named first.
+        (0.2, 0.3, 0.25, "state optimizer_bytes: memory interval x2.7 -> x1.9"): blank,
+    }
+    (*widths, notes) = zip(*cases, strict=True)
+    levels = Levels.of_rows([{"execution": None, "unstated": None, **one} for one in cases.values()])
+    assert worth_stating(fit, levels).tolist() == list(notes)
+    for row, (time, memory, above) in zip(cases.values(), zip(*widths, strict=True), strict=True):
+        assert fit.interval(row) == (time, memory)
+        assert fit.memory_limit(row).scatter == above
+    usable = usable_if_stated(fit, Levels.of_rows([blank]), 8.0, 100e9, 0.1)
+    assert usable == ("state optimizer_bytes: 73 -> 86 GB usable",)
+    assert usable_if_stated(fit, Levels.of_rows([stated]), 8.0, 100e9, 0.1) == ()
 
 
 @pytest.mark.parametrize("levels", [{}, {"source": ""}, {"framework": "f"}, {"source": "mine/f"}])

@@ -15,7 +15,7 @@ from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficie
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Prior, Spec
 from jaxscale.calibration.stand_ins import StandIns, longest_within
-from jaxscale.islands.looseness.loose_law import LooseFit, loose_law
+from jaxscale.islands.fleet_days import LooseFit, loose_law
 
 
 def prior(median: float, kind: str) -> Prior:

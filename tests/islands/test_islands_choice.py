@@ -11,28 +11,26 @@ import optax
 import pytest
 
 from jaxscale.base.arrays import stacked
-from jaxscale.islands.batch_shares import equal_finish
-from jaxscale.islands.choice.fleet_prices import break_even_sweep, price_table
-from jaxscale.islands.choice.mode_scores import (
+from jaxscale.islands.batch_shares import equal_finish, pace_of_rates
+from jaxscale.islands.fleet import Links, uniform_links
+from jaxscale.islands.islands_choice import break_even_sweep, price_table
+from jaxscale.islands.mode_scores import (
     best_pipeline,
     candidate_subsets,
     ring_subset,
     sub_job,
     with_scaled_links,
 )
-from jaxscale.islands.fleet import Links, uniform_links
 from jaxscale.islands.modes import (
     ACTIVATION_BYTES,
     MODES,
     IslandJob,
     loose_plan,
-    mode_round,
     mode_speed,
     pipeline_step,
     survey_fleets,
 )
-from jaxscale.islands.pace import pace_of_rates
-from jaxscale.islands.round_time import slowest_of
+from jaxscale.islands.round_time import fleet_round, slowest_of
 
 RATES = np.asarray([8e5, 3e5, 5e5, 2e5])
 
@@ -192,5 +190,7 @@ def test_break_even_is_where_the_fleet_beats_its_best_island():
 
 def test_terms_of_a_mode_add_up():
     for mode in ("data-parallel", "local-updates", "streaming"):
-        terms = mode_round(job_of(), mode, 50.0)
+        job = job_of()
+        plan = loose_plan(job, mode, 50.0)
+        terms = fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
         assert sum(float(term) for term in terms.terms().values()) == pytest.approx(float(terms.total), rel=1e-12)

@@ -5,8 +5,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.islands.fleet import NO_LIMIT, fleet_of, host_rate, uniform_links
-from jaxscale.islands.fleet_file import read_fleet
+from jaxscale.islands.fleet import NO_LIMIT, fleet_of, host_rate, read_fleet, uniform_links
 
 GOOD = """
 [islands.east]

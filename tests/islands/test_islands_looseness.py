@@ -6,16 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loose_fit import fit_loose_law
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.base.units import YEAR
-from jaxscale.islands.exchange import LinkTime
-from jaxscale.islands.learners import learners_goodput
-from jaxscale.islands.looseness.fleet_days import days_to_loss, loss_goal, sampled_goals, tokens_needed
-from jaxscale.islands.looseness.loose_fit import fit_loose_law
-from jaxscale.islands.looseness.loose_law import loose_law, loose_law_samples
-from jaxscale.islands.round_time import round_of
+from jaxscale.islands.fleet_days import loose_law, loose_law_samples, loss_goal, sampled_goals, tokens_needed
+from jaxscale.islands.round_time import LinkTime, round_of
 from jaxscale.laws import power_law
 
 
@@ -147,19 +143,6 @@ def test_utilisation_of_a_run_over_three_continents():
         assert 43.3 * float(time.utilisation) == pytest.approx(float(row["mfu_percent"]), abs=0.3)
 
 
-FAILURES = {"data-parallel": (67.0, 1.0), "elastic": (19.5, 1.0), "decoupled": (19.5, 0.957)}
-"""Seconds that a failure stops a learner, and goodput without failures, by method."""
-
-
-def test_goodput_of_learners():
-    for row in read("restricted/decoupled_diloco_goodput.csv"):
-        stopped, efficiency = FAILURES[row["method"]]
-        interval = float(row["mtbi_per_chip_years"]) * YEAR
-        found = learners_goodput(float(row["n_chips"]), float(row["learners"]), interval, stopped, efficiency)
-        assert 100.0 * float(found) == pytest.approx(float(row["goodput_percent"]), abs=2.0), row
-    assert float(learners_goodput(2.4e6, 2, YEAR, 19.5)) == pytest.approx(float(learners_goodput(1.2e6, 1, YEAR, 19.5)))
-
-
 def test_one_replica_needs_the_tokens_of_data_parallelism():
     goal = loss_goal(js.model("llama2-7b"))
     together = float(tokens_needed(goal, 4e6, 0.0, 30.0))
@@ -183,7 +166,7 @@ def test_days_fall_with_pace_and_have_a_best_number_of_inner_steps():
     steps = jnp.geomspace(1.0, 1e5, 60)
     # A second of compute per step, 20 seconds of exchange after H of them.
     speed = 4e6 * steps / (steps + 20.0)
-    days = days_to_loss(goal, speed, 4e6, replicas=2.0, inner_steps=steps, chips_together=64.0)
+    days = tokens_needed(goal, 4e6, 2.0, steps) / speed
     best = int(jnp.nanargmin(days))
     assert 0 < best < 59 and 10.0 < float(steps[best]) < 5000.0
     assert int(jnp.argmax(speed)) == 59, "without a rise of the loss the best number is endless"

@@ -4,9 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-
-import jaxscale as js
-from jaxscale.islands.measured.measured_rounds import (
+from measured_rounds import (
     LinkLosses,
     bandwidth_left_out,
     fit_link_losses,
@@ -14,8 +12,10 @@ from jaxscale.islands.measured.measured_rounds import (
     measured_rounds,
     predicted_utilisation,
     run_left_out,
-    stated_slow_loss,
 )
+
+import jaxscale as js
+from jaxscale.islands.fleet import stated_slow_loss
 
 
 @pytest.fixture(scope="module")

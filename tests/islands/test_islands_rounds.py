@@ -9,12 +9,20 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.units import GBIT, HOUR
-from jaxscale.islands.batch_shares import best_shares
-from jaxscale.islands.exchange import LinkTime, hub_time, ring_time
+from jaxscale.islands.batch_shares import best_shares, island_paces, pace_of_rates
 from jaxscale.islands.fleet import fleet_of, uniform_links
-from jaxscale.islands.loose import local_updates, streaming, synchronous
-from jaxscale.islands.pace import island_paces, pace_of_rates
-from jaxscale.islands.round_time import fleet_round, required_bandwidth, round_of, slowest_of, tokens_per_second
+from jaxscale.islands.round_time import (
+    LinkTime,
+    fleet_round,
+    local_updates,
+    required_bandwidth,
+    ring_time,
+    round_of,
+    slowest_of,
+    streaming,
+    synchronous,
+    tokens_per_second,
+)
 
 PLANS = (
     js.Plan(dp=32, tp=2, zero_stage=2, micro_batch_size=4, n_microbatches=6, sequence_parallel=True),
@@ -125,14 +133,6 @@ def test_a_ring_is_as_slow_as_its_slowest_hop():
     other = ring_time(4e9, js.islands.Links(slow, links.latency, links.uplink), jnp.asarray([0, 2, 1, 3]))
     assert float(other.moving) == pytest.approx(float(ring.moving))
     assert float(ring_time(4e9, uniform_links(1, 1e9)).total) == 0.0
-
-
-def test_a_hub_shares_its_uplink():
-    wide = hub_time(jnp.full(5, 1e9), uniform_links(5, 1e9, 0.01))
-    assert float(wide.moving) == pytest.approx(2.0) and float(wide.waiting) == pytest.approx(0.02)
-    narrow = hub_time(jnp.full(5, 1e9), uniform_links(5, 1e9, uplink=1e9))
-    assert float(narrow.moving) == pytest.approx(2.0 * 4.0)
-    assert float(hub_time(jnp.ones(1), uniform_links(1, 1e9)).total) == 0.0
 
 
 GRID = np.logspace(-1, 3, 50) * GBIT

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from jaxscale.base.errors import InputError
-from jaxscale.islands.batch_shares import best_shares, equal_finish, whole_shares
-from jaxscale.islands.pace import pace_of_rates
+from jaxscale.islands.batch_shares import best_shares, equal_finish, pace_of_rates, whole_shares
 from jaxscale.islands.pipeline_split import (
     best_cut,
-    bytes_over_link,
+    best_order,
+    best_permutation,
     divided_at_will,
     least_divided,
+    order_cost,
     pipeline_time,
-    two_stage_shares,
 )
-from jaxscale.islands.ring_order import best_order, best_permutation, order_cost
 
 ISLANDS = st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.01, 1.0)), min_size=1, max_size=5)
 
@@ -146,27 +145,12 @@ def test_divisible_layers_are_the_optimum_of_the_linear_programme(whole, m):
     assert least_divided(slow, m) == pytest.approx(done.fun, rel=1e-6)
 
 
-@pytest.mark.parametrize("m", [1.0, 4.0, 64.0])
-def test_two_islands_have_a_closed_form(m):
-    for first, second in ((1.0, 3.0), (2.0, 0.7), (1.0, 1.1)):
-        time, share = two_stage_shares(first, second, m)
-        general, shares = divided_at_will(jnp.asarray([first, second]), m)
-        assert float(time) == pytest.approx(float(general), rel=1e-6)
-        assert float(share) == pytest.approx(float(shares[0]), rel=1e-6)
-
-
 def test_one_microbatch_is_a_latency_and_many_are_a_throughput():
     stages, hops = jnp.asarray([1.0, 3.0, 2.0]), jnp.asarray([0.5, 0.25])
     assert float(pipeline_time(stages, hops, 1.0)) == 6.0 + 1.5
     assert float(pipeline_time(stages, hops, 1e6)) / 1e6 == pytest.approx(3.0, rel=1e-4)
     slow_hop = pipeline_time(stages, jnp.asarray([7.0, 0.25]), 1e6)
     assert float(slow_hop) / 1e6 == pytest.approx(7.0, rel=1e-4)
-
-
-@given(st.floats(1e8, 1e12), st.floats(1e4, 1e8), st.floats(512, 16384))
-def test_a_pipeline_moves_less_exactly_if_tokens_times_width_are_below_the_parameters(params, tokens, width):
-    gradients, activations = bytes_over_link(params, tokens, width)
-    assert bool(activations < gradients) == (tokens * width < params)
 
 
 @pytest.mark.parametrize("goal", ["slowest", "sum"])

@@ -4,16 +4,16 @@ import csv
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
-
-import jaxscale as js
-from jaxscale.base.errors import InputError
-from jaxscale.islands.measured.pipeline_trials import (
+from pipeline_trials import (
     degrees_left_out,
     fit_trials,
     pipeline_trials,
     predicted_trials,
 )
+from scipy.stats import spearmanr
+
+import jaxscale as js
+from jaxscale.base.errors import InputError
 
 FOLDER = js.data_path("restricted")
 
@@ -43,6 +43,7 @@ def figures(predicted, measured):
     return error, spearmanr(predicted, measured).statistic, measured[np.argmin(predicted)] / measured.min()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, error, ranks", [("homogeneous", 0.12, 0.92), ("het_cluster", 0.15, 0.75)])
 def test_trials_of_other_degrees_predict_a_trial(tables, name, error, ranks):
     trials, ran, own = of_experiment(tables, name)
@@ -54,6 +55,7 @@ def test_trials_of_other_degrees_predict_a_trial(tables, name, error, ranks):
     assert theirs[0] > 3.0 * found[0], "the planner's own predictions miss by several times as much"
 
 
+@pytest.mark.slow
 def test_uneven_layers_are_predicted_from_other_degrees(tables):
     """TransGAN: 24 blocks among layers a hundred times smaller; few trials ran, and the planner is nearly as good."""
     trials, ran, own = of_experiment(tables, "het_model")
@@ -68,6 +70,7 @@ def test_uneven_layers_are_predicted_from_other_degrees(tables):
     assert blind[0] > 1.5 * found[0] and blind[1] < 0.75, "negative control: shuffled times"
 
 
+@pytest.mark.slow
 def test_a_fit_to_shuffled_times_predicts_nothing(tables):
     """Negative control: what is left of the ranks then comes from the priors."""
     trials, ran, _ = of_experiment(tables, "homogeneous")

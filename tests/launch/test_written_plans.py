@@ -222,3 +222,10 @@ def test_a_vision_tower_is_told():
 def test_an_unknown_framework():
     with pytest.raises(InputError, match="--write = 'pax' has no writer; expected one of megatron-lm"):
         launch_text("pax", {}, {}, SEQ_LEN)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_adapters_that_no_settings_express_are_told(framework: str):
+    said = written(framework, "llama3-8b", lora_rank=16, lora_targets="q+v").not_expressed
+    assert "lora_rank = 16 for q+v: all weights are trained" in said
+    assert not any("lora_rank" in part for part in written(framework, "llama3-8b").not_expressed)

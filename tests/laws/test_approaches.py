@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.approaches import budgets_of, envelope, growth, isoflop_minima
-from jaxscale.laws.fitting.loss_fit import fit_law
+from jaxscale.laws.approaches import budgets_of, envelope, growth, isoflop_minima
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_reader import losses_of
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_reader import loss_table, losses_of
 
 TRUTH = LossLaw(1.8, 480.0, 2100.0, 0.35, 0.37)
 

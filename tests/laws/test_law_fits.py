@@ -7,7 +7,7 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path
-from jaxscale.laws.law_fits import fit_critical_batch, power_law
+from jaxscale.laws.approaches import fit_critical_batch, power_law
 from jaxscale.laws.loss import batch_law, law_table
 
 

@@ -5,16 +5,13 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting import loss_solver
-from jaxscale.laws.fitting.backtest import backtest_of, checked_law, rollout, upper_decade
-from jaxscale.laws.fitting.loss_draws import cluster_ids
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.fitting.loss_objective import HUBER_DELTA
-from jaxscale.laws.fitting.loss_priors import prior_of
-from jaxscale.laws.fitting.loss_solver import LANES
+from jaxscale.laws import loss_solver
+from jaxscale.laws.backtest import backtest_of, checked_law, rollout, upper_decade
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_reader import losses_of
-from jaxscale.laws.losses.loss_tables import loss_table, train_below_params
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_forms import prior_of
+from jaxscale.laws.loss_reader import loss_table, losses_of, train_below_params
+from jaxscale.laws.loss_solver import HUBER_DELTA, LANES, cluster_ids
 
 NAMES = ("irreducible", "params_coefficient", "tokens_coefficient", "params_exponent", "tokens_exponent")
 SHIPPED = (
@@ -92,6 +89,7 @@ def simulated(count, generator, law, noise=0.01):
     return losses_of({"n_params": n, "tokens": d, "loss": loss})
 
 
+@pytest.mark.slow
 def test_intervals_hold_where_the_law_is_true():
     """20 simulated tables of 40 runs: 90 % intervals of five numbers and of the optimum."""
     truth, generator = LossLaw(1.8, 480.0, 2100.0, 0.35, 0.37), np.random.default_rng(2)
@@ -139,6 +137,7 @@ def extrapolated(name, form, prior):
     return rollout(table, *rows, lambda part: fit_law(part, form, prior=prior, n_draws=60))
 
 
+@pytest.mark.slow
 def test_extrapolation_of_shipped_tables_by_priors_of_other_sources():
     joint = [extrapolated(name, "joint", "shipped") for name in SHIPPED]
     errors = np.asarray([100.0 * one.mean_error for one in joint])

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.loss_fit import problem_of
-from jaxscale.laws.fitting.loss_forms import form_of, law_of, log_loss, traits
-from jaxscale.laws.fitting.loss_objective import objective
-from jaxscale.laws.fitting.loss_priors import prior_of
-from jaxscale.laws.fitting.loss_solver import grid_points, optimum_of, searches, starts_of
 from jaxscale.laws.loss import LossLaw
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import problem_of
+from jaxscale.laws.loss_forms import form_of, law_of, log_loss, prior_of, traits
+from jaxscale.laws.loss_reader import loss_table
+from jaxscale.laws.loss_solver import grid_points, objective, optimum_of, searches, starts_of
+
+TABLES = ("gadre-redpajama", "gadre-refinedweb", "muennighoff", "olmo", "gemstones-cooldown")
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *((name, "joint") for name in ("gadre-c4", "gadre-redpajama", "gadre-refinedweb", "muennighoff", "olmo")),
-        *(("olmo", form) for form in ("additive", "tied", "kaplan")),
-        ("gemstones-cooldown", "joint"),
+        ("gadre-c4", "joint"),
+        *(pytest.param(name, "joint", marks=pytest.mark.slow) for name in TABLES),
+        *(pytest.param("olmo", form, marks=pytest.mark.slow) for form in ("additive", "tied", "kaplan")),
     ],
 )
 def test_no_start_of_a_thousand_ends_lower(name, form):

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.left_out import left_out_errors, root_mean_square
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.fitting.loss_terms import Covariates, log_loss_with, number_names, small_batch_tokens
-from jaxscale.laws.losses.loss_reader import losses_of
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.backtest import left_out_errors, root_mean_square
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_forms import Covariates, log_loss_with, number_names, small_batch_tokens
+from jaxscale.laws.loss_reader import loss_table, losses_of
 
 LAW = np.log([1.7, 60.0, 300.0, 0.22, 0.26, 1.0])
 

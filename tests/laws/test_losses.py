@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.losses.loss_checks import check_losses
-from jaxscale.laws.losses.loss_columns import LOSS_COLUMN, LOSS_COLUMNS, count_of
-from jaxscale.laws.losses.loss_reader import best_of, losses_of, read_losses
-from jaxscale.laws.losses.loss_tables import loss_table, loss_table_names
+from jaxscale.laws.loss_checks import check_losses
+from jaxscale.laws.loss_reader import (
+    LOSS_COLUMN,
+    LOSS_COLUMNS,
+    best_of,
+    count_of,
+    loss_table,
+    loss_table_names,
+    losses_of,
+    read_losses,
+)
 
 GOOD = [(1e8, 2e9, 3.5), (1e8, 8e9, 3.2), (4e8, 8e9, 2.9), (4e8, 3e10, 2.7), (1.6e9, 3e10, 2.5)]
 

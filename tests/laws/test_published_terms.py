@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.fitting.loss_fit import fit_law
-from jaxscale.laws.fitting.loss_objective import huber_loss
-from jaxscale.laws.fitting.loss_terms import number_names
-from jaxscale.laws.fitting.optimal_batch import optimal_batch
-from jaxscale.laws.losses.loss_reader import losses_of
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.approaches import optimal_batch
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_forms import number_names
+from jaxscale.laws.loss_reader import loss_table, losses_of
+from jaxscale.laws.loss_solver import huber_loss
 
 MUENNIGHOFF = {
     "irreducible": np.exp(0.6254804),

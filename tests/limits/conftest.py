@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxscale.limits.scenario_library import load_scenarios
+from jaxscale.limits.frontier_scenario import load_scenarios
 from jaxscale.limits.study import Study, curve_sizes, study
 
 LATENCY_ONLY = {

@@ -10,14 +10,13 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
-from jaxscale.limits.bands import band, threshold_bands, uncertainties
-from jaxscale.limits.frontier.frontier_scenario import stack_scenarios
-from jaxscale.limits.frontier.overlap_norm import ExactOverlap
-from jaxscale.limits.search.feasible_set import N_DEGREES
-from jaxscale.limits.search.frontier_problem import utilisation_problem
-from jaxscale.limits.search.integer_plan import integer_survey, rate
-from jaxscale.limits.search.relaxed_plan import survey
-from jaxscale.limits.utilisation import utilisation
+from jaxscale.limits.batch_time import ExactOverlap
+from jaxscale.limits.frontier_problem import N_DEGREES, utilisation_problem
+from jaxscale.limits.frontier_scenario import stack_scenarios
+from jaxscale.limits.integer_plan import integer_survey, rate
+from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.study import band, threshold_bands, uncertainties
+from jaxscale.limits.thresholds import utilisation
 
 
 def test_bands_hold_the_curve_and_the_thresholds(solved, library, row):
@@ -32,6 +31,7 @@ def test_bands_hold_the_curve_and_the_thresholds(solved, library, row):
     assert set(uncertainties()) <= {field.name for field in dataclasses.fields(library["default"])}
 
 
+@pytest.mark.slow
 def test_powers_of_two_against_all_of_them(solved, library):
     default, index = library["default"], 14
     flop = solved.training_flop[index]
@@ -88,6 +88,7 @@ def test_more_starts_or_steps_never_worsen(solved, library):
         found(n_starts=9)
 
 
+@pytest.mark.slow
 def test_single_precision(solved, library, row):
     with jax.enable_x64(False):
         found = survey(solved.training_flop, stack_scenarios([library["default"]]))

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.limits import closed_forms
-from jaxscale.limits.frontier.batch_time import batch_time, pipeline_slots
-from jaxscale.limits.frontier.degrees import Degrees
-from jaxscale.limits.frontier.overlap_norm import ExactOverlap, SmoothOverlap
-from jaxscale.limits.frontier.scaling_laws import workload
+from jaxscale.limits import scaling_laws
+from jaxscale.limits.batch_time import Degrees, ExactOverlap, SmoothOverlap, batch_time, pipeline_slots
+from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import NAMES
 
 RATES = ("peak_flops", "memory_bandwidth", "link_bandwidth", "network_bandwidth")
@@ -30,7 +28,7 @@ def as_arrays(scenario):
 
 @pytest.mark.parametrize("name", ["latency-only", "latency-only-levers"])
 def test_latency_wall(solved, library, row, name):
-    closed = float(closed_forms.log_latency_wall(as_arrays(library[name])))
+    closed = float(scaling_laws.log_latency_wall(as_arrays(library[name])))
     found = solved.limits.log_flop[row[name], NAMES.index("wall")]
     assert found == pytest.approx(closed, abs=1e-6)
     # Bubbles reckoned as if microbatches were plenty let a batch end before a microbatch has passed all layers.
@@ -39,7 +37,7 @@ def test_latency_wall(solved, library, row, name):
 
 @pytest.mark.parametrize("name", ["latency-only", "latency-only-levers"])
 def test_wall_elasticities(solved, library, row, name):
-    exponent = float(closed_forms.wall_exponent(library[name]))
+    exponent = float(scaling_laws.wall_exponent(library[name]))
     found = solved.limits.by_field(row[name])["wall"]
     for field in ("training_time", "batch_multiplier", "reference_batch"):
         assert found[field] == pytest.approx(exponent, rel=1e-6)
@@ -50,15 +48,15 @@ def test_wall_elasticities(solved, library, row, name):
 
 
 def test_default_laws_give_two():
-    from jaxscale.limits.scenario_library import scenario
+    from jaxscale.limits.frontier_scenario import scenario
 
-    assert float(closed_forms.wall_exponent(scenario())) == pytest.approx(2.0)
-    assert float(closed_forms.wall_exponent(scenario("depth-fixed"))) == pytest.approx(3.0)
+    assert float(scaling_laws.wall_exponent(scenario())) == pytest.approx(2.0)
+    assert float(scaling_laws.wall_exponent(scenario("depth-fixed"))) == pytest.approx(3.0)
 
 
 def test_no_wall_when_the_batch_grows_fast_enough(solved, library, row):
     name = "latency-only-no-wall"
-    assert np.isinf(float(closed_forms.log_latency_wall(as_arrays(library[name]))))
+    assert np.isinf(float(scaling_laws.log_latency_wall(as_arrays(library[name]))))
     assert np.isinf(solved.limits.flop(row[name])["wall"])
     assert np.isfinite(solved.limits.flop(row["latency-only"])["wall"])
 
@@ -108,7 +106,7 @@ def latency_volume(bare, overhead: float) -> float:
 
 
 def test_bandwidth_side():
-    from jaxscale.limits.scenario_library import scenario
+    from jaxscale.limits.frontier_scenario import scenario
 
     bare = as_arrays(scenario(link_latency=0.0, network_latency=0.0, kernel_latency=0.0, domain_size=1.0))
     work = workload(jnp.log(1e28), bare)
@@ -122,7 +120,7 @@ def test_bandwidth_side():
 
 
 def test_replica_tokens_and_latency_volume():
-    from jaxscale.limits.scenario_library import scenario
+    from jaxscale.limits.frontier_scenario import scenario
 
     bare = as_arrays(scenario(domain_size=1.0, link_latency=0.0, network_latency=0.0))
     work = workload(jnp.log(1e28), bare)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxscale.limits.frontier.overlap_norm import SmoothOverlap
+from jaxscale.limits.batch_time import SmoothOverlap
+from jaxscale.limits.frontier_scenario import scenario
+from jaxscale.limits.integer_plan import integer_survey
 from jaxscale.limits.limits_report import published_curve
-from jaxscale.limits.scenario_library import scenario
-from jaxscale.limits.search.integer_plan import integer_survey
 
 
 def rms_points(solved, row) -> float:
@@ -22,6 +22,7 @@ def test_curve_within_two_points(solved, row):
         assert rms_points(solved, row[other]) > 4.0
 
 
+@pytest.mark.slow
 def test_powers_of_two_with_constants_of_their_own():
     sizes = 10.0 ** np.arange(25.0, 31.75, 0.1)
     curve = published_curve()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.limits.frontier.frontier_scenario import FrontierScenario
-from jaxscale.limits.frontier.scaling_laws import log_step_limit, workload
-from jaxscale.limits.scenario_library import load_scenarios, scenario
+from jaxscale.limits.frontier_scenario import FrontierScenario, load_scenarios, scenario
+from jaxscale.limits.scaling_laws import log_step_limit, workload
 
 
 def laws(flop: float, **changes: float):

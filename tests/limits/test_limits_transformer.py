@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.limits.scenario_library import scenario
+from jaxscale.limits.frontier_scenario import scenario
 from jaxscale.limits.transformer_curve import TransformerCurve, coarse, designs, plan_space, transformer_curve
 from jaxscale.plans.enumerate import enumerate_plans
 

@@ -10,13 +10,11 @@ from physics_cases import case, lossy, steps
 
 import jaxscale as js
 from jaxscale.base.arrays import as_arrays, with_fields
+from jaxscale.burst.burst_plan import BurstPlan
 from jaxscale.burst.multiplexing import Interference, hand_backs, multiplex
-from jaxscale.burst.planners.burst_plan import BurstPlan
 from jaxscale.costs.power import ChipPower, energy_terms, mean_chip_power
-from jaxscale.limits.frontier.batch_time import batch_time
-from jaxscale.limits.frontier.degrees import Degrees
-from jaxscale.limits.frontier.overlap_norm import ExactOverlap
-from jaxscale.limits.frontier.scaling_laws import workload
+from jaxscale.limits.batch_time import Degrees, ExactOverlap, batch_time
+from jaxscale.limits.scaling_laws import workload
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.reasons import alternatives, nothing_fits

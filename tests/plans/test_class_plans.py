@@ -8,8 +8,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.examples import decoder_steps, other_steps, recommendation_steps
-from jaxscale.tracing.plans.class_plan_space import factor_triples
-from jaxscale.tracing.plans.class_plans import ClassPlanChoice
+from jaxscale.tracing.class_plans import ClassPlanChoice, factor_triples
 from jaxscale.tracing.traced_workload import Workload
 
 COEFFICIENTS = js.load_fit("prior").coefficients({})

@@ -7,16 +7,25 @@ import pytest
 
 from jaxscale.designs.design_result import DesignChoice
 from jaxscale.designs.law_designs import LawDesign
-from jaxscale.laws.fitting.approaches import growth
-from jaxscale.laws.fitting.backtest import checked_law
-from jaxscale.laws.fitting.law_store import load_law, save_law
-from jaxscale.laws.fitting.loss_fit import fit_law
+from jaxscale.laws.approaches import growth
+from jaxscale.laws.backtest import checked_law
+from jaxscale.laws.fitted_law import load_law, save_law
 from jaxscale.laws.law_report import law_report, optimum_report
 from jaxscale.laws.law_tables import choice_rows
-from jaxscale.laws.losses.loss_tables import loss_table
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_reader import loss_table
 from jaxscale.report.document import Picture, Table
-from jaxscale.report.figures.loss_laws import BEYOND, isoflop_curves, loss_against_compute, plain_loss, rollout_errors
-from jaxscale.report.figures.loss_optima import SHOWN, approaches_of, design_spread, optima_against_compute
+from jaxscale.report.figures.loss_laws import (
+    BEYOND,
+    SHOWN,
+    approaches_of,
+    design_spread,
+    isoflop_curves,
+    loss_against_compute,
+    optima_against_compute,
+    plain_loss,
+    rollout_errors,
+)
 from jaxscale.report.style import number_text, png
 
 
@@ -43,7 +52,7 @@ FIGURES = {
 def design(law, monkeypatch):
     """A design with alternatives: half as deep under a drawn law, twice as wide under a shape law."""
     own = FIGURES
-    for home in ("jaxscale.designs.law_designs", "jaxscale.report.figures.loss_optima"):
+    for home in ("jaxscale.designs.law_designs", "jaxscale.report.figures.loss_laws"):
         monkeypatch.setattr(f"{home}.design_figures", lambda choice: own)
     others = {"draw 0": {**own, "n_layers": 20.0}, "shape law of Kaplan": {**own, "d_model": 8192.0}}
     every = [own, *others.values()]

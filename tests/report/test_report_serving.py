@@ -6,9 +6,9 @@ import pytest
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.report.document import Picture
-from jaxscale.serving.choose.load_curve import load_curve
 from jaxscale.serving.serving_figures import serving_frontier
 from jaxscale.serving.serving_report import engine_report, serving_errors, token_terms
+from jaxscale.serving.serving_time import load_curve
 
 MODEL, CLUSTER = js.model("llama3-8b"), js.cluster("h100-80gb", 2)
 LIMITS = {"tpot": 0.03, "ttft": 2.0}

@@ -22,9 +22,16 @@ def test_complete_row(table):
         **{"overlap_gathers": True, "fused_norm": True, "chunked_loss": False, "vocab_parallel_loss": False},
         **{"recompute_full": 0, "recompute_cost": 1, "attention_rate": 1, "etp": 0, "shard_group": 4},
         **{"offload_activations": 0, "offload_optimizer": 0, "loss_bytes": 12, "adapter_bytes": 4, "held_bytes": 0},
-        **{"autocast": False, "wide_weights": False, "narrow_gate": False, "copied_attention": False},
+        **{
+            "autocast": False,
+            "wide_weights": False,
+            "narrow_gate": False,
+            "kept_gate": False,
+            "copied_attention": False,
+        },
+        **{"lora_rank": 0, "lora_targets": "q+v", "dequantised_bytes": 12},
         **{"dropout": False, "kept_gradients": False, "gradient_copy_bytes": 0, "cached_gradients": False},
-        **{"gathered_stages": False},
+        **{"gathered_stages": False, "host_time_layer": 0},
     }
     assert (row.machine, row.n_gpus, row.remarks) == (("a100-80gb", None, None), 16, [])
     assert row.effects["framework"] is None and row.effects["precision"] == "bf16"
@@ -264,3 +271,48 @@ def test_formats_and_stages_of_bloom_follow_its_chronicles(
     row = described(table({**change, "precision": ""}))
     assert (row.effects["number_format"], row.plan["balanced_stages"]) == (number_format, balanced)
     assert row.plan["gradient_bytes"] == gradient_bytes
+
+
+STATES_ALL = {"activation_recompute": "full", "optimizer_bytes": "12", "loss_bytes": "6"}
+
+
+@pytest.mark.parametrize(
+    ("change", "guesses"),
+    [
+        ({}, "activation_recompute and optimizer_bytes and loss_bytes"),
+        ({"activation_recompute": "full"}, "optimizer_bytes and loss_bytes"),
+        ({"chunked_loss": "True", "precision": "bf16-true", "recompute_modules": "mlp"}, None),
+        (STATES_ALL, None),
+        ({"framework": "megatron-lm"}, "activation_recompute"),
+        ({"framework": "torchtitan"}, "loss_bytes"),
+    ],
+)
+def test_what_a_row_neither_states_nor_its_framework_is_a_guess(table, change, guesses):
+    blank = {"activation_recompute": "", "precision": "", "framework": ""}
+    assert described(table({**blank, **change})).effects["unstated"] == guesses
+
+
+@pytest.mark.parametrize(
+    ("change", "launches"),
+    [
+        ({}, None),
+        ({"execution": "xla"}, "compiled"),
+        ({"execution": "eager"}, "eager"),
+        ({"framework": "jax"}, "compiled"),
+    ],
+)
+def test_how_kernels_are_launched_is_known_where_a_row_or_its_framework_says_it(table, change, launches):
+    assert described(table(change)).effects["execution"] == launches
+
+
+@pytest.mark.parametrize(
+    ("change", "further"),
+    [
+        ({"framework": "transformers"}, 4.4e-3),
+        ({"framework": "trl", "execution": "compiled"}, 2e-3),
+        ({"framework": "ms-swift", "host_time_layer": "0.001"}, 1e-3),
+        ({"framework": "pytorch-fsdp"}, 0.0),
+    ],
+)
+def test_untuned_software_states_the_time_of_its_host(table, change, further):
+    assert described(table(change)).plan["host_time_layer"] == further

@@ -13,8 +13,8 @@ from jaxscale import InputError, serving
 from jaxscale.costs.step import step_and_memory
 from jaxscale.laws import LossLaw, shape_law
 from jaxscale.models.transformer import n_params
-from jaxscale.serving.choose import lifetime_shapes
-from jaxscale.serving.choose.lifetime_shapes import LifetimeTask, score_shapes
+from jaxscale.serving import lifetime_shapes
+from jaxscale.serving.lifetime_shapes import LifetimeTask, score_shapes
 
 LAW = LossLaw(1.69, 406.4, 410.7, 0.336, 0.283)
 TEMPLATE = js.Transformer(32, 4096, 32, n_kv_heads=8, head_dim=128, d_ff=14336, gated_mlp=True, vocab_size=32000)
@@ -138,6 +138,7 @@ def test_a_step_of_a_given_utilisation_is_that_utilisation():
     assert cost(twice) != pytest.approx(cost(0.9 * utilisation), rel=0.05)
 
 
+@pytest.mark.slow
 def test_without_answers_the_shape_trains_fastest_and_with_many_it_serves_cheapest():
     """Both limits of the lifetime against all points of the lattice."""
     points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))

@@ -11,9 +11,8 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, times
 import jaxscale as js
 from jaxscale import InputError, serving
 from jaxscale.laws import LossLaw
-from jaxscale.serving.choose.best_engine import score_engines
-from jaxscale.serving.choose.engine_space import engine_table
-from jaxscale.serving.choose.lifetime import least_params, tokens_for_loss
+from jaxscale.serving.best_engine import engine_table, score_engines
+from jaxscale.serving.lifetime import least_params, tokens_for_loss
 
 EPOCH = LossLaw(1.69, 406.4, 410.7, 0.336, 0.283)
 """Constants with which figure 1 of arXiv 2401.00448 is drawn."""

@@ -11,10 +11,10 @@ from jaxscale import InputError, data_path, serving
 from jaxscale.base.resources import fit_path
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.levels import Levels
-from jaxscale.serving.calibrate.serving_few_rows import drawn_by_group
-from jaxscale.serving.calibrate.serving_held_out import widths_of
-from jaxscale.serving.calibrate.serving_widths import ServingWidths
-from jaxscale.serving.tables.serving_rows import describe_serving
+from jaxscale.serving.fit_serving import drawn_by_group
+from jaxscale.serving.serving_problem import widths_of
+from jaxscale.serving.serving_record import ServingWidths
+from jaxscale.serving.serving_rows import describe_serving
 
 
 def subset(path, source, keep, change=lambda row: row):

@@ -7,10 +7,9 @@ import pytest
 
 from jaxscale import serving
 from jaxscale.calibration.levels import Levels
-from jaxscale.serving.calibrate.level_names import framework_level, nearest_release, release_time
-from jaxscale.serving.calibrate.serving_record import load_serving_fit
-from jaxscale.serving.calibrate.serving_widths import NOVELTIES
+from jaxscale.serving.serving_coefficients import framework_level, nearest_release, release_time
 from jaxscale.serving.serving_predict import ANSWERS
+from jaxscale.serving.serving_record import NOVELTIES, load_serving_fit
 
 ROW = {
     "model": "llama3-70b", "framework": "vllm", "release": "", "gpu": "h100-80gb", "n_gpus": "8", "tp": "8",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscale import InputError, serving
-from jaxscale.serving.tables.serving_rows import describe_serving
-from jaxscale.serving.tables.serving_table import SERVING_BY_NAME
+from jaxscale.serving.serving_rows import describe_serving
+from jaxscale.serving.serving_table import SERVING_BY_NAME
 
 GOOD = {
     "model": "llama3-8b", "framework": "vllm", "gpu": "h100-80gb", "n_gpus": "4", "tp": "4", "precision": "fp8",

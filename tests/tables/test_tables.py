@@ -8,8 +8,8 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.keys import check_keys, number_of
-from jaxscale.laws.losses.loss_reader import losses_of, read_losses
-from jaxscale.serving.tables.serving_table import read_serving
+from jaxscale.laws.loss_reader import losses_of, read_losses
+from jaxscale.serving.serving_table import read_serving
 from jaxscale.tables.cells import Column, Parsed, parse_cells
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read

@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 import jaxscale as js
 from jaxscale.cli.main import main
 from jaxscale.examples import decoder_steps, other_steps, recommendation_steps
-from jaxscale.tracing.dimension_classes import Axis, atoms, make_equal
+from jaxscale.tracing.program import Axis, atoms, make_equal
 from jaxscale.tracing.traced_workload import Workload
 
 SMALL = {"n_layers": 4, "d_model": 256, "n_heads": 8, "n_kv_heads": 2, "d_ff": 640, "vocab_size": 1000, "seq_len": 128}

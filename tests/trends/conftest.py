@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.deployment_library import deployment
+from jaxscale.trends.outcome import Batch
 from jaxscale.trends.published_scaling import reproduce
 
 

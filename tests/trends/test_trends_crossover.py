@@ -5,11 +5,17 @@ import pytest
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.store import load_fit
-from jaxscale.trends.batch_rule import Batch
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
-from jaxscale.trends.generations import CHANGES, generations, side_by_side, what_if
+from jaxscale.trends.deployment_library import (
+    CHANGES,
+    coefficient_spreads,
+    generations,
+    sample_deployments,
+    side_by_side,
+    what_if,
+)
+from jaxscale.trends.outcome import Batch
 from jaxscale.trends.returns import RETURN_TEMPERATURE
-from jaxscale.trends.uncertainty import coefficient_spreads, sample_deployments
 
 CHIPS = np.asarray([128.0, 1024.0, 1024.0 * 1.05, 2048.0, 8192.0])
 

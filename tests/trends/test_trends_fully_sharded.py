@@ -7,8 +7,7 @@ import pytest
 from jaxscale.costs.machine import effective_link
 from jaxscale.trends.fully_sharded import layer_gather
 from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
-from jaxscale.trends.outcome import scaling_outcomes
-from jaxscale.trends.scaling_curves import best_tensor_degree, strong_scaling, weak_scaling
+from jaxscale.trends.outcome import best_tensor_degree, scaling_outcomes, strong_scaling, weak_scaling
 
 
 def ring(deployment, layout, n):

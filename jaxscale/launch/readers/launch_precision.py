@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 NARROW = {"mxfp8": "mxfp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
-KEYS = ("precision", "mixed_precision", "mixed_precision_param", "dtype", "torch_dtype")
+KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", "dtype", "torch_dtype")
 
 
 def precision_cell(settings: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,6 @@
 """Settings of a framework as cells of a runs table, and the settings that nothing of it understands."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -7,20 +8,24 @@ from importlib.resources import files
 from typing import Any
 
 from jaxscale.base.errors import InputError
+from jaxscale.launch.options.check_settings import OFF
 from jaxscale.launch.options.option_table import option_key, option_table, programs
 from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
 from jaxscale.launch.readers.launch_precision import precision_cell
-from jaxscale.launch.readers.maxtext_rules import maxtext_cells
 from jaxscale.launch.readers.megatron_rules import megatron_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, Settings
+from jaxscale.launch.readers.settings_text import OPEN
 from jaxscale.launch.readers.titan_rules import titan_cells
 from jaxscale.launch.readers.trainer_rules import (
     automodel_cells,
     kempnerforge_cells,
     nanotron_cells,
+    torchtune_cells,
     trainer_cells,
     verl_cells,
 )
+from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, torchprime_cells
+from jaxscale.runs.schema import BY_NAME
 
 FAMILIES = {
     # Keys that only one family has, by their last part.
@@ -29,6 +34,9 @@ FAMILIES = {
     "torchtitan": (
         "data_parallel_shard_degree", "tensor_parallel_degree", "local_batch_size_per_rank", "converters", "model_spec",
     ),
+    "levanter": ("per_device_parallelism", "fsdp_axis", "intermediate_dim", "model_axis_size"),
+    "torchprime": ("ici_mesh", "dcn_mesh"),
+    "torchtune": ("_component_", "enable_activation_checkpointing", "enable_activation_offloading"),
     "nanotron": ("batch_accumulation_per_replica", "tp_linear_async_communication", "recompute_layer"),
     "kempnerforge": ("dp_shard", "ffn_hidden_dim"),
     "automodel": ("local_batch_size", "pp_schedule", "ep_size", "dp_size"),
@@ -36,7 +44,7 @@ FAMILIES = {
     "deepspeed": (
         "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fsdp_sharding_strategy",
         "distributed_type", "sequence_len", "gradient_accumulation_steps", "base_model", "finetuning_type",
-        "micro_train_batch_size", "distributed_mode", "shard_mode", "zero_stage",
+        "micro_train_batch_size", "distributed_mode", "shard_mode", "zero_stage", "initial_checkpoint_dir",
     ),
 }  # fmt: skip
 
@@ -73,16 +81,22 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 
 
 @cache
-def known_keys(family: str) -> frozenset[str]:
-    """Last parts of all keys that the tables of a family list."""
+def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
+    """Last parts of all keys that the tables of a family list: defaults of those that decide a column, else nothing."""
     names = [name for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())) if name in programs()]
-    keys = {key.lower().rsplit(".", 1)[-1] for name in names for key in option_table(name).options}
-    return frozenset(keys | {option_key(name) for name in columns_by_key().get(family, {})})
+    found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
+    for name in names:
+        for key, option in option_table(name).options.items():
+            last = key.lower().rsplit(".", 1)[-1]
+            decides = re.match(r"\w+", option.column)
+            found[last] = found.get(last, ()) + ((option.default,) if decides and decides[0] in BY_NAME else ())
+    told = (*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form", "open", "cfg/")
+    return {**found, **dict.fromkeys(told, ())}
 
 
 def framework_family(settings: Settings) -> str | None:
     """Family of frameworks whose keys some settings have, None for another."""
-    parts = {part for key in settings for part in key.split(".")}
+    parts = {part for key in (*settings, *settings.get(OPEN, ())) for part in key.split(".")}
     counts = {family: sum(key in parts for key in keys) for family, keys in FAMILIES.items()}
     program = str(settings.get("program") or "")
     if program:
@@ -124,53 +138,88 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     cells |= {name: value for name, value in ruled.items() if value is not None}
     if precision := precision_cell(settings):
         cells["precision"] = precision
-    cells = {column: value for column, value in cells.items() if value not in (-1, "-1")}
-    return cells, unread_keys(settings, family, read.understood)
+    unknown = [name for name in settings.get(OPEN, ()) if name not in (*WITHOUT_EFFECT, *LAUNCHER)]
+    unread = (*unread_keys(settings, family, read), *unknown)
+    # What a setting decides that nobody understands is not known, whatever the others say.
+    keys = [key.rsplit(".", 1)[-1] for key in unread if key not in read.doubtful]
+    undecided = {column for key in keys for column in decided_columns(family).get(key, ())}
+    undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*LAUNCHER} else set()
+    cells = {name: value for name, value in cells.items() if value not in (-1, "-1") and name not in undecided}
+    return cells, unread
 
 
-def unread_keys(settings: Settings, family: str, understood: set[str]) -> tuple[str, ...]:
-    """Keys of settings that no rule reads and no table of the family lists, in their order."""
-    known = known_keys(family) | {*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form"}
-    return tuple(key for key in settings if key not in understood and not _is_known(key, known))
+@cache
+def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
+    """Columns that each key decides, by its last part."""
+    found = {name: {column} for name, column in columns_by_key().get(family, {}).items()}
+    for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())):
+        for key, option in option_table(name).options.items():
+            first = re.match(r"\w+", option.column)
+            columns = {first[0]} & BY_NAME.keys() if first else set()
+            found.setdefault(key.lower().rsplit(".", 1)[-1], set()).update(columns)
+    return {name: frozenset(columns) for name, columns in found.items()}
+
+
+def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[str, ...]:
+    """Keys of settings that no rule reads and no table of the family lists, in their order.
+
+    A key that the table lists as one that decides a column is among them, unless it is off or has its default.
+    """
+    known = known_keys(family)
+
+    def is_read(key: str, value: Any) -> bool:
+        *tables, last = key.split(".")
+        if any(table in OPAQUE or table in FORMATS for table in tables):
+            return True
+        return last in known and (not known[last] or value in OFF or value in known[last])
+
+    return tuple(
+        key
+        for key, value in settings.items()
+        if key in read.doubtful or key not in read.understood and not is_read(key, value)
+    )
 
 
 LAUNCHER = (
-    "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
-    "cuda_device_max_connections", "cuda_visible_devices", "nproc", "address", "module", "config", "config_path",
-    "config_name", "world_size", "rank", "local_rank", "log_dir", "max_restarts", "standalone",
+    "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint",
+    "rdzv_id", "cuda_device_max_connections", "cuda_visible_devices", "nproc", "address", "module", "config",
+    "config_path", "config_name", "world_size", "rank", "local_rank", "log_dir", "max_restarts", "standalone",
     "distributed_type", "num_machines", "machine_rank",
 )  # fmt: skip
 """Options of launchers and variables of the environment, which decide nothing about a step."""
 
-
-FORMATS = ("fp8", "fp4", "fp8_recipe", "quantization", "bf16", "fp16", "tf32")
+FORMATS = (
+    "converters", "bfloat16_enabled", "fp8", "fp4", "fp8_recipe", "quantization", "bf16", "fp16", "tf32",
+    "fp8_format", "fp4_format",
+)  # fmt: skip
 """Further keys by which a number format is told."""
 
 WITHOUT_EFFECT = (
     "learning_rate", "lr", "lr_scheduler", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "num_train_epochs",
-    "num_epochs", "max_epochs", "max_steps", "weight_decay", "seed", "output_dir", "dataset_dir", "do_train", "strict",
-    "overwrite_cache", "overwrite_output_dir", "preprocessing_num_workers", "dataloader_num_workers", "dataset",
-    "datasets", "dataset_prepared_path", "val_set_size", "val_size", "max_samples", "logging_steps", "save_steps",
-    "eval_steps", "evaluation_strategy", "eval_strategy", "save_strategy", "per_device_eval_batch_size", "ddp_timeout",
-    "evals_per_epoch", "saves_per_epoch", "resume_from_checkpoint", "early_stopping_patience", "tokenizer_type",
-    "train_on_inputs", "group_by_length", "debug", "report_to", "plot_loss", "save_total_limit", "max_grad_norm",
-    "actor_learning_rate", "critic_learning_rate", "init_kl_coef", "pad_token", "wandb_project", "wandb_name",
-    "push_to_hub", "hub_model_id", "save_interval", "log_interval", "eval_interval", "eval_iters", "data_path", "split",
+    "num_epochs", "max_epochs", "max_steps", "weight_decay", "seed", "output_dir", "dataset_dir", "do_train",
+    "strict", "overwrite_cache", "overwrite_output_dir", "preprocessing_num_workers", "dataloader_num_workers",
+    "dataset", "datasets", "dataset_prepared_path", "val_set_size", "val_size", "max_samples", "logging_steps",
+    "save_steps", "eval_steps", "evaluation_strategy", "eval_strategy", "save_strategy",
+    "per_device_eval_batch_size", "ddp_timeout", "evals_per_epoch", "saves_per_epoch", "resume_from_checkpoint",
+    "early_stopping_patience", "tokenizer_type", "train_on_inputs", "group_by_length", "debug", "report_to",
+    "plot_loss", "save_total_limit", "max_grad_norm", "actor_learning_rate", "critic_learning_rate", "init_kl_coef",
+    "pad_token", "wandb_project", "wandb_name", "push_to_hub", "hub_model_id", "save_interval", "log_interval",
+    "eval_interval", "eval_iters", "data_path", "split", "num_train_steps", "train_iters", "work_group",
+    "user_name", "exp_name", "run_name", "dataset_type", "shuffle", "epochs", "max_steps_per_epoch", "device",
+    "random_state", "dataset_name", "max_tokens", "out_dir", "resume", "initial_checkpoint_dir", "checkpoint_dir",
+    "tokenizer", "train_dataset", "profile_start_step", "train_path", "packing", "sample_packing",
+    "eval_sample_packing", "pad_to_sequence_len", "fsdp_transformer_layer_cls_to_wrap", "fsdp_auto_wrap_policy",
+    "fsdp_state_dict_type", "fsdp_use_orig_params", "fsdp_sync_module_states", "fsdp_cpu_ram_efficient_loading",
+    "fused", "lr_warmup_steps", "model_type", "random_init", "is_mistral_derived_model",
 )  # fmt: skip
 """Keys that decide what is learned, from which data and what is kept of it, and nothing about a step's time."""
 
-
 OPAQUE = (
     "tok_embeddings", "lm_head", "norm", "params", "dataset", "datasets", "special_tokens", "metrics", "checkpoint",
-    "validator", "dataloader", "profiler", "profiling", "scheduler", "lr_scheduler", "logging", "validation", "rope",
+    "tokenizer", "validator", "tracker", "checkpointer", "eval", "lr_warmup", "dataloader", "profiler", "profiling",
+    "scheduler", "lr_scheduler", "logging", "validation", "rope",
 )  # fmt: skip
 """Tables of settings of which none decides a step's time, or whose sizes follow from others."""
-
-
-def _is_known(key: str, known: frozenset[str] | set[str]) -> bool:
-    """Whether a key is listed, or a table above it is one that decides nothing."""
-    *tables, last = key.split(".")
-    return last in known or any(table in OPAQUE for table in tables)
 
 
 def _cell(value: Any) -> Any:
@@ -186,5 +235,8 @@ _RULES: Mapping[str, Callable[[ReadSettings, Cells], Cells]] = {
     "deepspeed": trainer_cells,
     "automodel": automodel_cells,
     "kempnerforge": kempnerforge_cells,
+    "levanter": levanter_cells,
+    "torchprime": torchprime_cells,
+    "torchtune": torchtune_cells,
     "verl": verl_cells,
 }

@@ -4,7 +4,9 @@ import math
 from typing import Any
 
 from jaxscale.launch.options.check_settings import pattern_of, stages_of
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
+from jaxscale.models import catalogue_model
 
 MIXERS, MLPS = "M*", "-E"
 """Letters of a hybrid's pattern: layers that mix tokens, and MLPs."""
@@ -13,7 +15,7 @@ MIXERS, MLPS = "M*", "-E"
 def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     """Cells that need more than one setting."""
     found: Cells = {"framework": megatron_framework(read)}
-    if read.is_complete or found["framework"] == "ms-swift":
+    if read.is_complete or found["framework"] == "ms-swift-megatron":
         # Degrees that are not set are 1.
         cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
     _layers(read, cells, found)
@@ -25,9 +27,12 @@ def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
     _sharding(read, cells, found)
     _recomputation(read, cells, found)
     _software(read, cells, found)
+    found |= adapter_cells(read, str(found["framework"]))
     if name := read.value("model"):
         found["model"] = known_model(str(name).removesuffix(".yaml"))
-    if found["framework"] == "ms-swift":
+    if found["framework"] == "primus":
+        read.value("modules.pre_trainer.framework")
+    if found["framework"] == "ms-swift-megatron":
         found["seq_len"] = read.number("max_length")
         if name := read.value("load", "mcore_model"):
             found["model"] = known_model(str(name).rsplit("/", 1)[-1].removesuffix("-mcore"))
@@ -38,11 +43,13 @@ def megatron_framework(read: ReadSettings) -> str:
     """Which of the programs has the settings."""
     settings = read.settings
     if read.value("program") == "ms-swift megatron":
-        return "ms-swift"
+        return "ms-swift-megatron"
     if any(key.startswith(("cfg/", "trainer.")) for key in settings):
         return "nemo"
     if read.value("deepspeed", "deepspeed_config"):
         return "megatron-deepspeed"
+    if any("overrides." in key for key in settings):
+        return "primus"
     has_sections = any(key.startswith(("model.", "train.", "ddp.", "dist.")) for key in settings)
     return "megatron-bridge" if has_sections else "megatron-lm"
 
@@ -135,7 +142,7 @@ def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
     elif dispatcher in ("alltoall", "allgather"):
         found["moe_dispatcher"] = dispatcher
-    elif dispatcher is None and found["framework"] == "ms-swift":
+    elif dispatcher is None and found["framework"] == "ms-swift-megatron":
         found["moe_dispatcher"] = "alltoall"
     elif dispatcher is None and read.is_complete:
         found["moe_dispatcher"] = "allgather"
@@ -153,15 +160,15 @@ def _vocabulary(read: ReadSettings, cells: Cells, found: Cells) -> None:
     untied, shared = read.flag("untie_embeddings_and_output_weights"), read.value("share_embeddings_and_output_weights")
     if shared is not None:
         found["tied_embeddings"] = bool(shared)
-    elif untied is not None and found["framework"] != "ms-swift":
+    elif untied is not None and found["framework"] != "ms-swift-megatron":
         found["tied_embeddings"] = not untied
 
 
 def _chips(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Chips of the run."""
-    nodes, devices = read.number("num_nodes", "nnodes"), read.number("devices", "nproc_per_node")
-    if nodes and devices and "n_gpus" not in cells:
-        found["n_gpus"] = nodes * devices
+    chips = read.chips(("devices", "nproc_per_node"), ("num_nodes", "nnodes"))
+    if "n_gpus" not in cells:
+        found["n_gpus"] = chips
 
 
 def _replicas(cells: Cells, found: Cells) -> float | None:
@@ -172,13 +179,16 @@ def _replicas(cells: Cells, found: Cells) -> float | None:
 
 def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Chunks of layers on each chip of a pipeline."""
-    per_chunk = read.number("num_layers_per_virtual_pipeline_stage")
+    per_chunk, layout = (
+        read.number("num_layers_per_virtual_pipeline_stage"),
+        read.value("pipeline_model_parallel_layout"),
+    )
     layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
     if per_chunk and layers:
         found["vpp"] = layers / pp / per_chunk
     elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
         found["vpp"] = chunks
-    elif layout := read.value("pipeline_model_parallel_layout"):
+    elif layout:
         found["vpp"] = stages_of(layout) / pp
     elif "|" in str(read.value("hybrid_layer_pattern") or ""):
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
@@ -200,7 +210,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
             found["zero_stage"] = 2
     elif read.value("use_distributed_optimizer") or "distributed" in str(read.value("optim.name") or ""):
         found["zero_stage"] = 1
-    elif found["framework"] == "ms-swift" and read.value("use_distributed_optimizer") is None:
+    elif found["framework"] == "ms-swift-megatron" and read.value("use_distributed_optimizer") is None:
         # Its default.
         found["zero_stage"] = 1
     elif read.value("use_distributed_optimizer") is False or found["framework"] == "megatron-lm":
@@ -218,21 +228,29 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
             cells.pop(name, None)
 
 
+def layers_of_run(read: ReadSettings, cells: Cells) -> float | None:
+    """Layers as stated, or those of a model of the catalogue [1]."""
+    name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
+    entry = catalogue_model(name) if name else None
+    return plain_number(cells.get("n_layers") or (entry or {}).get("n_layers"))
+
+
 def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Word of recomputation, or the share of the layers."""
+    layers = layers_of_run(read, cells)
     granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
-    if granularity is None and found["framework"] == "ms-swift":
+    if granularity is None and found["framework"] == "ms-swift-megatron":
         granularity = "selective"
     found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
-    layers, per_stage = plain_number(cells.get("n_layers")), read.number("recompute_num_layers")
-    if granularity == "full" and read.value("recompute_method") == "block" and layers and per_stage:
+    is_block, per_stage = read.value("recompute_method") == "block", read.number("recompute_num_layers")
+    if is_block and granularity == "full" and layers and per_stage:
         stage = math.ceil(layers / (plain_number(cells.get("pp")) or 1.0))
-        found["activation_recompute"] = per_stage / stage if per_stage < stage else "full"
+        word = {0.5: "selective-layer"}.get(per_stage / stage)
+        if per_stage < stage and word is None:
+            read.doubtful.add(read.last)
+        found["activation_recompute"] = word if per_stage < stage else "full"
     if found["activation_recompute"] != "selective":
         cells.pop("recompute_modules", None)
-
-
-KERNELS = {"flash": "flash", "fused": "cudnn", "unfused": "eager", "local": "eager"}
 
 
 def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
@@ -249,19 +267,33 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     is_graph = graphs not in (None, "none") or read.has("enable_cuda_graph", "external_cuda_graph")
     if is_graph or graphs == "none" or read.is_complete and found["framework"] == "megatron-lm":
         found["execution"] = "cuda-graphs" if is_graph else "eager"
-    found["attention_kernel"] = KERNELS.get(str(read.value("attention_backend")).rsplit(".", 1)[-1])
+    # Its fused attention is that of cuDNN, not its fused softmax of before.
+    kernel = read.word("attention_kernel", "attention_backend", own={"fused": "cudnn"})
+    kernel = "flash" if kernel is None and read.has("use_flash_attn") else kernel
+    version = read.number("flash_attention_version")
+    found["attention_kernel"] = f"flash{version:g}" if version and kernel in ("flash", None) else kernel
     if read.value("bias_activation_fusion") is False or read.has("no_bias_swiglu_fusion"):
         found["fused_glu"] = False
     elif read.value("bias_activation_fusion") or read.is_complete and read.has("swiglu"):
         found["fused_glu"] = True
-    in_16 = read.value("grad_reduce_in_bf16")
+    if read.has("cross_entropy_loss_fusion"):
+        found["chunked_loss"] = False
+    in_16 = read.value("grad_reduce_in_bf16") or "16" in str(read.value("main_grads_dtype", "grad_sync_dtype"))
     in_32 = read.value("grad_reduce_in_fp32", "accumulate_allreduce_grads_in_fp32")
     if in_16 or in_32 is False:
         found["gradient_bytes"] = 2
     elif in_32 or read.is_complete and read.has("bf16"):
         found["gradient_bytes"] = 4
+    if read.has("use_precision_aware_optimizer"):
+        parts = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+        found["optimizer_bytes"] = sum(_bytes_of(str(read.value(name) or "fp32")) for name in parts)
     if read.has("optimizer_cpu_offload"):
         found["offload"] = "optimizer"
     found["optimizer"] = {"muon": "muon", "dist_muon": "muon", "lion": "lion", "sgd": "sgd"}.get(
         str(read.value("optimizer"))
     )
+
+
+def _bytes_of(dtype: str) -> int:
+    """Width of a number of a format [byte]."""
+    return next((width for digits, width in (("32", 4), ("16", 2), ("8", 1)) if digits in dtype), 4)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.models import catalogue_model
+from jaxscale.runs.schema import BY_NAME
+from jaxscale.tables.words import respelt, translate
 
 Settings = Mapping[str, Any]
 Cells = dict[str, Any]
@@ -16,6 +18,7 @@ class ReadSettings:
         settings: value by key.
         is_complete: whether an option that is absent has the program's default, as on a command line.
         understood: keys that were asked for.
+        doubtful: keys of which a rule knows the name but not the value.
         last: the key that was found last.
     """
 
@@ -23,17 +26,22 @@ class ReadSettings:
         """Args: settings: value by key; is_complete: whether an absent option has the program's default."""
         self.settings, self.is_complete = settings, is_complete
         self.understood: set[str] = set()
+        self.doubtful: set[str] = set()
         self.last = ""
+        self._keys: dict[str, list[str]] = {}
+        for key in settings:
+            parts = key.split(".")
+            for start in range(len(parts)):
+                self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
     def value(self, *names: str) -> Any:
         """Value of the first setting whose last part has one of the names; None where none has."""
         found = None
         for name in names:
-            for key, value in self.settings.items():
-                if key == name or key.endswith(f".{name}"):
-                    self.understood.add(key)
-                    if found is None and value is not None:
-                        found, self.last = value, key
+            for key in self._keys.get(name, ()):
+                self.understood.add(key)
+                if found is None and self.settings[key] is not None:
+                    found, self.last = self.settings[key], key
         return found
 
     def number(self, *names: str) -> float | None:
@@ -47,14 +55,35 @@ class ReadSettings:
             value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower())
         return bool(value) if value is not None else False if self.is_complete else None
 
+    def word(self, column: str, *names: str, own: Mapping[str, str] | None = None) -> str | None:
+        """Word of a column that a setting names, as tables spell it; None where it is absent or unknown.
+
+        Args:
+            column: of a runs table.
+            names: last parts of the key.
+            own: words that the program uses in a sense of its own, in small letters.
+        """
+        value = self.value(*names)
+        if not isinstance(value, str) or value.lower() in ("", "auto", "autoselected", "default"):
+            return None
+        # A name of a hub has its owner before it.
+        entry, text = BY_NAME[column], respelt(column, value.rsplit("/", 1)[-1])
+        text = (own or {}).get(text.lower(), text)
+        meant = entry.words.get(text.lower()) if entry.words else translate(entry.vocabulary, text)
+        if meant is None:
+            self.doubtful.add(self.last)
+        return meant
+
+    def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
+        """Chips by the processes of a node and the nodes, of which a command that names none has one [1]."""
+        count, hosts = self.number(*each), self.number(*nodes)
+        if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
+            hosts = 1.0
+        return count * hosts if count and hosts else None
+
     def has(self, *names: str) -> bool:
         """Whether one of the names is set to something."""
         return self.value(*names) not in (None, "", False)
-
-
-def value_of(settings: Settings, *names: str) -> Any:
-    """Value of the first setting whose last part has one of the names; None where none has."""
-    return ReadSettings(settings).value(*names)
 
 
 def plain_number(value: Any) -> float | None:

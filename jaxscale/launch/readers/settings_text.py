@@ -12,6 +12,9 @@ from jaxscale.base.errors import InputError
 FORM = "launch.form"
 """Key that says of which form settings are: `options` of a command line, of which an absent one has its default."""
 
+OPEN = "launch.open"
+"""Key of the options whose values are variables that the script does not assign."""
+
 LARGEST_LAUNCH_FILE = 2**20
 """Size beyond which a file is no launch file [byte]."""
 
@@ -75,11 +78,13 @@ def flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 PROGRAMS = (
+    ("trl", re.compile(r"\btrl (?:sft|dpo|grpo|rloo)\b|\btrl[./]scripts\b")),
     ("ms-swift megatron", re.compile(r"\bmegatron (?:sft|pt|rlhf)\b")),
     ("ms-swift", re.compile(r"\bswift (?:sft|pt|rlhf)\b")),
     ("verl", re.compile(r"\bverl\.trainer\b")),
     ("openrlhf", re.compile(r"\bopenrlhf\.cli\b")),
-    ("litgpt", re.compile(r"\blitgpt (?:pretrain|finetune\w*)\b|benchmark_litgpt|litgpt\.")),
+    ("litgpt finetune", re.compile(r"\blitgpt finetune\w*(?: +(?!-)(\S+))?")),
+    ("litgpt", re.compile(r"\blitgpt pretrain(?: +(?!-)(\S+))?|benchmark_litgpt|litgpt\.")),
 )
 """Programs that a command names, by the text that does."""
 
@@ -107,12 +112,18 @@ def command_line_settings(text: str) -> dict[str, Any]:
             value = "+".join([value, *more[1].split()])
         found[name] = plain_value(value) if value else True
     for program, pattern in PROGRAMS:
-        if found and pattern.search(text):
+        if found and (named := pattern.search(text)):
             found.setdefault("program", program)
+            if named.groups() and named[1]:
+                found.setdefault("model_name", named[1])
     options = {match[1].lower().replace("-", "_") for match in _OPTION.finditer(text)}
     used = {name.lower() for name in re.findall(r"\$\{?(\w+)", text)} - options
+    used -= {"nnodes", "nproc_per_node"}
+    resolved = {name: value for name, value in _resolved(found).items() if name not in used}
+    if unknown := tuple(name for name, value in resolved.items() if value == ""):
+        resolved[OPEN] = unknown
     # A variable of the script is no setting beside the option that takes its value.
-    return {name: value for name, value in _resolved(found).items() if value != "" and name not in used}
+    return {name: value for name, value in resolved.items() if value != ""}
 
 
 def has_open_parts(text: str) -> bool:
@@ -152,15 +163,19 @@ def python_settings(text: str) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = _launcher_settings(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "unsloth":
+            found["program"] = "unsloth"
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models"):
             family = [*(node.module or "").split("."), *(alias.name for alias in node.names)][2]
             found.setdefault("model.name", family) if family != "common" else None
         if isinstance(node, ast.FunctionDef) and (family := _FAMILY.match(node.name)):
             found.setdefault("model.name", family[0])
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Name):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Name | ast.Tuple):
             name = ast.unparse(node.targets[0])
-            key = name.split(".", 1)[1] if "." in name else ""
+            key = name.split(".", 1)[1] if isinstance(node.targets[0], ast.Attribute) else ""
             _take(node.value, key.lower(), found)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            _take(node.value, "", found)
         elif isinstance(node, ast.Return) and node.value is not None:
             _take(node.value, "", found)
     return found

@@ -3,7 +3,6 @@
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, known_model, plain_number, product_of_degrees
 from jaxscale.models import catalogue_model
 
-SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "loopedbfs": "interleaved"}
 RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
 SIZES = {
     "dim": "d_model",
@@ -47,9 +46,9 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     _recomputation(read, found)
     _software(read, cells, found)
     pp = plain_number(cells.get("pp")) or 1.0
-    schedule = str(read.value("pipeline_parallel_schedule") or "").lower()
+    schedule = read.word("schedule", "pipeline_parallel_schedule")
     if pp > 1.0 and schedule:
-        found["schedule"] = SCHEDULES.get(schedule)
+        found["schedule"] = schedule
     layers = plain_number(found.get("n_layers")) or plain_number(
         (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
     )
@@ -57,7 +56,7 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         found["vpp"] = layers / pp / per_stage
     elif found.get("schedule") == "interleaved":
         found["vpp"] = 2
-    read.value("attn_backend")
+    read.value("attn_backend", "global_vocab_size")
     return found
 
 
@@ -65,7 +64,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Name of the registry, or sizes of layers that are built."""
     spec = str(read.value("model_spec") or "").split()
     name = read.value("model.name") or (spec[0] if len(spec) > 1 else None)
-    flavour = read.value("model.flavor") or (spec[1] if len(spec) > 1 else None)
+    flavour = read.value("model.flavor", "flavor") or (spec[1] if len(spec) > 1 else None)
     if read.has("n_layers"):
         found |= {column: read.value(key) for key, column in SIZES.items() if read.value(key) is not None}
         part = read.number("qk_nope_head_dim")

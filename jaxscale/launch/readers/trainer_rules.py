@@ -2,7 +2,11 @@
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from jaxscale.launch.options.option_table import option_table, programs
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
@@ -16,18 +20,27 @@ from jaxscale.launch.readers.setting_values import (
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3}
 PLACES = {1: "FULL_SHARD", 2: "SHARD_GRAD_OP", 3: "NO_SHARD", 4: "HYBRID_SHARD"}
 OPTIMIZERS = (
-    (re.compile(r"(paged_)?adamw?_(bnb_)?8bit|adamw_torch_8bit"), "adamw-8bit"),
+    (re.compile(r"(paged_?)?adamw?_?(bnb_)?8bit|adamw_torch_8bit"), "adamw-8bit"),
     (re.compile(r"(paged_)?(fused)?adamw?(_.*)?|adam"), "adamw"),
     (re.compile(r"(paged_)?lion.*"), "lion"),
     (re.compile(r"adafactor"), "adafactor"),
     (re.compile(r"muon.*"), "muon"),
     (re.compile(r"sgd"), "sgd"),
 )
-KERNELS = {
-    "fa2": "flash", "flash_attention_2": "flash", "flash_attn": "flash", "flash_attention_3": "flash3",
-    "sdpa": "sdpa", "eager": "eager", "disabled": "eager",
+
+
+HUB_KERNELS = ("attn_implementation", "attn_impl")
+KERNEL_SWITCHES = {
+    "flash_attention": "flash2", "flash_attn": "flash2", "use_flash_attention_2": "flash2", "sdp_attention": "sdpa",
+    "xformers_attention": "xformers", "flex_attention": "flex", "eager_attention": "eager",
 }  # fmt: skip
-"""Words of attention kernels in trainers, and the word of the runs table."""
+"""Switches of kernels of attention in trainers, the kernel of each."""
+
+
+def optimizer_word(name: str) -> str | None:
+    """Word of an optimizer, by the name that a trainer or a class of it has; None for another."""
+    word = name.rsplit(".", 1)[-1].lower()
+    return next((meant for pattern, meant in OPTIMIZERS if pattern.fullmatch(word)), None)
 
 
 def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
@@ -42,17 +55,20 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["n_gpus"] = product_of_degrees(cells, "dp", "tp", "pp", "cp") if "dp" in cells else None
     found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")
     mode, overlap = read.value("tp_mode"), read.value("tp_linear_async_communication")
+    schedule = read.word("schedule", "pp_engine")
     if (plain_number(cells.get("tp")) or 1.0) > 1.0:
         found["sequence_parallel"] = None if mode is None else mode == "REDUCE_SCATTER"
         found["tp_overlap"] = None if overlap is None else "full" if overlap else "none"
     if (plain_number(cells.get("pp")) or 1.0) > 1.0:
-        found["schedule"] = {"afab": "gpipe", "1f1b": "1f1b"}.get(str(read.value("pp_engine")))
+        found["schedule"] = schedule
     if (tied := read.value("tie_word_embeddings")) is not None:
         found["tied_embeddings"] = tied
     if window := read.number("sliding_window_size"):
         found |= {"window": window, "window_share": 1.0}
     if (in_32 := read.value("accumulate_grad_in_fp32")) is not None:
         found["gradient_bytes"] = 4 if in_32 else 2
+    ring = {"llama3_ring_attention": "flash2"}
+    found["attention_kernel"] = read.word("attention_kernel", "_attn_implementation", own=ring)
     _nanotron_experts(read, cells, found)
     divisor, vocabulary = read.number("make_vocab_size_divisible_by") or 1.0, plain_number(cells.get("vocab_size"))
     step = divisor * (plain_number(cells.get("tp")) or 1.0)
@@ -81,43 +97,57 @@ def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
     """DeepSpeed, transformers, accelerate, axolotl, LLaMA-Factory, ms-swift, OpenRLHF, litgpt."""
     kind = trainer_of(read)
     found: Cells = {"framework": kind}
+    for key, column in option_table(kind).columns().items() if kind in programs() else ():
+        value = read.value(key)
+        if column not in cells and value not in (None, "", "auto"):
+            cells[column] = value
     cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
-    name = read.value("model")
+    name = read.value("model", "checkpoint_dir")
     if isinstance(name, str) and not cells.get("model"):
-        cells["model"] = name
+        cells["model"] = name.removeprefix("checkpoints/")
     take_model(cells)
     _sharding(read, cells, found, kind)
     _recomputation(read, found, kind)
-    _adapters(read, found)
+    found |= adapter_cells(read, kind)
     _precision(read, found, kind)
     _optimizer(read, found)
-    _kernels(read, found)
+    _kernels(read, found, kind)
     _batch(read, cells, found, kind)
     return found
 
 
+DEEPSPEED = (
+    "zero_optimization.stage",
+    "zero_optimization_stage",
+    "zero_stage",
+    "deepspeed",
+    "train_micro_batch_size_per_gpu",
+)
+FSDP = ("fsdp", "fsdp_sharding_strategy", "fsdp_version", "fsdp_reshard_after_forward")
+
+
 def trainer_of(read: ReadSettings) -> str:
     """Which program has the settings, by keys that it alone has."""
-    program = str(read.value("program") or "")
-    if program.startswith(("ms-swift", "openrlhf", "litgpt")):
-        return program.split()[0]
+    if program := str(read.value("program") or "").split():
+        return program[0]
     if read.has("finetuning_type", "dataset_dir") and read.has("template", "stage", "cutoff_len"):
         return "llama-factory"
     if read.has("base_model"):
         return "axolotl"
+    if read.has("use_gradient_checkpointing") or str(read.value("model_name")).startswith("unsloth/"):
+        return "unsloth"
+    if read.value("use_peft") is not None:
+        return "trl"
     if read.has("actor_num_nodes", "actor_num_gpus_per_node") or read.value("ds.zero_stage") is not None:
         return "openrlhf"
-    if read.has("shard_mode", "distributed_mode"):
+    if read.has("shard_mode", "distributed_mode") or "initial_checkpoint_dir" in read.settings:
         return "litgpt"
-    names = (
-        "zero_optimization.stage",
-        "zero_optimization_stage",
-        "zero_stage",
-        "deepspeed",
-        "train_micro_batch_size_per_gpu",
-    )
-    is_deepspeed = any(read.value(name) is not None for name in names)
-    return "deepspeed" if is_deepspeed else "pytorch-fsdp"
+    if read.has("pjrt_device", "xla_use_spmd"):
+        return "torch-xla"
+    if any(read.value(name) is not None for name in DEEPSPEED):
+        return "deepspeed"
+    is_trainer = read.value("per_device_train_batch_size") is not None and not read.has(*FSDP)
+    return "transformers" if is_trainer else "pytorch-fsdp"
 
 
 def _sharding(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
@@ -138,25 +168,40 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None
     file = read.value("deepspeed", "deepspeed_config")
     if isinstance(file, str) and found["zero_stage"] is None:
         _of_file_name(file, found)
-    shard_mode = str(read.value("shard_mode") or "")
-    if read.value("distributed_mode") == "fsdp":
-        found["zero_stage"] = 2 if shard_mode == "zero2" else 3
-    elif read.value("distributed_mode") in ("ddp", "none"):
-        found["zero_stage"] = 0
+    words = read.value("fsdp")
+    for word in re.split(r"[\s,+]+", " ".join(words) if isinstance(words, list) else str(words or "")):
+        found["zero_stage"] = STRATEGIES.get(word.upper(), found["zero_stage"])
+    if kind == "litgpt":
+        _litgpt_sharding(read, found)
     has_none = not read.has("fsdp", "fsdp_config", "deepspeed", "deepspeed_config") and strategy is None
-    if found["zero_stage"] is None and has_none and kind in ("axolotl", "llama-factory", "ms-swift"):
+    is_plain = kind in REPLICATES or kind == "transformers" and read.is_complete
+    if found["zero_stage"] is None and has_none and is_plain:
         found["zero_stage"] = 0
     if kind == "openrlhf" and found["zero_stage"] is None:
         found["zero_stage"] = 2
-    places = [read.value(f"offload_{what}.device") for what in ("optimizer", "param")]
-    if places[0] == "cpu" or read.value("fsdp_offload_params") or read.value("adam_offload"):
+    places = [read.value(f"offload_{what}.device") for what in ("param", "optimizer")]
+    if places[1] in ("cpu", "nvme") or read.value("fsdp_offload_params") or read.value("adam_offload"):
         found["offload"] = "optimizer"
+    if places[0] in ("cpu", "nvme"):
+        # Weights on the host are no choice of a plan.
+        read.doubtful.update(key for key in read.settings if key.endswith("offload_param.device"))
     if (overlap := read.value("zero_optimization.overlap_comm")) is not None:
         found["overlap_gradients"] = overlap
     if (group := read.number("mics_shard_size")) and group > 0:
         found["shard_group"] = group
     if (dtype := read.value("communication_data_type", "grad_accum_dtype")) is not None:
         found["gradient_bytes"] = 4 if "32" in str(dtype) else 2
+
+
+def _litgpt_sharding(read: ReadSettings, found: Cells) -> None:
+    """FSDP, over the chips of a node where it pretrains on several."""
+    mode = read.value("distributed_mode")
+    devices, nodes = read.number("devices"), read.number("num_nodes") or 1.0
+    found["zero_stage"] = 0 if mode in ("ddp", "none") or devices == nodes == 1.0 else 3
+    if mode == "fsdp" and read.value("shard_mode") == "zero2":
+        found["zero_stage"] = 2
+    if mode is None and devices and nodes > 1.0 and not read.has("lora_r"):
+        found["shard_group"] = devices
 
 
 def _of_file_name(file: str, found: Cells) -> None:
@@ -168,34 +213,33 @@ def _of_file_name(file: str, found: Cells) -> None:
             found["offload"] = "optimizer"
 
 
-RECOMPUTES_BY_DEFAULT = {"llama-factory": True, "ms-swift": True}
-"""Trainers that compute activations again unless told otherwise; the others do not."""
+REPLICATES = ("axolotl", "llama-factory", "ms-swift", "trl", "unsloth")
+"""Trainers that hold whole replicas unless FSDP or DeepSpeed is named."""
+
+RECOMPUTES: Mapping[str, Any] = {
+    "llama-factory": True, "ms-swift": True, "trl": True, "axolotl": False, "openrlhf": False, "unsloth": "unsloth",
+}  # fmt: skip
+"""What trainers compute again unless told otherwise."""
 
 
 def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
-    """Word of recomputation."""
+    """Word of recomputation, and whether what is kept of a layer goes to the host."""
     recompute = read.value(
-        "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint"
-    )
+        "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint",
+        "enable_activation_checkpointing", "gradient_checkpointing_enable", "use_gradient_checkpointing",
+    )  # fmt: skip
     if recompute is None and read.value("disable_gradient_checkpointing") is not None:
         recompute = not read.value("disable_gradient_checkpointing")
-    if recompute is None and kind in ("llama-factory", "ms-swift", "axolotl", "openrlhf"):
-        recompute = RECOMPUTES_BY_DEFAULT.get(kind, False)
+    if recompute is None:
+        is_litgpt_tuning = read.value("program") == "litgpt finetune" and found.get("zero_stage") == 3
+        recompute = True if is_litgpt_tuning else RECOMPUTES.get(kind, False if read.is_complete else None)
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
+    if recompute in ("unsloth", "offload", "offload_disk") or read.value("activation_offloading", "use_unsloth_gc"):
+        found["offload"] = "activations"
 
 
-def _adapters(read: ReadSettings, found: Cells) -> None:
-    """Adapters, and frozen weights in few bits."""
-    adapter = str(read.value("adapter", "finetuning_type", "tuner_type", "train_type", "lora_rank") or "").lower()
-    is_adapter = adapter in ("lora", "qlora", "dora", "longlora") or adapter.isdigit() and int(adapter) > 0
-    bits = 4 if read.value("load_in_4bit") or adapter == "qlora" else 8 if read.value("load_in_8bit") else None
-    bits = read.number("quantization_bit", "quant_bits") or bits
-    if is_adapter or bits:
-        found["trainable_share"] = 0
-    if bits:
-        found["weight_bytes"] = 0.55 if bits == 4 else 1
-    for name in ("lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target", "lora_target_modules"):
-        read.value(name)
+LOADED = ("ms-swift", "trl", "transformers", "torch-xla")
+"""Trainers that train weights as they are loaded."""
 
 
 def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
@@ -204,8 +248,9 @@ def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
     is_pure = word.endswith("-true") and "16" in word or read.value("pure_bf16") or read.value("bfloat16") is True
     # axolotl loads weights in 16 bits and trains them as they are; so does a trainer on a model loaded in bf16.
     is_pure = is_pure or kind == "axolotl" and read.value("bf16") in (True, "auto")
-    is_pure = is_pure or kind == "ms-swift" and str(read.value("torch_dtype") or "") in ("bfloat16", "float16")
-    if is_pure and "weight_bytes" not in found:
+    loads = str(read.value("torch_dtype", "dtype") or "")
+    is_pure = is_pure or kind in LOADED and loads in ("bfloat16", "float16", "bf16")
+    if is_pure and "weight_bytes" not in found and "adapter" not in found:
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 2 if "8bit" in str(read.value("optimizer", "optim") or "") else 4
     if read.value("bf16") == "auto":
@@ -213,24 +258,25 @@ def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
 
 
 def _optimizer(read: ReadSettings, found: Cells) -> None:
-    word = str(read.value("optimizer.type", "optimizer", "optim") or "").lower()
-    found["optimizer"] = next((name for pattern, name in OPTIMIZERS if pattern.fullmatch(word)), None)
+    word = str(read.value("optimizer.type", "optimizer.class_path", "optimizer", "optim") or "")
+    found["optimizer"] = optimizer_word(word)
+    if word and found["optimizer"] is None:
+        read.doubtful.add(read.last)
     if found.get("optimizer_bytes") and found["optimizer"] not in (None, "adamw", "adamw-8bit"):
         found.pop("optimizer_bytes")
 
 
-def _kernels(read: ReadSettings, found: Cells) -> None:
+def _kernels(read: ReadSettings, found: Cells, kind: str) -> None:
     """Kernel of attention, fused kernels, compilation."""
-    word = read.value("attn_implementation", "attn_impl", "flash_attn")
-    word = "flash_attn" if word is True else word
-    if word is None and read.value("flash_attention"):
-        word = "flash_attn"
-    if word is None and read.value("sdp_attention"):
-        word = "sdpa"
-    found["attention_kernel"] = KERNELS.get(str(word).lower())
+    own = {"disabled": "eager", "vllm-flash-attn3": "flash3"}
+    words = [read.word("attention_kernel", *names, own=own) for names in (HUB_KERNELS, ("flash_attn",))]
+    switches = (name for name in KERNEL_SWITCHES if read.value(name) is True)
+    found["attention_kernel"] = words[0] or words[1] or KERNEL_SWITCHES.get(next(switches, ""))
     if read.value("use_liger_kernel", "enable_liger_kernel", "liger_kernel"):
         found |= {"fused_norm": True, "fused_glu": True, "chunked_loss": True}
+    pretrains = "initial_checkpoint_dir" in read.settings or read.value("program") == "litgpt"
     compiles = read.value("torch_compile", "compile")
+    compiles = True if compiles is None and kind == "litgpt" and pretrains else compiles
     if compiles is not None:
         found["execution"] = "eager" if compiles in (False, "eager", "none") else "compiled"
 
@@ -240,12 +286,16 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     if kind in ("ms-swift", "axolotl"):
         # Older names of a split of the sequence.
         found["cp"] = read.number("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
-    nodes, each = (
-        read.number("nnodes", "num_nodes", "actor_num_nodes"),
-        read.number("nproc_per_node", "devices", "actor_num_gpus_per_node", "n_gpus_per_node"),
-    )
-    if each and "n_gpus" not in cells:
-        found["n_gpus"] = each * (nodes or 1.0) if nodes or kind == "litgpt" else None
+    nodes = ("nnodes", "num_nodes", "actor_num_nodes", "actor.num_nodes")
+    each = ("nproc_per_node", "num_gpus", "devices", "actor_num_gpus_per_node", "actor.num_gpus_per_node")
+    chips = read.chips(each, nodes)
+    if kind == "litgpt" and not chips and not read.has("num_nodes"):
+        chips = read.number("devices")
+    if "n_gpus" not in cells:
+        found["n_gpus"] = chips
+    if kind == "torch-xla":
+        # One program sees all chips as a single device, whose batch is that of the step.
+        found["global_batch_size_seqs"] = cells.pop("micro_batch_size", None)
     if kind == "openrlhf":
         _reinforcement(read, cells, found)
     batch, micro, steps = (
@@ -276,7 +326,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
     cells.clear()
-    found: Cells = {"framework": "verl"}
+    found: Cells = {"framework": "verl-megatron" if is_megatron else "verl"}
     name = read.value("actor_rollout_ref.model.path")
     found["model"] = (known_model(str(name)) or name) if name else None
     lengths = [read.number(f"data.max_{part}_length") for part in ("prompt", "response")]
@@ -299,21 +349,63 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
         found |= {"tp": 1, "pp": 1, "zero_stage": 3, "cp": read.number(f"{actor}ulysses_sequence_parallel_size")}
         if read.value(f"{actor}fsdp_config.reshard_after_forward") is False:
             found["zero_stage"] = 2
+        group = read.number(f"{actor}fsdp_config.fsdp_size")
+        found["shard_group"] = group if group and group > 0 else None
         found["activation_recompute"] = "none" if recompute is False else "full"
+    if any(read.value(f"{actor}{part}.optimizer_offload") for part in ("fsdp_config", "megatron")):
+        found["offload"] = "optimizer"
+    # Weights on the host are no choice of a plan.
+    read.doubtful.update(key for key, value in read.settings.items() if key.endswith("param_offload") and value)
+    read.value("rollout.tensor_model_parallel_size", "rollout.name", "actor.strategy", "data.train_batch_size")
     return found
+
+
+BUILDER = re.compile(r"(?P<adapter>q?lora_)?(?P<name>\w+?)(_base|_instruct)?$")
+"""Name of a function of torchtune that builds a model."""
+
+
+def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """torchtune: weights of the stated type without masters, FSDP 2."""
+    builder = BUILDER.fullmatch(str(read.value("model._component_") or "").rsplit(".", 1)[-1])
+    name = re.sub(r"(?<=[a-z]\d)_(?=\d_)", ".", builder["name"] if builder else "").replace("_", "-")
+    found: Cells = {"framework": "torchtune", "pp": 1, "model": known_model(name)}
+    found |= {"tp": read.number("tensor_parallel_dim") or 1, "cp": read.number("context_parallel_dim")}
+    found |= {
+        "micro_batch_size": read.number("batch_size"),
+        "n_microbatches": read.number("gradient_accumulation_steps"),
+    }
+    found["seq_len"] = read.number("tokenizer.max_seq_len")
+    found["zero_stage"] = 2 if read.value("fsdp_reshard_after_forward") is False else 3
+    shard, copies = (read.number(f"data_parallel_{kind}_dim") for kind in ("shard", "replicate"))
+    if shard and shard > 0:
+        found |= {"dp": shard * (copies or 1.0), "shard_group": shard}
+    found["activation_recompute"] = "full" if read.value("enable_activation_checkpointing") else "none"
+    found["offload"] = "optimizer" if read.value("fsdp_cpu_offload") else None
+    found["offload"] = "activations" if read.value("enable_activation_offloading") else found["offload"]
+    found["execution"] = "compiled" if read.value("compile") else "eager"
+    found["chunked_loss"] = bool(re.search("Chunked|LinearCross", str(read.value("loss._component_"))))
+    found["optimizer"] = optimizer_word(str(read.value("optimizer._component_")))
+    if "bf16" in str(read.value("dtype")):
+        found |= {"weight_bytes": 2, "gradient_bytes": 2}
+        found["optimizer_bytes"] = 4 if found["optimizer"] == "adamw" else None
+    return found | adapter_cells(read, "torchtune")
 
 
 def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
     """NeMo AutoModel."""
-    found: Cells = {"framework": "nemo-automodel"}
+    found: Cells = {"framework": "nemo-automodel", **adapter_cells(read, "nemo-automodel")}
     recompute = read.value("activation_checkpointing")
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     reshard = read.value("reshard_after_forward")
     found["zero_stage"] = None if reshard is None else (3 if reshard else 2)
-    if (pp := plain_number(cells.get("pp")) or 1.0) > 1.0 and (micro := read.value("pp_microbatch_size")):
+    micro, schedule = read.value("pp_microbatch_size"), read.word("schedule", "pp_schedule")
+    if (plain_number(cells.get("pp")) or 1.0) > 1.0 and micro:
         cells["micro_batch_size"] = micro
-        is_interleaved = "interleaved" in str(read.value("pp_schedule")) and pp > 1
-        found["schedule"] = "interleaved" if is_interleaved else None
+        found["schedule"] = schedule
+    found["attention_kernel"] = read.word("attention_kernel", "backend.attn", "attn_implementation")
+    found["optimizer"] = optimizer_word(str(read.value("optimizer._target_")))
+    found["fused_norm"] = {"te": True}.get(str(read.value("backend.rms_norm")))
+    read.value("backend.linear")
     take_model(cells)
     return found
 
@@ -326,6 +418,9 @@ def kempnerforge_cells(read: ReadSettings, cells: Cells) -> Cells:
         cells["dp"] = shard * (copies or 1.0)
         found["zero_stage"] = 3 if shard > 1 else 0
         found["n_gpus"] = product_of_degrees(cells, "dp", "tp", "pp", "cp")
+    compiles, schedule = read.value("compile_model"), read.word("schedule", "pp_schedule")
+    found["execution"] = None if compiles is None else "compiled" if compiles else "eager"
+    found["schedule"] = schedule if (read.number("pp") or 1.0) > 1.0 else None
     mode = read.value("activation_checkpointing")
     found["activation_recompute"] = mode if mode in ("none", "selective", "full") else None
     found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")

@@ -137,6 +137,8 @@ def launch_text(
     run = RunSettings(plan, model, float(seq_len), name, chips_per_node, is_tpu, parts or {})
     for part, count in run.parts.items():
         lines.lacks(f"{part}: {count / 1e9:.3g}e9 parameters, which the plan leaves out as well")
+    if rank := run.number("lora_rank", 0.0):
+        lines.lacks(f"lora_rank = {rank:g} for {plan.get('lora_targets')}: all weights are trained")
     write(run, lines)
     _tell_what_is_fixed(key, run, lines)
     _check(key, run, lines)

@@ -104,7 +104,7 @@ def _of_windows(settings: Settings, usual: AttentionKind, layers: int) -> Attent
 def _heads(full: AttentionKind, windowed: AttentionKind) -> dict[str, Any]:
     """Heads of the layers without a window, and where they differ those of the layers with one."""
     one = full if full.layers or not windowed.layers else windowed
-    fields = dict(zip(("n_heads", "n_kv_heads", "head_dim", "v_head_dim"), one.sizes(), strict=True))
+    fields: dict[str, Any] = dict(zip(("n_heads", "n_kv_heads", "head_dim", "v_head_dim"), one.sizes(), strict=True))
     if one.shared:
         fields["shared_key_value"] = one.shared
     if not (full.layers and windowed.layers):

@@ -42,11 +42,11 @@ MANY_PLACES, LONG_NUMBER = 20, 1e6
 
 
 def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
-    """Masks of the groups, largest first; those beyond the palette are put together.
+    """Masks of the groups, largest first; groups beyond the palette are pooled.
 
     Args:
         groups: group of each row.
-        most: groups to keep apart, the last one for all that are left [1].
+        most: groups to keep apart, the last for the pooled rest [1].
 
     Returns:
         A boolean mask [row] for each name.
@@ -71,14 +71,10 @@ def predicted_against_measured(
     """Scatter of step times, or of another quantity, on two logarithmic axes, with a band of ten per cent.
 
     Args:
-        measured: step times [s], [row]; rows without one (nan) are left out.
+        measured: step times [s], [row]; rows of nan are left out.
         predicted: step times [s], [row].
-        groups: source, or what else the colours stand for, of each row.
-        title: headline.
+        groups: source, or another label behind the colours, of each row.
         quantity: name and unit of the times.
-
-    Returns:
-        The figure.
     """
     times, predictions = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
     shown = np.isfinite(times) & np.isfinite(predictions)
@@ -118,7 +114,7 @@ def _diagonal(axes: "Axes", limits: tuple[float, float], quantity: str) -> None:
 
 
 def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray, quantity: str) -> None:
-    """The same errors with the diagonal laid flat, where a few per cent can be seen; triangles are beyond."""
+    """Ratio of predicted to measured against measured; triangles are outliers beyond the axes."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
     low = np.quantile(ratio, 0.002, method="lower") if ratio.size else 0.8
@@ -143,9 +139,6 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         low: lower ends [s], [row].
         high: upper ends [s], [row].
         level: probability that the intervals state [1].
-
-    Returns:
-        The figure.
     """
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
@@ -184,15 +177,15 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
 
 
 def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]], band: float = BAND) -> "Figure":
-    """Errors against each of several columns: what the model still has to learn shows as a slope or a step.
+    """Errors against several columns: an effect that the model lacks shows as a slope or a step.
 
     Args:
         residuals: log of predicted over measured quantity, such as the step time [1], [row].
-        columns: values of each column [row]; numbers are drawn on a logarithmic axis, anything else by level.
+        columns: values by column [row]; numbers on a logarithmic axis, words as levels.
         band: half width of the shaded band [1].
 
     Returns:
-        The figure; a few errors far beyond all others are drawn at its edges.
+        The figure; outliers are drawn at its edges.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
     limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * band)
@@ -236,7 +229,7 @@ def _residual_panel(
 
 
 def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
-    """Median error at each place, or of a few neighbours where places are many."""
+    """Median error at each abscissa, or of a few neighbours where abscissae are many."""
     places = np.unique(x)
     if len(places) <= MANY_PLACES:
         return [(float(place), float(np.median(errors[x == place]))) for place in places]
@@ -253,7 +246,7 @@ def _short(levels: Sequence[str]) -> list[str]:
 
 
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
-    """Some of the values that occur, written out, as many as fit beside one another."""
+    """Values as ticks, as many as fit."""
     places = np.unique(x)
     gap = max(np.log(places[-1] / places[0]) / 6.0, 1e-9)
     apart: list[float] = []

@@ -1,18 +1,23 @@
-"""Where the time of a step goes."""
+"""Where the time of a step goes, and rankings: bars side by side, plans by their time and memory."""
 
 from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from jaxscale.base.units import GB
 from jaxscale.costs.step import TERMS
 from jaxscale.report.style import (
     BLUE,
     COLOUR_NAMES,
+    FAINT,
     GREEN,
     GREY,
     INK,
+    MARKERS,
     ORANGE,
+    PALETTE,
     RED,
+    entries_of,
     legend_below,
     literal,
     new_figure,
@@ -24,8 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
-"""One colour per family (compute, memory, communication, pipeline, overhead), hatched to tell its members apart."""
+"""Colour of each family (compute, memory, communication, pipeline, overhead), with hatches for its members."""
 
 PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
 """Colours of the terms of a forward pass of serving."""
@@ -43,16 +49,11 @@ def step_breakdown(
     xlabel: str = "time of one step",
     intervals: Mapping[str, tuple[float, float]] | None = None,
 ) -> "Figure":
-    """Stacked horizontal bars, one for each step, by term; axis and labels are in one unit.
+    """Stacked horizontal bars of steps by term, in a common unit.
 
     Args:
         steps: for each bar, its label and its terms by name [s].
-        title: headline.
-        xlabel: name of the time.
-        intervals: ends of an interval of the time of some bars by label [s].
-
-    Returns:
-        The figure.
+        intervals: ends of the interval of the time by label, for bars that have an interval [s].
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
     reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
@@ -100,3 +101,55 @@ def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> 
                 left + value / 2, row, share, ha="center", va="center", color="white" if dark else INK, bbox=background
             )
         left += value
+
+
+ROW_LETTERS = 30
+"""Length at which the label of a row is broken into lines [1]."""
+
+
+def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best: str | None = None) -> "Figure":
+    """Horizontal bars of quantities: axes side by side with common rows.
+
+    Args:
+        quantities: values by row, by label and unit of the axis; a row may be absent.
+        best: row that stands out.
+    """
+    rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
+    with style():
+        figure = new_figure(4.2 + 3.2 * len(quantities), 1.3 + 0.36 * len(rows))
+        grid: Any = figure.subplots(1, len(quantities), sharey=True, squeeze=False)[0]
+        for axes, (label, values) in zip(grid, quantities.items(), strict=True):
+            longest = max((abs(value) for value in values.values()), default=0.0) or 1.0
+            for place, row in enumerate(rows):
+                if row in values:
+                    axes.barh(place, values[row], height=0.66, color=BLUE if best in (None, row) else FAINT)
+                    text = f"{values[row]:,.3g}" if abs(values[row]) < 1e3 else f"{values[row]:,.0f}"
+                    axes.text(max(values[row], 0.0) + 0.015 * longest, place, text, va="center", size=9.5)
+            axes.set(xlabel=label, xlim=(0.0, 1.2 * longest), ylim=(len(rows) - 0.4, -0.6))
+            axes.grid(axis="y", visible=False)
+            axes.tick_params(axis="y", length=0)
+            axes.locator_params(axis="x", nbins=5)
+        grid[0].set_yticks(range(len(rows)), [fill(literal(row), ROW_LETTERS, break_on_hyphens=False) for row in rows])
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
+    return figure
+
+
+def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, title: str) -> "Figure":
+    """Step time against peak memory of plans, with the memory that they may take.
+
+    Args:
+        plans: peak memory [byte] and step time [s] by label.
+        limit: largest predicted peak that is accepted [byte].
+    """
+    with style():
+        figure = new_figure(7.6, 4.0)
+        axes: Any = figure.subplots()
+        for index, (label, (memory, time)) in enumerate(plans.items()):
+            marker, colour = MARKERS[index % len(MARKERS)], PALETTE[index % len(PALETTE)]
+            axes.plot(memory / GB, time, marker, color=colour, mec=INK, ms=9, ls="", alpha=0.85, label=label)
+        axes.axvline(limit / GB, color=RED, lw=1.4, ls="--", label="memory that a plan may take")
+        axes.set(xlabel="peak memory of the fullest chip [GB]", ylabel="step time [s]", title=title)
+        axes.set_xlim(0.0, 1.05 * max([limit, *(memory for memory, _ in plans.values())]) / GB)
+        axes.margins(y=0.25)
+        legend_below(figure, entries_of(axes))
+    return figure

@@ -1,4 +1,4 @@
-"""Figures of the best design, its surroundings and its elasticities."""
+"""Figures of the best design, its surroundings and its elasticities, and maps of a quantity over two others."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import BLUE, INK, RED, entries_of, legend_below, new_figure, round_ticks, seconds, style
+from jaxscale.report.style import (
+    BLUE,
+    FAINT,
+    INK,
+    RED,
+    entries_of,
+    legend_below,
+    new_figure,
+    round_ticks,
+    seconds,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +36,7 @@ def shape_map(
     path_label: str = "search path",
     title: str = "Step time over width and depth",
 ) -> "Figure":
-    """Contours of step time over width and depth, with a path of points such as the way that a search took.
+    """Contours of step time over width and depth, with a path of points such as that of a search.
 
     Args:
         widths: d [1], [width].
@@ -33,13 +44,7 @@ def shape_map(
         step_times: [s], [depth, width]; nan where there is no plan.
         curve: (width, depth) along a constraint, such as a number of parameters [point, 2].
         path: (width, depth) of each point of the path [point, 2].
-        marks: named points (width, depth), such as the published shape and the optimum.
-        curve_label: what the curve is.
-        path_label: what the path is.
-        title: headline.
-
-    Returns:
-        The figure.
+        marks: named points (width, depth), as the published shape and the optimum.
     """
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
     with style():
@@ -82,16 +87,12 @@ def shape_profile(
     marks: Mapping[str, float] | None = None,
     title: str = "Shapes of the same number of parameters",
 ) -> "Figure":
-    """Curves of time against width along shapes of the same number of parameters, each relative to its own minimum.
+    """Time against width at a constant number of parameters, relative to the minimum of each curve.
 
     Args:
         widths: d [1], [width].
         times: quantities to draw by name, in any unit; the marks lie on the last one [width].
-        marks: named widths, such as the published one and the optimum [1].
-        title: headline.
-
-    Returns:
-        The figure.
+        marks: named widths, as published and optimum [1].
     """
     with style():
         figure = new_figure(7.8, 4.2)
@@ -125,18 +126,14 @@ def sensitivity_bars(
     answer: str = "step time",
     words: tuple[str, str] = ("faster", "slower"),
 ) -> "Figure":
-    """Bars of elasticities, strongest first: per cent of an answer for one per cent of each quantity.
+    """Bars of elasticities, strongest first: per cent of an answer for a per cent of each quantity.
 
     Args:
         elasticities: d ln(answer) / d ln(quantity) by name [1].
         step_time: time to which they belong, for the headline [s].
         most: bars to draw [1].
-        title: headline.
-        answer: name of what changes.
-        words: what less of it means, and more.
-
-    Returns:
-        The figure.
+        answer: name of the answer.
+        words: meaning of less and of more of the answer.
     """
     ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
     values = np.asarray([value for _, value in ranked])
@@ -158,3 +155,39 @@ def sensitivity_bars(
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
     return figure
+
+
+def quantity_map(
+    x: ArrayLike, y: ArrayLike, values: ArrayLike, *, xlabel: str, ylabel: str, label: str, title: str
+) -> "Figure":
+    """Map of a quantity over two logarithmic axes; cells without a value are grey.
+
+    Args:
+        x: abscissae, ascending and positive [column].
+        y: ordinates, likewise [row].
+        values: the quantity; nan where there is none [row, column].
+        xlabel: name and unit of the abscissa.
+        ylabel: name and unit of the ordinate.
+        label: name and unit of the quantity.
+    """
+    cells = np.ma.masked_invalid(np.asarray(values, float))
+    with style():
+        figure = new_figure(7.6, 4.8)
+        axes: Any = figure.subplots()
+        axes.set_facecolor(FAINT)
+        image = axes.pcolormesh(edges(x), edges(y), cells, cmap="cividis", rasterized=True)
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
+        for axis, ends in ((axes.xaxis, edges(x)), (axes.yaxis, edges(y))):
+            round_ticks(axis, (float(ends[0]), float(ends[-1])), most=7)
+        axes.grid(visible=False)
+        figure.colorbar(image, ax=axes, pad=0.02, label=label)
+    return figure
+
+
+def edges(points: ArrayLike) -> np.ndarray:
+    """Edges of cells around points on a logarithmic scale [edge]."""
+    logs = np.log(np.asarray(points, float))
+    if len(logs) == 1:
+        return np.exp(logs[0] + np.asarray([-0.5, 0.5]))
+    middles = 0.5 * (logs[1:] + logs[:-1])
+    return np.exp(np.concatenate([[2.0 * logs[0] - middles[0]], middles, [2.0 * logs[-1] - middles[-1]]]))

@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 
 FEW = 6
-"""Coefficients in a figure of those that the runs say most about [1]."""
+"""Coefficients in the figure of the best identified ones [1]."""
 
 
 def coefficient_intervals(result: "FitResult") -> "Figure":
-    """90 % intervals of the coefficients that the runs identify, on those of the priors, in the priors' deviations.
+    """90 % intervals of identified coefficients over the intervals of the priors, in deviations of the priors.
 
     The others' intervals are those of their priors; the headline counts them. Where the runs identify none, the `FEW`
     that come closest are drawn.
-
-    Args:
-        result: the fit.
-
-    Returns:
-        The figure.
     """
     count = int(result.identified.sum())
     rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
@@ -53,14 +47,10 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
 def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
     """Rise of the deviance along the best identified coefficients, beside the parabola that standard errors assume.
 
-    Where the two part, the interval is lopsided or the coefficient is less certain than its standard error says.
+    A gap between both shows a lopsided interval, or a coefficient less certain than its standard error.
 
     Args:
-        result: the fit.
         most: coefficients to show [1].
-
-    Returns:
-        The figure.
     """
     chosen = _best_identified(result, most)
     with style():
@@ -94,11 +84,7 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     """Posterior correlations of the best identified coefficients.
 
     Args:
-        result: the fit.
         most: coefficients to show [1].
-
-    Returns:
-        The figure.
     """
     chosen = _best_identified(result, most)
     labels = [names()[index] for index in chosen]

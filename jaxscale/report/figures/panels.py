@@ -1,4 +1,4 @@
-"""Several quantities against one axis each, side by side: model as lines with bands, published figures as marks."""
+"""Quantities against an axis: rooflines, curves, panels side by side with bands and marks, measured scaling series."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxscale.hardware.cluster import Chip
 from jaxscale.report.style import (
+    FAINT,
     INK,
     MARKERS,
     PALETTE,
@@ -23,8 +25,68 @@ from jaxscale.report.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "Rooflines") -> "Figure":
+    """Attainable flop/s against arithmetic intensity, and where memory stops being the limit.
+
+    Args:
+        chips: chips by label.
+        precision: one of `PRECISIONS`.
+    """
+    intensity = np.geomspace(1.0, 1e4, 200)
+    with style():
+        figure = new_figure(7.8, 4.4)
+        axes: Any = figure.subplots()
+        for (name, chip), colour, marker in zip(chips.items(), PALETTE, MARKERS, strict=False):
+            peak, bandwidth = float(chip.peak(precision)), float(np.asarray(chip.hbm_bandwidth))
+            label = f"{name}: ridge at {peak / bandwidth:.0f} flop/byte"
+            axes.plot(intensity, np.minimum(peak, bandwidth * intensity) / 1e12, color=colour, lw=2.2, label=label)
+            axes.plot(peak / bandwidth, peak / 1e12, marker, color=colour, ms=8)
+        axes.set(
+            xscale="log", yscale="log", xlabel="arithmetic intensity [flop/byte]", ylabel="attainable rate [Tflop/s]"
+        )
+        axes.set_title(f"{title} ({precision}, dense)")
+        legend_below(figure, entries_of(axes))
+    return figure
+
+
+def curves(
+    x: ArrayLike,
+    lines: Mapping[str, ArrayLike],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    logarithmic: tuple[bool, bool] = (True, False),
+) -> "Figure":
+    """Lines of a quantity against an abscissa.
+
+    Args:
+        x: common abscissae [point].
+        lines: ordinates by label [point].
+        xlabel: name and unit of the abscissa.
+        ylabel: name and unit of the ordinate.
+        logarithmic: whether each of the axes is.
+    """
+    with style():
+        figure = new_figure(7.6, 4.4)
+        axes: Any = figure.subplots()
+        for (name, values), colour, dash in zip(lines.items(), PALETTE, ("-", "--", "-.", ":") * 3, strict=False):
+            axes.plot(x, values, dash, color=colour, lw=2.2, label=name)
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        axes.set(xscale="log" if logarithmic[0] else "linear", yscale="log" if logarithmic[1] else "linear")
+        for axis, is_log in zip((axes.xaxis, axes.yaxis), logarithmic, strict=True):
+            if is_log:
+                round_ticks(axis, axis.get_view_interval())
+        if not logarithmic[1]:
+            axes.set_ylim(bottom=0.0)
+        if len(lines) > 1:
+            legend_below(figure, entries_of(axes))
+    return figure
+
+
 MOST_CHIPS = 1e7
-"""Values beyond which an axis is not one of counts that double [1]."""
+"""Values beyond which ticks of an axis are no powers of two [1]."""
 
 DASHES = ("-", "--", "-.", ":")
 
@@ -40,7 +102,7 @@ LETTERS = 8.0
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes.
+    """Panel: axes with lines, bands and marks.
 
     Attributes:
         title: headline.
@@ -52,7 +114,7 @@ class Panel:
         marks: abscissa, ordinate and half-width of the accepted range by label.
         logarithmic: whether each of the axes is.
         from_zero: whether the ordinate starts at zero.
-        whole: whether the ordinates are powers of two, such as degrees: they are drawn as steps.
+        whole: whether the ordinates are powers of two, drawn as steps.
     """
 
     title: str
@@ -73,9 +135,6 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
     Args:
         parts: the panels, row by row.
         n_columns: panels in a row [1].
-
-    Returns:
-        The figure.
     """
     n_rows = -(-len(parts) // n_columns)
     with style():
@@ -133,7 +192,7 @@ def _draw(axes: Any, part: Panel) -> None:
 
 
 def _whole(axes: Any, part: Panel) -> None:
-    """An ordinate of powers of two, from one to the largest that occurs."""
+    """Ordinate of powers of two, from 1 to the largest value."""
     drawn = [
         np.asarray(values) for values in (*part.lines.values(), *(end for band in part.bands.values() for end in band))
     ]
@@ -141,3 +200,76 @@ def _whole(axes: Any, part: Panel) -> None:
     axes.set_yscale("log", base=2)
     axes.set_ylim(0.84, 1.19 * max(most, 2.0))
     power_of_two_ticks(axes.yaxis, 1.0, max(most, 2.0), most=8)
+
+
+@dataclass(frozen=True)
+class ScalingSeries:
+    """Measured scaling series with predictions.
+
+    Attributes:
+        group: set of axes that it belongs to.
+        n_chips: chips [point].
+        measured: throughput per chip [token/s], [point].
+        predicted: likewise by the model [token/s], [point].
+        half_width: of the central 90 % interval of its logarithm [1], [point].
+        slopes: measured and predicted slope of log throughput per chip against log chips [1].
+    """
+
+    group: str
+    n_chips: np.ndarray
+    measured: np.ndarray
+    predicted: np.ndarray
+    half_width: np.ndarray
+    slopes: tuple[float, float]
+
+
+def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> "Figure":
+    """Measured and predicted throughput per chip of every series, and predicted against measured slopes.
+
+    Args:
+        series: the series, in the order of their groups.
+        tolerance: half-width of the accepted range of slopes [1].
+    """
+    groups = list(dict.fromkeys(one.group for one in series))
+    n_columns = 3
+    n_rows = -(-(len(groups) + 1) // n_columns)
+    with style():
+        figure = new_figure(3.5 * n_columns, 2.8 * n_rows)
+        grid = list(np.ravel(np.asarray(figure.subplots(n_rows, n_columns, squeeze=False))))
+        for axes, group in zip(grid, groups, strict=False):
+            _draw_group(axes, group, [one for one in series if one.group == group])
+        _draw_slopes(grid[len(groups)], groups, series, tolerance)
+        for axes in grid[len(groups) + 1 :]:
+            axes.set_axis_off()
+        grid[0].plot([], [], "o", color=INK, ms=4, label="measured")
+        grid[0].plot([], [], color=INK, lw=1.4, label="predicted, 90 % interval")
+        legend_below(figure, entries_of(grid[0], grid[len(groups)]))
+    return figure
+
+
+def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
+    for index, one in enumerate(series):
+        colour = PALETTE[index % len(PALETTE)]
+        order = np.argsort(one.n_chips, kind="stable")
+        n, predicted, half = one.n_chips[order], one.predicted[order], one.half_width[order]
+        axes.fill_between(n, predicted * np.exp(-half), predicted * np.exp(half), color=colour, alpha=0.15, lw=0)
+        axes.plot(n, predicted, color=colour, lw=1.4)
+        axes.plot(n, one.measured[order], "o", color=colour, ms=4)
+    axes.set(xscale="log", yscale="log", xlabel="chips", ylabel="tokens/s per chip", title=group)
+    everything = np.concatenate([one.n_chips for one in series])
+    power_of_two_ticks(axes.xaxis, everything.min(), everything.max(), most=5)
+    round_ticks(axes.yaxis, axes.get_ylim())
+
+
+def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries], tolerance: float) -> None:
+    slopes = np.asarray([one.slopes for one in series])
+    ends = np.asarray([slopes.min() - 0.02, slopes.max() + 0.02])
+    axes.fill_between(
+        ends, ends - tolerance, ends + tolerance, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {tolerance:g}"
+    )
+    for group, colour, marker in zip(groups, PALETTE, MARKERS, strict=False):
+        inside = np.asarray([one.group == group for one in series])
+        axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=f"slope: {group}")
+    within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
+    axes.set(xlabel="measured slope", ylabel="predicted slope")
+    axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")

@@ -5,7 +5,7 @@ import re
 from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
 from jaxscale.launch.readers.settings_text import plain_value
 
-_STEP = re.compile(r"iteration +(\d+)/ *\d+ \|.*?elapsed time per iteration \((m?s)\): *([\d.]+)")
+_STEP = re.compile(r"iteration +(\d+)/ *\d+ \|.*?elapsed time per iteration \((m?s)\): *([\d.]+)(/[\d.]+)?")
 _RATE = re.compile(r"(?:throughput per GPU \(TFLOP/s/GPU\)|\| TFLOPs): *([\d.]+)")
 _BATCH = re.compile(r"global batch size: *(\d+)")
 _TOKENS = re.compile(r"tokens per GPU \(tokens/s/GPU\): *([\d.]+)")
@@ -21,9 +21,11 @@ def _take(line: str, gathered: Gathered) -> bool:
     if "elapsed time per iteration" in line and (step := _STEP.search(line)):
         found = {"seconds": float(step[3]) / (1e3 if step[2] == "ms" else 1.0)}
         if memory := _GIB.search(line):  # of ms-swift
-            gathered.cells["framework"] = "ms-swift"
+            gathered.cells["framework"] = "ms-swift-megatron"
             peak = float(memory[1]) * 2.0**30 / 1e9
             gathered.cells["peak_mem_gb"] = max(peak, gathered.cells.get("peak_mem_gb", 0.0))
+        if step[4]:  # Primus tells the mean as well
+            gathered.cells["framework"] = "primus"
         if step[2] == "s":
             gathered.settings["deepspeed"] = True  # the fork tells seconds
         for name, pattern in (("tflops_per_gpu", _RATE), ("batch", _BATCH), ("tokens_per_s_per_gpu", _TOKENS)):

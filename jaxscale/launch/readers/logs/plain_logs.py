@@ -14,6 +14,9 @@ _DEEPSPEED_TIMER = re.compile(r"global_step=(\d+),.*? CurrSamplesPerSec=([\d.]+)
 _DEEPSPEED_SETTING = re.compile(r"config\.py:\d+:print\] +([a-z0-9_]+) \.* *(\S.*)$")
 _INTERNEVO = re.compile(r"tflops=([\d.]+) step=(\d+) .*?tgs \(tokens/gpu/second\)=([\d.]+)")
 
+_TORCHTUNE = re.compile(r"^Step (\d+) \| .*?tokens_per_second_per_gpu:([\d.]+)(?:.*?peak_memory_reserved:([\d.]+))?")
+_LITGPT = re.compile(r"iter (\d+) step (\d+) \|.*?iter time: ([\d.]+) ms \(step\)")
+
 
 def _reader(mark: str, take: Callable[[str, Gathered], bool]) -> Callable[[str, Gathered], bool]:
     """A reader that looks closely at lines with a mark alone."""
@@ -61,10 +64,28 @@ def _internevo(line: str, gathered: Gathered) -> bool:
     return step is not None
 
 
+def _torchtune(line: str, gathered: Gathered) -> bool:
+    if step := _TORCHTUNE.search(line):
+        gathered.series.add(
+            float(step[1]), tokens_per_s_per_gpu=float(step[2]), memory_gb=float(step[3] or "nan") * GIB
+        )
+    return step is not None
+
+
+def _litgpt(line: str, gathered: Gathered) -> bool:
+    if step := _LITGPT.search(line):
+        # A step has as many passes as iterations of the count were needed for it.
+        passes = round(float(step[1]) / float(step[2]))
+        gathered.series.add(float(step[2]), seconds=passes * float(step[3]) / 1e3)
+    return step is not None
+
+
 PLAIN = (
     LogFormat("nanoGPT", "", "pytorch", _reader("iter ", _nanogpt)),
     LogFormat("nanochat", "", "pytorch", _reader("tok/sec:", _nanochat)),
     LogFormat("KempnerForge", "kempnerforge", "kempnerforge", _reader("step_time=", _kempner)),
     LogFormat("DeepSpeed", "deepspeed", "deepspeed", _deepspeed),
+    LogFormat("torchtune", "", "torchtune", _reader("tokens_per_second_per_gpu:", _torchtune)),
+    LogFormat("litgpt", "", "litgpt", _reader("iter time: ", _litgpt)),
     LogFormat("InternEvo", "", "internevo", _reader("tgs (tokens", _internevo)),
 )

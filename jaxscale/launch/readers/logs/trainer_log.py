@@ -9,11 +9,23 @@ _MEMORY = re.compile(
     r"'memory/(?:device_reserved|max_allocated|max_active|max_mem_active|device_mem_reserved)[^']*': '?([\d.]+)"
 )
 _RATE = re.compile(r"'train_steps_per_second': '?([\d.]+)")
+_HEAD = {
+    "micro_batch_size": re.compile(r"(?:Instantaneous batch size per device|Batch size per device) = (\d+)"),
+    "n_microbatches": re.compile(r"Gradient [Aa]ccumulation steps = (\d+)"),
+    "global_batch_size_seqs": re.compile(r"Total (?:train )?batch size \([^)]*\) = (\d+)"),
+    "n_gpus": re.compile(r"Data Parallel GPUs = (\d+)"),
+}
+"""What the head of a log tells, by column."""
+_UNSLOTH = re.compile(r"Unsloth \d|\s(NVIDIA [\w -]+)\. Num GPUs =")
 UPPER_BOUND = "step time from train_steps_per_second, which counts start-up, evaluation and checkpoints: an upper bound"
 
 
 def _take(line: str, gathered: Gathered) -> bool:
     is_mine = False
+    if " = " in line or "Unsloth" in line:
+        gathered.cells |= {name: int(told[1]) for name, form in _HEAD.items() if (told := form.search(line))}
+        if unsloth := _UNSLOTH.search(line):
+            gathered.cells |= {"framework": "unsloth", **({"gpu": unsloth[1]} if unsloth[1] else {})}
     if memory := _MEMORY.search(line):
         gathered.cells["peak_mem_gb"] = max(float(memory[1]) * GIB, gathered.cells.get("peak_mem_gb", 0.0))
         is_mine = True

@@ -1,0 +1,327 @@
+"""Layers of convolutional and vision networks: shapes, parameters, and the GPU kernels of a training step.
+
+A layer is a handful of kernels (forward, gradient of the activations, gradient of the weights, element-wise work);
+each kernel knows its flop, its matrix dimensions and its memory traffic. `layer_time.py` turns them into seconds.
+"""
+
+import math
+from typing import NamedTuple
+
+FLOAT_BYTES = 4
+"""Activations, weights and gradients of the DeepPool profiles are 32-bit [byte]."""
+
+KERNEL_KINDS = (
+    "conv_first_forward",
+    "conv_first_weights",
+    "conv_forward",
+    "conv_data",
+    "conv_weights",
+    "pointwise_forward",
+    "pointwise_data",
+    "pointwise_weights",
+    "linear_forward",
+    "linear_data",
+    "linear_weights",
+    "max_pool",
+    "average_pool",
+    "elementwise",
+    "concatenate",
+)
+"""Kernel classes with coefficients; `*_data` and `*_weights` are the two halves of a backward pass."""
+
+KERNEL_FAMILIES = ("conv_first", "conv", "pointwise", "linear", "max_pool", "average_pool", "elementwise")
+"""Groups of kernel kinds that share a launch latency and the shape of the efficiency curve."""
+
+
+def family_of(kind: str) -> int:
+    """Index in `KERNEL_FAMILIES` of a kernel kind [1]."""
+    if kind == "concatenate":
+        return KERNEL_FAMILIES.index("elementwise")
+    name = kind if kind in KERNEL_FAMILIES else kind.rsplit("_", 1)[0]
+    return KERNEL_FAMILIES.index(name)
+
+
+class Kernel(NamedTuple):
+    """A kernel launch; all quantities are of a sample unless said otherwise.
+
+    Attributes:
+        kind: one of `KERNEL_KINDS`.
+        flop: floating-point operations per sample [flop].
+        depth: length of the sum behind one output element (K of the matrix product) [1].
+        width: columns of the output (N) [1].
+        rows: output rows per sample (M) [1].
+        sample_bytes: memory traffic that grows with the batch [byte].
+        fixed_bytes: memory traffic of the weights, whatever the batch [byte].
+    """
+
+    kind: str
+    flop: float = 0.0
+    depth: float = 1.0
+    width: float = 1.0
+    rows: float = 1.0
+    sample_bytes: float = 0.0
+    fixed_bytes: float = 0.0
+
+
+class Layer(NamedTuple):
+    """One row of a layer table.
+
+    Attributes:
+        name: short label for reports.
+        key: identifier of its measured times: operation, dimensions, input shape.
+        input_shape: channels and spatial extent of the input [1].
+        output_shape: channels and spatial extent of the output [1].
+        weights: trainable parameters [1].
+        flop: forward pass of a sample [flop].
+        kernels: launches of a training step.
+        backward: the part of `kernels` that runs in the backward pass.
+        released_sync_elements: elements that the released planner synchronises in place of `weights` [1].
+        keeps_layout: the layer cannot change the number of GPUs (activations, flatten).
+        parts: keys whose measured times add up to a layer without a row.
+        is_beside: the layer shares the input of its predecessor, and their outputs join.
+    """
+
+    name: str
+    key: tuple
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    weights: int = 0
+    flop: float = 0.0
+    kernels: tuple[Kernel, ...] = ()
+    backward: tuple[Kernel, ...] = ()
+    released_sync_elements: float = 0.0
+    keeps_layout: bool = False
+    parts: tuple[tuple, ...] = ()
+    is_beside: bool = False
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Number of elements of a sample [1]."""
+    return math.prod(shape)
+
+
+def elementwise(shape: tuple[int, ...], passes: float, kind: str = "elementwise") -> Kernel:
+    """Kernel that moves a tensor `passes` times between memory and the chip."""
+    return Kernel(kind, sample_bytes=passes * FLOAT_BYTES * elements(shape))
+
+
+def normalisation(shape: tuple[int, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Batch normalisation: 2 reads and 1 write forward; 4 reads and 1 write backward (two passes over x and dy)."""
+    return (elementwise(shape, 3.0),), (elementwise(shape, 5.0),)
+
+
+def activation(shape: tuple[int, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """ReLU: read and write forward; read dy and y, write dx backward."""
+    return (elementwise(shape, 2.0),), (elementwise(shape, 3.0),)
+
+
+def convolution(
+    input_shape: tuple[int, ...],
+    channels: int,
+    kernel: tuple[int, ...],
+    stride: int,
+    padding: tuple[int, ...],
+    *,
+    normalised: bool,
+    activated: bool = True,
+) -> Layer:
+    r"""Convolution in two or three dimensions, as the implicit matrix product of cuDNN.
+
+    Forward flop $2\,|k|\,C_{in} C_{out} |y|$; the gradients of activations and weights cost the same again. The first
+    layer (images, at most 4 channels) needs no gradient of its input.
+
+    Args:
+        input_shape: channels, then spatial extent.
+        channels: output channels [1].
+        kernel: extent per dimension [1].
+        stride: equal in all dimensions [1].
+        padding: per dimension [1].
+        normalised: batch normalisation follows in the same row.
+        activated: ReLU follows in the same row.
+
+    Returns:
+        The layer; `kernels` holds forward and backward.
+    """
+    c_in, extent = input_shape[0], input_shape[1:]
+    out = tuple((n + 2 * p - k) // stride + 1 for n, k, p in zip(extent, kernel, padding, strict=True))
+    area, points = math.prod(kernel), math.prod(out)
+    output_shape = (channels, *out)
+    flop, weights = 2.0 * area * c_in * channels * points, area * c_in * channels
+    moved, held = FLOAT_BYTES * (elements(input_shape) + elements(output_shape)), FLOAT_BYTES * weights
+    kind = "conv_first" if c_in <= 4 else "conv" if area > 1 else "pointwise"
+    forward = [Kernel(f"{kind}_forward", flop, area * c_in, channels, points, moved, held)]
+    backward = [Kernel(f"{kind}_weights", flop, points, area * c_in, 1.0, moved, 2.0 * held)]
+    if kind != "conv_first":
+        backward.insert(0, Kernel(f"{kind}_data", flop, area * channels, c_in, math.prod(extent), moved, held))
+    for wanted, pair in ((normalised, normalisation), (activated, activation)):
+        if wanted:
+            ahead, back = pair(output_shape)
+            forward, backward = [*forward, *ahead], [*backward, *back]
+    key = ("conv", c_in, channels, kernel, stride, padding, input_shape)
+    size = "x".join(map(str, kernel))
+    return Layer(
+        f"conv {size} {channels}",
+        key,
+        input_shape,
+        output_shape,
+        weights,
+        flop,
+        tuple(forward + backward),
+        tuple(backward),
+        area * (out[-1] + 1.0),
+    )
+
+
+def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
+    """Fully connected layer on the last `elements / rows` features; 2 K N flop per row and pass."""
+    depth = elements(input_shape) // rows
+    flop, weights = 2.0 * rows * depth * features, depth * features + features
+    moved, held = FLOAT_BYTES * rows * (depth + features), FLOAT_BYTES * depth * features
+    forward = (Kernel("linear_forward", flop, depth, features, rows, moved, held),)
+    backward = (
+        Kernel("linear_data", flop, features, depth, rows, moved, held),
+        Kernel("linear_weights", flop, rows, depth, 1.0, moved, 2.0 * held),
+    )
+    output = (features,) if rows == 1 else (features, rows)
+    key = ("linear", depth, features, input_shape)
+    return Layer(
+        f"linear {features}", key, input_shape, output, weights, flop, forward + backward, backward, float(weights)
+    )
+
+
+def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padding: int) -> Layer:
+    """Maximum or average pooling: reads x and writes y, then reads dy and writes dx."""
+    output = (input_shape[0], *((n + 2 * padding - kernel) // stride + 1 for n in input_shape[1:]))
+    moved = Kernel(kind, sample_bytes=FLOAT_BYTES * (elements(input_shape) + elements(output)))
+    key = (kind, kernel, stride, padding, input_shape)
+    return Layer(f"{kind.replace('_', ' ')} {kernel}", key, input_shape, output, kernels=(moved, moved))
+
+
+def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
+    """Activation as a row, with the backward pass of the preceding layer, as the profiler counts."""
+    ahead, back = activation(input_shape)
+    kernels = ahead + back + tuple(kernel for kernel in previous.backward)
+    return Layer("relu", ("relu", input_shape), input_shape, input_shape, kernels=kernels, keeps_layout=True)
+
+
+def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
+    """Flatten or selection of a token: a launch with negligible traffic."""
+    keeps = name == "flatten"
+    return Layer(
+        name, (name, input_shape), input_shape, output_shape, kernels=(Kernel("elementwise"),), keeps_layout=keeps
+    )
+
+
+def global_pool(input_shape: tuple[int, ...]) -> Layer:
+    """Average over all positions."""
+    work = elementwise(input_shape, 1.0)
+    return Layer("global pool", ("globalpool", input_shape), input_shape, (input_shape[0], 1, 1), kernels=(work, work))
+
+
+def concatenation(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
+    """Join of tensors along the channels: read and write, forward and backward."""
+    work = elementwise(output_shape, 2.0, "concatenate")
+    return Layer("concatenate", ("concat", output_shape), input_shape, output_shape, kernels=(work, work))
+
+
+def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening: int) -> Layer:
+    """Residual bottleneck 1x1, 3x3, 1x1 with batch normalisation; a 1x1 short cut where the shape changes.
+
+    Args:
+        input_shape: channels, height, width.
+        planes: a quarter of the output channels [1].
+        stride: of the 3x3 convolution [1].
+        widening: inner channels in units of `planes`; 2 for a wide residual network [1].
+
+    Returns:
+        One layer with the kernels of its convolutions, the addition and the last ReLU.
+    """
+    channels, inner = 4 * planes, planes * widening
+    one, three, none = (1, 1), (3, 3), (0, 0)
+    reduce = convolution(input_shape, inner, one, 1, none, normalised=True)
+    spatial = convolution(reduce.output_shape, inner, three, stride, (1, 1), normalised=True)
+    expand = convolution(spatial.output_shape, channels, one, 1, none, normalised=True, activated=False)
+    parts = [reduce, spatial, expand]
+    if stride != 1 or input_shape[0] != channels:
+        parts.append(convolution(input_shape, channels, one, stride, none, normalised=True, activated=False))
+    addition = elementwise(expand.output_shape, 3.0)
+    ahead, back = activation(expand.output_shape)
+    kernels = tuple(kernel for part in parts for kernel in part.kernels) + (addition, *ahead, *back)
+    return Layer(
+        f"bottleneck {planes}",
+        ("bottleneck", input_shape[0], planes, widening, stride, input_shape),
+        input_shape,
+        expand.output_shape,
+        sum(part.weights for part in parts),
+        sum(part.flop for part in parts),
+        kernels,
+        released_sync_elements=sum(part.released_sync_elements for part in parts),
+        parts=tuple(part.key for part in parts),
+    )
+
+
+def attention(input_shape: tuple[int, ...], heads: int) -> Layer:
+    """Self-attention half of a transformer layer with materialised scores (n x n per head)."""
+    n, d = input_shape
+    projections = [linear(input_shape, 3 * d, n), linear(input_shape, d, n)]
+    score_bytes, flop = FLOAT_BYTES * heads * n * n, 2.0 * n * n * d
+    product = Kernel("linear_forward", flop, d / heads, n, n, score_bytes + 2 * FLOAT_BYTES * n * d)
+    backward = Kernel("linear_data", 2 * flop, d / heads, n, n, 2 * score_bytes + 4 * FLOAT_BYTES * n * d)
+    softmax = tuple(Kernel("elementwise", sample_bytes=passes * score_bytes) for passes in (2.0, 2.0, 3.0))
+    kernels = tuple(kernel for layer in projections for kernel in layer.kernels)
+    kernels += (product, product, backward, backward, *softmax, *(elementwise(input_shape, 2.0),) * 4)
+    weights = sum(layer.weights for layer in projections)
+    total = sum(layer.flop for layer in projections) + 2 * flop
+    key = ("attention", d, heads, input_shape)
+    return Layer("attention", key, input_shape, input_shape, weights, total, kernels, released_sync_elements=weights)
+
+
+def mlp(input_shape: tuple[int, ...], hidden: int) -> Layer:
+    """Feed-forward half of a transformer layer."""
+    n, d = input_shape
+    up = linear(input_shape, hidden, n)
+    down = linear((n, hidden), d, n)
+    kernels = up.kernels + down.kernels + (elementwise(input_shape, 2.0),) * 6 + (elementwise((n, hidden), 2.0),) * 4
+    weights = up.weights + down.weights
+    key = ("mlp", d, hidden, input_shape)
+    return Layer(
+        "mlp", key, input_shape, input_shape, weights, up.flop + down.flop, kernels, released_sync_elements=weights
+    )
+
+
+def patch_embedding(input_shape: tuple[int, ...], dim: int, patch: int) -> Layer:
+    """Linear projection of the image patches, class token and position embedding."""
+    c, height, width = input_shape
+    n = (height // patch) * (width // patch)
+    projection = linear((n, patch * patch * c), dim, n)
+    output = (n + 1, dim)
+    kernels = projection.kernels + (elementwise(output, 2.0),) * 6
+    key = ("patch", dim, patch, input_shape)
+    flop, synced = projection.flop, projection.released_sync_elements
+    return Layer("patch", key, input_shape, output, projection.weights, flop, kernels, (), synced)
+
+
+def token(input_shape: tuple[int, ...]) -> Layer:
+    """Selection of the class token before the head."""
+    work = (elementwise(input_shape, 2.0),) * 2
+    return Layer("token", ("token", input_shape), input_shape, (input_shape[1],), kernels=work)
+
+
+def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
+    """Transposed convolution with kernel and stride 2: the adjoint of a strided one, so the same three products."""
+    c_in, *extent = input_shape
+    output = (channels, *(2 * n for n in extent))
+    rank = len(extent)
+    adjoint = convolution(output, c_in, (2,) * rank, 2, (0,) * rank, normalised=False, activated=False)
+    return adjoint._replace(
+        name=f"upconv {channels}",
+        key=("upconv", channels, input_shape),
+        input_shape=input_shape,
+        output_shape=output,
+    )
+
+
+def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
+    """Join with `channels` channels of the encoder; both tensors count as the input that a change of layout moves."""
+    joined = (input_shape[0] + channels, *input_shape[1:])
+    return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

@@ -1,1 +1,0 @@
-"""Layer graphs of networks and the times of their layers."""

@@ -1,1 +1,0 @@
-"""Plans of bursts: shares of a batch by layer."""

@@ -1,0 +1,201 @@
+"""Cost of every step of a layer graph for every choice of GPUs before and in the step."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from jaxscale.base.arrays import as_float
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import larger, smaller
+from jaxscale.burst.layer_graph import LayerGraph
+from jaxscale.burst.layer_time import AbstractLayerTime
+from jaxscale.burst.layers import FLOAT_BYTES
+
+SYNCHRONISATIONS = ("correct", "released")
+
+
+def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
+    r"""Bandwidth term of a ring all-reduce of all gradients of the layer.
+
+    $t = \frac{8 P}{W}\left(1 - \frac1g\right)$: every GPU sends and receives 2 (1 - 1/g) times the 4 P bytes.
+
+    Args:
+        weights: P, trainable parameters [1].
+        n_chips: g [1].
+        bandwidth: W, per GPU and direction [byte/s].
+
+    Returns:
+        Seconds [s].
+    """
+    return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_chips)) / bandwidth
+
+
+def released_sync_time(released_elements: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
+    r"""Synchronisation time of the released planner, for comparison.
+
+    $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
+    $R = k_w k_h F + k_w k_h$ for a convolution, where the code takes F from the spatial size of the output instead of
+    its channels and drops the input channels: the synchronisation of convolutions all but vanishes.
+
+    Args:
+        released_elements: R [1].
+        n_chips: g [1].
+        bandwidth: W, per GPU and direction [byte/s].
+
+    Returns:
+        Seconds [s].
+
+    Reference:
+        seojinpark/DeepPool@7922cac parallelizationPlanner.py.
+    """
+    time = FLOAT_BYTES * jnp.asarray(released_elements) / bandwidth
+    return jnp.where(jnp.asarray(n_chips) > 1.0, time, 0.0)
+
+
+def redistribution_time(
+    elements: ArrayLike,
+    samples_before: ArrayLike,
+    samples_after: ArrayLike,
+    bandwidth: ArrayLike,
+    latency: ArrayLike,
+    *,
+    to_other_chips: bool = False,
+) -> Array:
+    r"""Time to redistribute a tensor, forward and backward.
+
+    $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
+    sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
+    subtracted on the side with fewer GPUs (more samples on each), whose GPUs belong to the other side. Between disjoint
+    sets of GPUs nothing is kept, and equal numbers of samples move too.
+
+    Args:
+        elements: elements of a sample, |x| [1]; 0 means that there is nothing to move.
+        samples_before: samples per GPU before, s_a [1].
+        samples_after: samples per GPU after, s_b [1].
+        bandwidth: W, per GPU and direction [byte/s].
+        latency: alpha, of a redistribution [s].
+        to_other_chips: the two layers run on disjoint GPUs.
+
+    Returns:
+        Seconds in a training step [s].
+
+    Reference:
+        Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
+    """
+    before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
+    kept = 0.0 if to_other_chips else smaller(before, after)
+    egress = before - jnp.where(before > after, kept, 0.0)
+    ingress = after - jnp.where(after > before, kept, 0.0)
+    moved = FLOAT_BYTES * jnp.asarray(elements) * larger(egress, ingress)
+    moves = (moved > 0) & (to_other_chips | (before != after))
+    return jnp.where(moves, 2.0 * (moved / bandwidth + latency), 0.0)
+
+
+class BurstJob(eqx.Module):
+    """A job on one cluster; every field is a float leaf, so jobs stack and differentiate.
+
+    Attributes:
+        batch: global batch of the job [sample].
+        n_chips: GPUs of the cluster, a power of two [1].
+        bandwidth: per GPU and direction [byte/s].
+        latency: of a redistribution of activations [s].
+        amplification_limit: most GPU-time that a layer may take, in units of its time on one GPU [1]; above 1.
+        exempt_below: layers that take no longer on one GPU are exempt from the limit [s].
+    """
+
+    batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    n_chips: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=266e9)
+    latency: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=240e-6)
+    amplification_limit: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=2.0)
+    exempt_below: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float, default=300e-6)
+
+
+class StepCosts(eqx.Module):
+    """Costs in front of the dynamic programme; option k runs a step on $2^k$ GPUs.
+
+    The place axis tells a step that runs beside or inside the GPUs of the step before it (0) from one whose input comes
+    from or goes to a disjoint set of GPUs (1): the ends of a branch that runs at the same time as its siblings.
+
+    Attributes:
+        edge: time of a step on option b after a step on option a: transfer, compute and synchronisation [s].
+        amplification: GPU-time of that edge over the time of the layer on one GPU [1].
+        exempt: the limit does not bind the step.
+        legal: options exist and the step may change the number of GPUs so (without regard to the limit).
+        chips: GPUs of each option [1].
+    """
+
+    edge: Float[Array, "step place option option"]
+    amplification: Float[Array, "step place option option"]
+    exempt: Bool[Array, " step"]
+    legal: Bool[Array, "step option option"]
+    chips: Float[Array, " option"]
+
+    def allowed(self, limit: ArrayLike) -> Bool[Array, "step place option option"]:
+        """Edges that are legal and whose amplification is below the limit; one GPU throughout always is."""
+        within = (self.amplification < limit) | (self.amplification <= 1.0 + 1e-6)
+        return self.legal[:, None] & (within | self.exempt[:, None, None, None])
+
+
+def options_for(n_chips: int) -> int:
+    """Number of options 1, 2, 4, ... up to `n_chips` [1].
+
+    Raises:
+        InputError: `n_chips` is not a power of two.
+    """
+    if n_chips < 1 or n_chips & (n_chips - 1):
+        raise InputError(f"gpus = {n_chips}: expected a power of two, for example 8")
+    return n_chips.bit_length()
+
+
+def step_costs(
+    graph: LayerGraph,
+    layer_time: AbstractLayerTime,
+    job: BurstJob,
+    n_options: int,
+    synchronisation: str = "correct",
+) -> StepCosts:
+    r"""Cost tensors of a graph.
+
+    $c_l(a, b) = t_x(s_a, s_b) + t_l(s_b) + t_{sync}(b)$ with $s_k = B / 2^k$ samples per GPU, and the amplification
+    $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$.
+
+    Args:
+        layer_time: time of every layer against samples per GPU.
+        n_options: options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves all
+            cluster sizes up to the largest.
+        synchronisation: `correct` (ring all-reduce of all weights) or `released` (the released planner's formula).
+
+    Raises:
+        InputError: unknown synchronisation.
+
+    Reference:
+        Park et al., arXiv 2112.10065, section 4; `exempt_below` and the forbidden changes at activations are those of
+        seojinpark/DeepPool@7922cac.
+    """
+    if synchronisation not in SYNCHRONISATIONS:
+        raise InputError(f"synchronisation {synchronisation!r} is unknown; expected {' or '.join(SYNCHRONISATIONS)}")
+    chips = 2.0 ** jnp.arange(n_options, dtype=jnp.result_type(float))
+    samples = job.batch / chips
+    compute = jax.vmap(layer_time, out_axes=1)(samples)
+    sync_of, amount = (
+        (all_reduce_time, graph.weights)
+        if synchronisation == "correct"
+        else (released_sync_time, graph.released_sync_elements)
+    )
+    sync = sync_of(jnp.asarray(amount, chips.dtype)[:, None], chips, job.bandwidth)
+    moved = jnp.asarray(graph.input_elements, chips.dtype)[:, None, None]
+    link = (job.bandwidth, job.latency)
+    transfers = [
+        redistribution_time(moved, samples[:, None], samples, *link, to_other_chips=other) for other in (False, True)
+    ]
+    edge = jnp.stack(transfers, 1) + (compute + sync)[:, None, None, :]
+    single = compute[:, 0]
+    exempt = single <= job.exempt_below
+    amplification = edge * chips / jnp.where(exempt, 1.0, single)[:, None, None, None]
+    # An option needs a whole sample on each GPU; rounding of B / 2^k must not take it away.
+    exists = (chips <= job.n_chips * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
+    change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)
+    legal = exists[:, None] & exists & ~change
+    return StepCosts(edge, amplification, exempt, legal, chips)

@@ -1,0 +1,101 @@
+"""Facts that a run leaves to a guess, and which of them narrows its interval most once it is stated."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.base.units import GB
+from jaxscale.calibration.intervals import Z90
+from jaxscale.calibration.levels import GUESSES, Levels
+from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.seen import NOTED_KINDS
+
+NARROWER = 0.9
+"""Width of an interval over that without a fact, up to which stating the fact is worth a note [1]."""
+
+OF_INTERVALS = (*NOTED_KINDS, "mixture", "unstated", "execution")
+"""Kinds of level by which intervals differ."""
+
+Width = Callable[[Levels], Float[np.ndarray, " row"]]
+"""Widths of intervals of runs of some levels [row]."""
+
+
+def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
+    """The facts of each run that would narrow its intervals most, in words; empty where none would [row].
+
+    Args:
+        fit: the fit that answers for the runs.
+        levels: of the runs.
+
+    Returns:
+        Notes such as `state loss_bytes: memory interval x2.0 -> x1.6`.
+    """
+    runs, index = levels.only(dict.fromkeys(OF_INTERVALS, bool)).distinct()
+    facts, now, then = most_telling(runs, lambda some: Z90 * fit.interval(some).memory)
+    of_memory = _notes(facts, "memory", now, then, "")
+    is_blank = runs.missing("execution")
+    compiled = runs.replace(is_blank, {"execution": "compiled"})
+    as_it_is, if_compiled = fit.interval(runs).time, fit.interval(compiled).time
+    of_time = _notes(np.where(is_blank, "execution", ""), "time", as_it_is, if_compiled, " if compiled")
+    texts = ["; ".join(filter(None, both)) for both in zip(of_memory, of_time, strict=True)]
+    return np.asarray([*texts, ""], dtype=object)[index]
+
+
+def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The fact of memory whose statement narrows an interval most, or all of them where none does alone.
+
+    Args:
+        levels: of runs.
+        width: of the interval of runs of some levels.
+
+    Returns:
+        Facts, empty where a run states all; widths now and with the fact stated [1], [row].
+    """
+    now, guesses = width(levels), levels.column("unstated")
+    facts, least = np.full(len(levels), "", dtype=object), now.copy()
+    single = dict.fromkeys(fact for name in levels.names.get("unstated", ()) for fact in name.split(GUESSES))
+    for fact in single:
+        then = width(levels.renamed("unstated", lambda name, fact=fact: _without(name, [fact])))
+        facts, least = np.where(then < least, fact, facts), np.fmin(then, least)
+    everything = width(levels.renamed("unstated", lambda name: ""))
+    together = (least > NARROWER * now) & (everything < least)
+    return np.where(together, guesses, facts), now, np.where(together, everything, least)
+
+
+def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, probability: float) -> tuple[str, ...]:
+    """The fact of a planned run that would let it use most of a chip's memory, in words; none where all is stated.
+
+    Args:
+        fit: the fit that answers for the run.
+        levels: of the run alone.
+        n_chips: that it takes [1].
+        capacity: memory of the chip [byte].
+        probability: accepted probability of running out of memory [1].
+
+    Returns:
+        At most one sentence, such as `state loss_bytes: 64 -> 77 GB usable`.
+    """
+
+    def beyond(some: Levels) -> np.ndarray:
+        limit = fit.memory_limit(some.row(0), n_chips)
+        return np.asarray([-memory_limit(capacity, limit, probability)])
+
+    (fact,), (now,), (then,) = most_telling(levels, beyond)
+    return (f"state {fact}: {-now / GB:.0f} -> {-then / GB:.0f} GB usable",) if fact else ()
+
+
+def _without(name: str, facts: Iterable[str]) -> str:
+    """A level of `unstated` without some facts."""
+    return GUESSES.join(fact for fact in name.split(GUESSES) if fact not in facts)
+
+
+def _notes(facts: np.ndarray, what: str, now: np.ndarray, then: np.ndarray, where: str) -> list[str]:
+    """A note on each run whose interval narrows enough, empty for the others; of half-widths of logarithms."""
+    is_worth = (facts != "") & (then < NARROWER * now)
+    ends = np.exp(2.0 * np.stack([now, then], axis=1))
+    return [
+        f"state {fact}: {what} interval x{wide:.1f} -> x{narrow:.1f}{where}" if worth else ""
+        for fact, worth, (wide, narrow) in zip(facts, is_worth, ends, strict=True)
+    ]

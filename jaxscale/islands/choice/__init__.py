@@ -1,1 +1,0 @@
-"""Choice among modes of joining islands."""

@@ -1,0 +1,272 @@
+r"""Days to a loss: tokens that a mode needs under the law of looseness, over the pace of the fleet.
+
+$$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
+   \rho = c \left(\frac{N}{10^9}\right)^{-g} (M - 1)^p \left(\frac{H}{30}\right)^h - \mu + \sigma\,\frac{\tau}{H} $$
+
+with a gain $\mu$ of the outer momentum, which a single replica has too, and a rise with the share of H that hides an
+exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has none of it. Numbers: `data/islands.toml`.
+
+$$ t = \frac{D_0 (1 + B / (r B_\mathrm{crit}))}{v}\,s, \qquad
+   L_\text{law}(N, D_0)\,(1 + p_\mathrm{shape})\,(1 + \rho) = L, $$
+
+with the rise $\rho$ of the loss and the growth r of the critical batch by the law of looseness (both nothing where
+islands exchange every step), the pace v, and the slowdown s by failures: islands that train apart fail apart. Laws of
+loss, batch, shape and failures are those of designs (`jaxscale.designs.time_to_loss`).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.arrays import Number, as_float, host_arrays, number, stacked, with_fields
+from jaxscale.base.fields import number_field
+from jaxscale.base.jit import small_jit
+from jaxscale.calibration.base_record import NUMBER, Record
+from jaxscale.calibration.spec import Spec, spec_from
+from jaxscale.designs.time_to_loss import Laws, laws_of, shape_factor
+from jaxscale.laws.fitted_law import FittedLaw
+from jaxscale.laws.loss import BatchLaw, FailureLaw, LossLaw
+from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params
+
+TINY_REPLICAS = 1e-9
+"""Added to M - 1, so that slopes are finite at one replica [1]."""
+
+
+class LooseLaw(eqx.Module):
+    """Rise of the loss and growth of the critical batch with looseness.
+
+    Attributes:
+        coefficient: c, rise of two replicas of 1e9 parameters at H = 30 [1].
+        params_exponent: g [1].
+        replicas_exponent: p [1].
+        steps_exponent: h [1].
+        outer_gain: mu, gain of the outer momentum [1].
+        hidden_rise: sigma, rise where a whole period hides an exchange [1].
+        batch_ratio: r_1, critical batch of one replica over that of data parallelism [1].
+        batch_exponent: b [1].
+    """
+
+    coefficient: Number = number_field()
+    params_exponent: Number = number_field()
+    replicas_exponent: Number = number_field()
+    steps_exponent: Number = number_field()
+    outer_gain: Number = number_field()
+    hidden_rise: Number = number_field(0.0)
+    batch_ratio: Number = number_field(1.0)
+    batch_exponent: Number = number_field(0.0)
+
+    def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
+        """Relative rise of the loss over that of one replica with the same outer momentum [1]."""
+        size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
+        apart = jnp.power(jnp.asarray(replicas) - 1.0 + TINY_REPLICAS, self.replicas_exponent)
+        period = jnp.power(jnp.asarray(inner_steps) / 30.0, self.steps_exponent)
+        return self.coefficient * size * apart * period
+
+    def rise(
+        self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
+    ) -> Array:
+        """Relative rise of the loss over data parallelism; negative where the outer momentum gains more [1].
+
+        Args:
+            n_params: N [1].
+            replicas: M [1].
+            inner_steps: H [1].
+            hidden_share: share of H beside a running exchange [1].
+        """
+        apart = self.over_one_replica(n_params, replicas, inner_steps)
+        return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
+
+    def looseness_alone(self) -> "LooseLaw":
+        """Law without gain and batch of the outer momentum, which a single replica has as well."""
+        # Numbers of the host stay there: an eager operation of JAX would compile a program.
+        zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
+        return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
+
+    def batch_growth(self, replicas: ArrayLike) -> Array:
+        """Critical batch of M replicas together over that of data parallelism, r [1]."""
+        return self.batch_ratio * jnp.power(jnp.asarray(replicas), self.batch_exponent)
+
+
+@dataclass(frozen=True)
+class LooseFit(Record):
+    """A fitted law of looseness.
+
+    Attributes:
+        rms: root of the mean squared miss of the rise [1].
+    """
+
+    rms: float = 0.0
+
+    tables = {**Record.tables, "rms": ("rms", NUMBER)}
+
+    @classmethod
+    @functools.cache
+    def spec(cls) -> Spec:
+        """Numbers of the law of looseness, as shipped, and how far they are uncertain."""
+        return spec_from("islands.toml", LooseLaw.__dataclass_fields__, table="looseness")
+
+    @property
+    def law(self) -> LooseLaw:
+        """The law at its best numbers."""
+        return LooseLaw(**self.centre)
+
+    @property
+    def deviation(self) -> Mapping[str, float]:
+        """Standard deviation of each fitted number, of the coefficient that of its logarithm; 0 where it was given."""
+        return self.spreads["centre"]
+
+
+def _shipped() -> LooseFit:
+    """The law of looseness as published runs tell."""
+    priors = LooseFit.spec().priors
+    spreads = {name: prior.spread for name, prior in priors.items() if prior.spread > 0.0}
+    return LooseFit("shipped", LooseFit.spec().medians, spreads={"centre": spreads})
+
+
+def loose_law() -> LooseLaw:
+    """The law of looseness as shipped."""
+    return _shipped().law
+
+
+def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
+    """Laws drawn from the uncertainty of the shipped law, every leaf [sample].
+
+    Args:
+        count: number of samples [1].
+
+    Returns:
+        The laws; numbers without a stated spread are equal in all draws.
+    """
+    return LooseLaw(**_shipped().draws(count, seed))
+
+
+TOKENS_PER_PARAM = 20.0
+"""Tokens per parameter of a compute-efficient run (Hoffmann et al. 2022, table A3), of the default target [1]."""
+
+MOST_TOKENS = 1e20
+"""Tokens beyond which a loss counts as out of reach [token]."""
+
+
+class LossGoal(eqx.Module):
+    """Goal of a loss, with the laws of tokens, batch and failures.
+
+    Attributes:
+        target: L [nat per token].
+        n_params: N in the count of the law of the loss, parameters that a token passes through [1].
+        total_params: parameters in a checkpoint [1].
+        shape_factor: loss of the model's shape over that of the best shape of its size [1].
+        loose: law of looseness.
+        loss: law of the loss.
+        batch: law of the critical batch.
+        failure: failures and checkpoints.
+    """
+
+    target: Number = eqx.field(converter=as_float)
+    n_params: Number = eqx.field(converter=as_float)
+    total_params: Number = eqx.field(converter=as_float)
+    shape_factor: Number = eqx.field(converter=as_float)
+    loose: LooseLaw
+    loss: LossLaw
+    batch: BatchLaw
+    failure: FailureLaw
+
+
+@small_jit
+def _model_figures(model: Transformer, laws: Laws) -> tuple[Any, Any, Any, Any]:
+    """Loss after 20 tokens per parameter, parameters in the count of the law, all of them, factor of the shape."""
+    counted = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
+    factor = shape_factor(model, model, laws)
+    loss = factor * laws.loss.loss(counted, TOKENS_PER_PARAM * n_active_params(model))
+    return loss, counted, n_params(model), factor
+
+
+def loss_goal(model: Transformer, target: float | None = None, laws: Laws | FittedLaw | None = None) -> LossGoal:
+    """Goal of a model; looseness counts against one replica with the same outer momentum.
+
+    Args:
+        target: L; the loss after 20 tokens per parameter in small batches where None [nat per token].
+        laws: of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
+
+    Raises:
+        InputError: a fitted law that counts parameters in a way that a model does not tell.
+    """
+    rules = laws_of(laws)
+    usual, counted, total, factor = (number(value) for value in _model_figures(*host_arrays((model, rules))))
+    aim = usual if target is None else target
+    loose = loose_law().looseness_alone()
+    return LossGoal(aim, counted, total, factor, loose, rules.loss, rules.batch, rules.failure)
+
+
+def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, seed: int = 0) -> LossGoal:
+    """The goal, followed by samples of it under other laws, every leaf [1 + sample].
+
+    Laws of looseness are drawn from their uncertainty. Of a fitted law of the loss, its resampled laws take turns, and
+    the loss at the goal has the error of the law beyond the range of its runs.
+
+    Args:
+        goal: under the best laws.
+        laws: from which it was made.
+        count: samples [1].
+
+    Returns:
+        Goals on the host.
+    """
+    loose = loose_law_samples(count, seed).looseness_alone()
+    samples = [
+        with_fields(goal, {"loose": jax.tree.map(lambda leaf, row=sample: leaf[row], loose)}) for sample in range(count)
+    ]
+    if isinstance(laws, FittedLaw):
+        samples = _under_draws(samples, goal, laws, seed + 1)
+    return stacked([goal, *samples])
+
+
+def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw, seed: int) -> list[LossGoal]:
+    """Samples of a goal under the draws of a fitted law of the loss, which take turns, and its error far out."""
+    count, errors = len(law.fitted.draws), np.random.default_rng(seed).standard_normal(len(samples))
+    targets = number(goal.target) * np.exp(_extrapolation(goal, law) * errors)
+    moved = []
+    for place, sample in enumerate(samples):
+        rules = laws_of(law, place % count if count else None)
+        moved.append(with_fields(sample, {"target": targets[place], "loss": rules.loss, "batch": rules.batch}))
+    return moved
+
+
+def _extrapolation(goal: LossGoal, law: FittedLaw) -> float:
+    """Standard deviation of the logarithm of the loss by the error of a fitted law beyond the range of its runs [1]."""
+    tokens = number(goal.loss.tokens(goal.n_params, goal.target / goal.shape_factor))
+    if not np.isfinite(tokens):
+        return 0.0
+    beyond = law.span.decades_beyond(np.log([number(goal.n_params)]), np.log([tokens]))
+    return law.discrepancy * float(beyond[0])
+
+
+def tokens_needed(
+    goal: LossGoal, batch_tokens: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
+) -> Array:
+    """Tokens of a run that reaches the goal [token].
+
+    Args:
+        batch_tokens: B [token].
+        replicas: M, islands that train apart; 0 where all exchange every step [1].
+        inner_steps: H [1].
+        hidden_share: share of H beside a running exchange [1].
+
+    Returns:
+        Tokens; nan where no number of tokens reaches the goal.
+    """
+    apart = jnp.asarray(replicas) > 0.5
+    count = jnp.where(apart, replicas, 1.0)
+    rise = jnp.where(apart, goal.loose.rise(goal.n_params, count, inner_steps, hidden_share), 0.0)
+    growth = jnp.where(apart, goal.loose.batch_growth(count), 1.0)
+    ideal = goal.target / (goal.shape_factor * (1.0 + rise))
+    small = goal.loss.tokens(goal.n_params, ideal)
+    critical = growth * goal.batch.critical(goal.n_params, small, ideal)
+    needed = small * (1.0 + jnp.asarray(batch_tokens) / critical)
+    return jnp.where(needed < MOST_TOKENS, needed, jnp.nan)

@@ -1,1 +1,0 @@
-"""What loose coupling costs in loss and time."""

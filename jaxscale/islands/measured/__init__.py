@@ -1,1 +1,0 @@
-"""Measured and published runs of loosely coupled and unequal chips."""

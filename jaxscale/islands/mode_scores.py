@@ -1,0 +1,376 @@
+"""Scores of modes on sets of islands: paces in one `vmap` per size of set, tokens by the law of looseness, days."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from jaxscale.base.arrays import filled_rows, host_arrays, number, stacked, with_fields
+from jaxscale.base.jit import small_jit
+from jaxscale.base.units import DAY
+from jaxscale.islands.batch_shares import Pace, least_finish, whole_shares
+from jaxscale.islands.fleet import Fleet, host_rate, part_of_links
+from jaxscale.islands.fleet_days import LossGoal, tokens_needed
+from jaxscale.islands.island_plans import IslandPlans
+from jaxscale.islands.modes import (
+    ACTIVATION_BYTES,
+    LOOSE_MODES,
+    MODES,
+    WHOLE_MODES,
+    IslandJob,
+    loose_plan,
+    survey_fleets,
+)
+from jaxscale.islands.pipeline_split import MOST_PERMUTED, best_cut, best_order, best_permutation
+from jaxscale.islands.round_time import fleet_round
+
+FLEETS_AT_A_TIME = 64
+"""Fleets in a call of `survey_fleets` [fleet]."""
+
+MOST_SUBSETS = 5
+"""Largest fleet whose sets of islands are all scored; beyond, sets lose an island at a time [1]."""
+
+Subset = tuple[int, ...]
+"""Active islands, in the order of the ring or chain."""
+
+
+class PipelineChoice(NamedTuple):
+    """Whole layers of a pipeline over islands.
+
+    Attributes:
+        order: islands of the chain.
+        layers: of each island, in the order of the chain [1].
+        time: of a step [s].
+    """
+
+    order: Subset
+    layers: np.ndarray
+    time: float
+
+
+def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
+    """Time of a step of each island on a number of sequences, on the host [s], [island]."""
+    base, slow = np.asarray(pace.base_time), np.asarray(pace.seconds_per_sequence)
+    return base + slow * (np.asarray(sequences) - np.asarray(pace.base_sequences))
+
+
+def host_microbatch(job: IslandJob) -> float:
+    """Sequences that pass through a pipeline of islands at a time, on the host [sequence]."""
+    return min(float(np.max(np.asarray(job.pace.microbatch))), float(np.asarray(job.sequences)))
+
+
+def whole_delay(job: IslandJob) -> float:
+    """Time by which a step takes longer where islands get whole granules than where shares divide at will [s]."""
+    given = whole_shares(job.pace, round(float(np.asarray(job.sequences))))
+    exact = np.max(host_steps(job.pace, given) * (given > 0.0))
+    return max(float(exact) - least_finish(job.pace, float(np.asarray(job.sequences))), 0.0)
+
+
+@small_jit
+def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
+    """Rounds of every mode in which each island holds all layers: terms with best and with given shares, and steps."""
+    told = {}
+    for mode in WHOLE_MODES:
+        plan = loose_plan(job, mode, inner_steps)
+        rounds = [
+            fleet_round(job.pace, job.links, one, n_params=job.n_params, sequences=job.sequences)
+            for one in (plan, with_fields(plan, {"batch_share": shares}))
+        ]
+        told[mode] = rounds[0].terms(), rounds[1].terms(), plan.period
+    return told
+
+
+def compared_rounds(
+    job: IslandJob, mode: str, inner_steps: float, shares: np.ndarray
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Terms of a round with divisible shares, and with given shares.
+
+    Args:
+        mode: one of `WHOLE_MODES`.
+        inner_steps: H [1].
+        shares: of the batch [1], [island].
+
+    Returns:
+        Terms of both by name [s], and the steps of a round [1].
+    """
+    # One program serves all modes: a mode would save none of the time of its compilation.
+    relaxed, fixed, period = _compared(host_arrays(job), np.asarray(inner_steps), np.asarray(shares))[mode]
+    plain = [{name: float(term) for name, term in terms.items()} for terms in (relaxed, fixed)]
+    return plain[0], plain[1], float(period)
+
+
+def sub_job(job: IslandJob, islands: Sequence[int]) -> IslandJob:
+    """Job on given islands, in order."""
+    changes = {"pace": job.pace.part(islands), "links": part_of_links(job.links, islands)}
+    fields: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
+    return IslandJob(**{**fields, **changes})
+
+
+def ring_subset(job: IslandJob, islands: Sequence[int]) -> Subset:
+    """Islands in the order of the ring whose slowest hop is fastest."""
+    rate, latency = host_rate(job.links), np.asarray(job.links.latency)
+    costs = float(np.asarray(job.n_params)) * 4.0 / (len(rate) * rate) + latency
+    chosen = np.asarray(islands)
+    return tuple(int(island) for island in chosen[best_order(costs[np.ix_(chosen, chosen)]).order])
+
+
+def subset_speeds(
+    job: IslandJob, subsets: Sequence[Subset], inner_steps: Sequence[float]
+) -> dict[Subset, Float[np.ndarray, "mode period"]]:
+    """Paces of every mode on sets of at least two islands [token/s].
+
+    Args:
+        job: model and whole fleet.
+        inner_steps: H [1], [period].
+
+    Returns:
+        Paces by set.
+    """
+    by_size: dict[int, list[Subset]] = {}
+    for subset in subsets:
+        by_size.setdefault(len(subset), []).append(subset)
+    paces = {}
+    for group in by_size.values():
+        table = surveyed([sub_job(job, subset) for subset in group], inner_steps)
+        paces |= dict(zip(group, table, strict=True))
+    return paces
+
+
+def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[np.ndarray, "fleet mode period"]:
+    """Paces of fleets of equally many islands in every mode, by a program for any number of fleets [token/s].
+
+    Args:
+        inner_steps: H [1], [period].
+
+    Returns:
+        Paces by fleet.
+    """
+    rows = filled_rows(len(jobs), FLEETS_AT_A_TIME)
+    together, periods = host_arrays((stacked(jobs), np.asarray(inner_steps, float)))
+    tables = []
+    for start in range(0, len(rows), FLEETS_AT_A_TIME):
+        block = jax.tree.map(lambda leaf, part=rows[start : start + FLEETS_AT_A_TIME]: leaf[part], together)
+        tables.append(np.asarray(survey_fleets(block, periods)))
+    return np.concatenate(tables)[: len(jobs)]
+
+
+def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
+    """Sets of two islands or more that are scored first: all sets of few islands, else the fleet and all but one."""
+    count = len(islands)
+    if count <= MOST_SUBSETS:
+        sizes = range(2, count + 1)
+        return [subset for size in sizes for subset in itertools.combinations(islands, size)]
+    return [tuple(islands), *without_each(islands)]
+
+
+def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
+    """Sets of islands without one of the islands."""
+    return [tuple(other for other in islands if other != island) for island in islands]
+
+
+class TokenTable(NamedTuple):
+    """Tokens that modes need, under the best laws and then under each sample of them.
+
+    Attributes:
+        synchronous: where islands exchange every step [token], [1 + sample].
+        loose: of the loose modes, by replicas from 1 on and inner steps [token], [1 + sample, mode, replica, period].
+    """
+
+    synchronous: Float[np.ndarray, " law"]
+    loose: Float[np.ndarray, "law mode replica period"]
+
+
+def hidden_share(mode: Any, inner_steps: Any) -> Any:
+    """Share of H during which a parameter is in transfer: a step in streaming, zero in local updates [1]."""
+    return mode / inner_steps
+
+
+@small_jit
+def _tokens(goals: LossGoal, batch: Any, modes: Any, replicas: Any, periods: Any) -> Any:
+    def one(goal: LossGoal) -> Any:
+        shares = hidden_share(modes[:, None, None], periods)
+        return tokens_needed(goal, batch, replicas[:, None], periods, shares)
+
+    return jax.vmap(one)(goals)
+
+
+def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Sequence[float]) -> TokenTable:
+    """Tokens that each mode needs for a goal.
+
+    Args:
+        goals: loss and laws, every leaf [1 + sample].
+        batch_tokens: B [token].
+        most: islands at most [1].
+        inner_steps: H [1], [period].
+    """
+    replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
+    aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))
+    table = np.asarray(_tokens(aims, batch, modes, replicas, periods))
+    return TokenTable(table[:, 0, 0, 0], table[:, :, 1:])
+
+
+def best_pipeline(job: IslandJob, islands: Sequence[int], layers_held: np.ndarray) -> PipelineChoice | None:
+    """Best pipeline of whole layers over islands: exact cuts, in every order where islands are few.
+
+    Args:
+        job: model and whole fleet.
+        islands: that may take part.
+        layers_held: layers that the memory of each island of the fleet holds [1], [island].
+
+    Returns:
+        The pipeline; None where the islands together do not hold the model.
+    """
+    chosen, depth = np.asarray(islands), round(float(np.asarray(job.n_layers)))
+    if not 2 <= len(chosen) <= depth or layers_held[chosen].sum() < depth:
+        return None
+    part = sub_job(job, islands)
+    size = host_microbatch(part)
+    microbatches = float(np.asarray(job.sequences)) / size
+    layer = np.asarray(part.pace.seconds_per_sequence) * size / depth
+    times, held = np.repeat(layer[:, None], depth, axis=1), layers_held[chosen]
+    volume = ACTIVATION_BYTES * job.d_model * size * job.pace.seq_len
+    moving = np.asarray(volume) / host_rate(part.links)
+    latency = np.asarray(part.links.latency)
+
+    def cut(order: np.ndarray) -> Any:
+        hops = (moving[order[:-1], order[1:]], latency[order[:-1], order[1:]])
+        return best_cut(times[order], hops[0], microbatches, hops[1], held[order])
+
+    if len(chosen) <= min(MOST_SUBSETS, MOST_PERMUTED):
+        order, _ = best_permutation(lambda order: cut(order).time, len(chosen))
+    else:
+        order = best_order(moving + latency, "sum", closed=False).order
+    best = cut(order)
+    share = best.layers / depth
+    offset = float(np.max(share * host_steps(part.pace, 0.0)[order]))
+    return PipelineChoice(tuple(int(island) for island in chosen[order]), best.layers, best.time + offset)
+
+
+def with_scaled_links(job: IslandJob, factor: Any) -> IslandJob:
+    """The job with the bandwidth of all links and uplinks multiplied by a factor."""
+    links = job.links
+    changes = {"bandwidth": links.bandwidth * factor, "uplink": links.uplink * factor}
+    return IslandJob(
+        **{**{name: getattr(job, name) for name in job.__dataclass_fields__}, "links": with_fields(links, changes)}
+    )
+
+
+def mode_index(mode: str) -> int:
+    """Index of a mode in tables over modes."""
+    return MODES.index(mode)
+
+
+MOST_LEFT_OUT = 3
+"""Islands that are left out of a large fleet at most [1]."""
+
+
+class SetScore(NamedTuple):
+    """A mode on a set of islands, before it is described."""
+
+    mode: str
+    subset: Subset
+    period: int
+    speed: float
+    days: float
+    pipeline: PipelineChoice | None = None
+
+
+class FleetStudy(NamedTuple):
+    """All that the scores of a fleet need."""
+
+    job: IslandJob
+    fleet: Fleet
+    plans: IslandPlans
+    goal: LossGoal
+    tokens: TokenTable
+    grid: Sequence[float]
+
+    def chips(self, subset: Sequence[int], apart: bool) -> float:
+        """Chips that a failure stops: of the largest island where islands train apart, else of all [1]."""
+        counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
+        return float(counts.max() if apart else counts.sum())
+
+    def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
+        """Paces with whole shares, which lengthen every step by a time common to all modes [token/s]."""
+        tokens = number(self.job.sequences) * number(self.job.pace.seq_len)
+        return tokens / (tokens / speeds + whole_delay(sub_job(self.job, subset)))
+
+    def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
+        """Days of a run [day]."""
+        slowdown = float(self.goal.failure.slowdown(self.goal.total_params, chips))
+        return np.asarray(tokens) / np.asarray(speed) * slowdown / DAY
+
+
+def whole_islands(study: FleetStudy) -> list[int]:
+    """Islands that hold all layers."""
+    return [int(island) for island in np.flatnonzero(study.plans.layers >= number(study.job.n_layers))]
+
+
+def set_scores(study: FleetStudy) -> list[SetScore]:
+    """Every mode on every candidate set of islands, at its best number of inner steps."""
+    whole, batch = whole_islands(study), number(study.job.sequences)
+    tokens = batch * number(study.job.pace.seq_len)
+    scored = []
+    for island in whole:
+        speed = tokens / float(study.plans.alone_time[island])
+        days = float(study.days(study.tokens.synchronous[0], speed, study.chips([island], False)))
+        scored.append(SetScore("alone", (island,), 0, speed, days))
+    if len(whole) > 1:
+        scored.extend(_joined_scores(study, candidate_subsets(whole)))
+        scored.extend(_smaller_sets(study, scored, len(whole)))
+    everyone = list(range(study.fleet.n_islands))
+    for subset in candidate_subsets(everyone) if len(everyone) > 1 else []:
+        pipeline = best_pipeline(study.job, subset, study.plans.layers)
+        if pipeline is not None:
+            speed = tokens / pipeline.time
+            days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
+            scored.append(SetScore("pipeline", pipeline.order, 0, speed, days, pipeline))
+    return [entry for entry in scored if math.isfinite(entry.days)]
+
+
+def _joined_scores(study: FleetStudy, subsets: Sequence[Sequence[int]]) -> list[SetScore]:
+    """Modes in which each island holds all layers, on sets of islands."""
+    rings = [ring_subset(study.job, subset) for subset in subsets]
+    paces = subset_speeds(study.job, rings, study.grid)
+    return [entry for subset in rings for entry in _mode_scores(study, subset, paces[subset])]
+
+
+def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> list[SetScore]:
+    """Scores of sets that lose an island at a time, while the days fall; empty if all sets are scored."""
+    more: list[SetScore] = []
+    if count <= MOST_SUBSETS:
+        return more
+    best = min((entry for entry in scored if entry.mode != "alone"), key=lambda entry: entry.days)
+    for _ in range(MOST_LEFT_OUT):
+        if len(best.subset) == count or len(best.subset) < 3:
+            return more
+        count = len(best.subset)
+        further = _joined_scores(study, without_each(sorted(best.subset)))
+        more.extend(further)
+        best = min([best, *further], key=lambda entry: entry.days)
+    return more
+
+
+def _mode_scores(study: FleetStudy, subset: Subset, speeds: np.ndarray) -> list[SetScore]:
+    """Modes in which each island holds all layers, on a set of islands."""
+    scored = []
+    tokens, delay = (
+        number(study.job.sequences) * number(study.job.pace.seq_len),
+        whole_delay(sub_job(study.job, subset)),
+    )
+    # Whole shares lengthen every step by the same time, whatever the mode.
+    speeds = tokens / (tokens / speeds + delay)
+    speed = float(speeds[mode_index("data-parallel"), 0])
+    days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
+    scored.append(SetScore("data-parallel", subset, 0, speed, days))
+    for place, mode in enumerate(LOOSE_MODES):
+        paces = speeds[mode_index(mode)]
+        over = study.days(study.tokens.loose[0, place, len(subset) - 1], paces, study.chips(subset, True))
+        if np.isfinite(over).any():
+            period = int(np.nanargmin(over))
+            scored.append(SetScore(mode, subset, period, float(paces[period]), float(over[period])))
+    return scored

@@ -1,1 +1,0 @@
-"""Published systems as cases of the same equations: partitioned learning, subnetworks, local losses, graphs."""

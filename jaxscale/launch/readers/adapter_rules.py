@@ -1,0 +1,79 @@
+"""Adapters, and frozen weights in few bits, of all trainers that have them, as cells of a runs table."""
+
+from typing import Any
+
+from jaxscale.launch.readers.setting_values import Cells, ReadSettings
+from jaxscale.tables.cells import parse_words
+from jaxscale.tables.words import vocabularies
+
+LORA_BY_DEFAULT = ("llama-factory", "ms-swift")
+"""Trainers that train adapters unless told otherwise."""
+
+PARTS = {"lora_query": "q", "lora_key": "k", "lora_value": "v", "lora_projection": "o", "lora_mlp": "mlp"}
+"""Switches of litgpt, and the matmuls that each adapts; those of queries and values are on by default."""
+
+
+def adapter_cells(read: ReadSettings, kind: str) -> Cells:
+    """Cells of adapters and of the width of frozen weights; empty ones where all weights are trained.
+
+    Args:
+        read: settings.
+        kind: framework that has them.
+    """
+    word = _kind_of(read, kind)
+    bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None
+    bits = 8 if bits is None and read.value("load_in_8bit") else bits
+    quantised = str(read.value("quantize") or "")
+    bits = 4 if quantised.startswith(("bnb.nf4", "bnb.fp4")) else 8 if quantised.startswith("bnb.int8") else bits
+    bits = read.number("quantization_bit", "quant_bits") or bits
+    if word is None and bits is None:
+        return {}
+    weight = {"weight_bytes": 0.55 if bits == 4 else 1} if bits else {}
+    for name in ("lora_alpha", "lora_bias", "peft.alpha", "use_rslora"):
+        read.value(name)
+    if word is None:
+        return {"trainable_share": 0, **weight}
+    rank = read.number("lora_r", "lora_rank", "peft.dim", "peft.r", "r")
+    found: Cells = {"adapter": "qlora" if bits == 4 else "lora", "lora_rank": rank, "lora_targets": _targets(read)}
+    if read.number("lora_dropout", "peft.dropout"):
+        found["dropout"] = True
+    return {**found, **weight}
+
+
+def _kind_of(read: ReadSettings, kind: str) -> str | None:
+    """Word of the adapters, None where there are none."""
+    word = read.value("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "peft_type", "peft_method")
+    component = str(read.value("model._component_") or "").rsplit(".", 1)[-1]
+    if component.startswith(("lora_", "qlora_")):
+        return component.split("_")[0]
+    if word is not None:
+        word = str(word).lower()
+        return word if word in ("lora", "qlora") else "lora" if word in ("longlora", "lora_llm") else None
+    if read.value("use_peft") or read.has("peft.dim", "peft.r") or str(read.value("program")).endswith("lora"):
+        return "lora"
+    if kind in LORA_BY_DEFAULT or kind in ("litgpt", "openrlhf", "verl"):
+        # Adapters by a rank alone; without a word these trainers have them where a fine-tuning is asked for.
+        if kind in LORA_BY_DEFAULT or read.number("lora_rank", "lora_r"):
+            return "lora"
+    is_unsloth = kind == "unsloth" and not read.value("full_finetuning")
+    return "lora" if is_unsloth and read.number("r") else None
+
+
+def _targets(read: ReadSettings) -> str | None:
+    """Matmuls with adapters, joined by +; None where the settings do not say, or name others."""
+    if read.value("lora_target_linear", "match_all_linear"):
+        return "all-linear"
+    named: Any = read.value("lora_target_modules", "lora_target", "target_modules", "lora_attn_modules")
+    if isinstance(named, list | tuple):
+        named = "+".join(str(name).rsplit(".", 1)[-1] for name in named)
+    if read.value("apply_lora_to_mlp") and named:
+        named = f"{named}+mlp"
+    if any(read.value(name) is not None for name in PARTS):
+        usual = {"lora_query": True, "lora_value": True}
+        is_on = {name: read.value(name) for name in PARTS}
+        on = [part for name, part in PARTS.items() if (usual.get(name, False) if is_on[name] is None else is_on[name])]
+        named = "+".join(on)
+    if not named:
+        return None
+    words = parse_words("lora_targets", str(named).replace("*", ""))
+    return "+".join(words) if all(word in vocabularies()["lora_targets"] for word in words) else None

@@ -1,0 +1,228 @@
+"""Settings of MaxText, Levanter and torchprime as cells of a runs table."""
+
+import math
+
+from jaxscale.launch.readers.setting_values import (
+    Cells,
+    ReadSettings,
+    known_model,
+    plain_number,
+    product_of_degrees,
+    take_model,
+)
+from jaxscale.models import catalogue_model
+
+AXES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
+SIZES = {
+    "d_model": "base_emb_dim",
+    "n_layers": "base_num_decoder_layers",
+    "n_heads": "base_num_query_heads",
+    "n_kv_heads": "base_num_kv_heads",
+    "head_dim": "head_dim",
+    "d_ff": "base_mlp_dim",
+    "vocab_size": "vocab_size",
+    "tied_embeddings": "logits_via_embedding",
+    "n_experts": "num_experts",
+    "moe_top_k": "num_experts_per_tok",
+    "d_ff_expert": "base_moe_mlp_dim",
+    "n_shared_experts": "shared_experts",
+    "n_dense_layers": "first_num_dense_layers",
+    "n_predict_layers": "mtp_num_layers",
+    "position_embeddings": "trainable_position_size",
+}
+"""Setting of each size of a model of one's own."""
+
+
+KEPT = (
+    "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj",
+)  # fmt: skip
+"""Tensors of a layer that a policy of one's own may keep, on the chip or on the host."""
+
+
+def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """Cells that need more than one setting."""
+    found: Cells = {"framework": "maxtext", "zero_stage": 3}
+    _model(read, cells, found)
+    for column, part in AXES.items():
+        found[column] = _degree(read, part) or None
+    policy = str(read.value("remat_policy") or "full")
+    kept = [read.value(name) for name in KEPT]
+    if policy == "custom":
+        # All is computed again but the inputs of layers, unless a tensor is kept.
+        policy = "full" if {*kept} <= {None, "remat"} else ""
+        found["offload"] = "activations" if read.value("decoder_layer_input") == "offload" else None
+        read.doubtful.update(read.settings.keys() & {*KEPT} if not policy else ())
+    found["activation_recompute"] = policy or None
+    _batch(read, found)
+    layers = plain_number(found.get("n_layers")) or plain_number(
+        (catalogue_model(str(cells.get("model") or "")) or {}).get("n_layers")
+    )
+    if (per_stage := read.number("num_layers_per_pipeline_stage")) and layers:
+        found["vpp"] = layers / (found["pp"] or 1.0) / per_stage
+    if found["vpp"] == 1.0 if "vpp" in found else False:
+        found.pop("vpp")
+    if (passes := read.number("num_pipeline_microbatches")) and passes > 0:
+        found["schedule"] = "gpipe"
+    for column in ("tp", "pp"):
+        found[column] = found[column] or 1.0
+    _software(read, found)
+    return found
+
+
+def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
+    """A model by name, or by a shape of one's own."""
+    name = cells.get("model")
+    if name in ("default", None):
+        cells.pop("model", None)
+    else:
+        cells["model"] = known_model(str(name)) or name
+    is_own = name in ("default", None) or bool(read.value("override_model_config"))
+    sizes = {column: read.value(key) for column, key in SIZES.items()}
+    is_old = sizes["n_heads"] is None
+    sizes["n_heads"] = read.value("base_num_heads") if is_old else sizes["n_heads"]
+    if not is_own or sizes["d_model"] is None:
+        return
+    if (read.number("global_parameter_scale") or 1.0) != 1.0:
+        # The sizes are multiples of those of the file, by a rule of its own.
+        read.doubtful.add(read.last)
+        for column in SIZES:
+            cells.pop(column, None)
+        return
+    found |= {column: value for column, value in sizes.items() if value not in (None, -1)}
+    activations = read.value("mlp_activations")
+    if isinstance(activations, list | tuple) or not is_old:
+        found["gated_mlp"] = len(activations) > 1 if isinstance(activations, list | tuple) else True
+    if (plain_number(found.get("n_experts")) or 1.0) > 1.0 and not plain_number(found.get("n_dense_layers")):
+        found.pop("n_dense_layers", None)
+        step = read.number("interleave_moe_layer_step")
+        if step and step > 1:
+            found["n_dense_layers"] = found["n_layers"] - found["n_layers"] // step
+    if read.value("attention_type") == "mla":
+        rope = read.number("qk_rope_head_dim") or 64.0
+        found |= {"head_dim": (read.number("qk_nope_head_dim") or 128.0) + rope, "rope_head_dim": rope}
+        found |= {
+            "q_lora_rank": read.number("q_lora_rank") or 0.0,
+            "kv_lora_rank": read.number("kv_lora_rank") or 512.0,
+        }
+        found["v_head_dim"] = read.number("v_head_dim") or 128.0
+        found.pop("n_kv_heads", None)
+        cells.pop("n_kv_heads", None)
+    if read.value("attention_type") == "local_sliding":
+        found |= {"window": read.value("sliding_window_size"), "window_share": 1.0}
+
+
+def _batch(read: ReadSettings, found: Cells) -> None:
+    """Replicas, chips, and sequences of a microbatch and of a step."""
+    per_device = read.number("per_device_batch_size")
+    steps = read.number("gradient_accumulation_steps") or 1.0
+    shards, data = (_degree(read, part) for part in ("fsdp", "data"))
+    slices_open = read.number("dcn_data_parallelism") == -1.0 and not read.has("num_slices")
+    model_degrees = product_of_degrees(found, "tp", "pp", "cp")
+    # A replica's part of the axes within a slice, which is known though the slices are not.
+    replicas = max(shards, 1.0) * max(data, 1.0) * (found["ep"] or 1.0) if shards > 0.0 else None
+    stated = read.number("num_devices", "num_chips")
+    chips = stated or (replicas and replicas * model_degrees)
+    passes = read.number("num_pipeline_microbatches") or 1.0
+    if per_device and replicas and chips:
+        found["micro_batch_size"] = per_device * chips / replicas / (passes if passes > 0 else 1.0)
+    elif per_device and per_device >= 1.0 and product_of_degrees(found, "tp", "cp") == 1.0:
+        found["micro_batch_size"] = per_device
+    if slices_open and not stated:
+        return
+    if per_device and chips:
+        found |= {"n_gpus": chips, "global_batch_size_seqs": per_device * chips * steps}
+    if replicas:
+        found["dp"] = replicas
+        shard = shards * (found["ep"] or 1.0)
+        found["zero_stage"] = 3 if shard > 1.0 else 0
+        if 1.0 < shard < replicas:
+            found["shard_group"] = shard
+        if read.value("shard_optimizer_over_data"):
+            found["zero_stage"] = 1
+
+
+def _degree(read: ReadSettings, part: str) -> float:
+    """Degree of an axis within a slice and over slices; 0 where none is stated or it takes what is left [1]."""
+    inside, across = (read.number(f"{place}_{part}_parallelism") for place in ("ici", "dcn"))
+    if inside is not None and inside < 0.0:
+        return 0.0
+    stated = [degree for degree in (inside, across) if degree and degree > 0.0]
+    return math.prod(stated) if stated else 0.0
+
+
+def _software(read: ReadSettings, found: Cells) -> None:
+    """Number formats of stored numbers, kernels, offload, pieces of the loss."""
+    if (dtype := read.value("grad_dtype")) is not None:
+        found["gradient_bytes"] = 2 if dtype == "bfloat16" else 4
+    if read.value("weight_dtype") == "bfloat16":
+        found |= {"weight_bytes": 2, "optimizer_bytes": 4}
+    kernel, splash = read.word("attention_kernel", "attention"), read.value("use_tokamax_splash")
+    found["attention_kernel"] = "splash" if splash is True else kernel
+    if (tiling := read.number("num_vocab_tiling")) is not None:
+        found["chunked_loss"] = tiling > 1
+    if read.value("optimizer_memory_host_offload"):
+        found["offload"] = "optimizer"
+    if read.value("use_ring_of_experts"):
+        found["moe_dispatcher"] = "allgather"
+
+
+LEVANTER_SIZES = {
+    "d_model": "hidden_dim", "n_layers": "num_layers", "n_heads": "num_heads", "n_kv_heads": "num_kv_heads",
+    "d_ff": "intermediate_dim", "head_dim": "model.head_dim", "seq_len": "seq_len",
+    "tied_embeddings": "tie_word_embeddings",
+}  # fmt: skip
+"""Setting of each size of a model of Levanter."""
+
+
+def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """Levanter: FSDP over an axis of names, one program for all chips."""
+    found: Cells = {"framework": "levanter", "pp": 1, "zero_stage": 3 if read.has("fsdp_axis") else None}
+    found |= {column: read.value(key) for column, key in LEVANTER_SIZES.items()}
+    kind = read.value("model.type")
+    if kind == "gpt2":
+        found |= {"gated_mlp": False, "tied_embeddings": True, "position_embeddings": found["seq_len"]}
+    elif kind in ("llama", "mistral", "qwen", "mixtral"):
+        found["gated_mlp"] = True
+    elif kind is not None:
+        read.doubtful.add("model.type")
+    read.understood.update(key for key in read.settings if key.startswith("data."))
+    if (read.number("axes.replica") or 1.0) != 1.0:
+        read.doubtful.add(read.last)
+    mapping = read.value("param_mapping.embed")
+    if mapping is not None or read.has("axes.data"):
+        found["zero_stage"] = 3
+    found["tp"] = read.number("model_axis_size", "axes.model") or 1
+    found["global_batch_size_seqs"] = read.number("trainer.train_batch_size")
+    each = read.number("per_device_parallelism")
+    found["micro_batch_size"] = each * found["tp"] if each and each > 0.0 else None
+    policy = str(read.value("trainer.mp") or "f32")
+    found["precision"] = "bf16" if "bfloat16" in policy or "bf16" in policy else "fp32" if policy == "f32" else None
+    found |= {"weight_bytes": 2, "optimizer_bytes": 4} if "p=bf" in policy or policy == "bf16" else {}
+    recompute = read.value("gradient_checkpointing")
+    found["activation_recompute"] = {True: "full", None: "full", False: "none"}.get(recompute)
+    found["attention_kernel"] = read.word("attention_kernel", "attn_backend", own={"nvte": "cudnn"})
+    found["optimizer"] = read.word("optimizer", "optimizer.type")
+    return found
+
+
+def torchprime_cells(read: ReadSettings, cells: Cells) -> Cells:
+    """torchprime: meshes within a slice of a TPU and over slices."""
+    found: Cells = {"framework": "torchprime", "pp": 1}
+    inside, across = (
+        {part: read.number(f"{place}_mesh.{part}") or 1.0 for part in ("data", "fsdp", "tensor", "context", "expert")}
+        for place in ("ici", "dcn")
+    )
+    size = {part: inside[part] * across[part] for part in inside}
+    found |= {"tp": size["tensor"], "cp": size["context"], "ep": size["expert"]}
+    found["dp"] = size["data"] * size["fsdp"]
+    found["shard_group"] = size["fsdp"] if size["data"] > 1.0 else None
+    found["zero_stage"] = 3 if size["fsdp"] > 1.0 else 0
+    found["n_gpus"] = math.prod(size.values())
+    batch = read.number("global_batch_size")
+    found |= {"global_batch_size_seqs": batch, "micro_batch_size": batch / found["dp"] if batch else None}
+    found |= {"seq_len": read.number("block_size"), "model": read.value("model")}
+    found["optimizer"] = read.word("optimizer", "optimizer.type")
+    if str(read.value("torch_dtype") or "") == "bfloat16":
+        found |= {"weight_bytes": 2, "gradient_bytes": 2}
+    take_model(found)
+    return found

@@ -1,0 +1,273 @@
+"""Optimal size, tokens, batch and learning rate from sweeps: power laws of the optimum at each compute.
+
+The three approaches are those of Hoffmann et al. 2022, section 3: the least losses at each compute; a parabola of the
+loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased where the loss is no parabola over the
+width of the sizes tried; the third approach is not.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.optimize import least_squares
+
+from jaxscale.base.errors import InputError
+from jaxscale.laws.fitted_law import FittedLaw
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
+from jaxscale.laws.loss_reader import Losses
+
+Column = Sequence[float] | np.ndarray
+"""Numbers of several runs."""
+
+
+class CriticalBatch(NamedTuple):
+    """The trade of steps against tokens at a target loss.
+
+    Attributes:
+        steps: fewest steps, with very large batches [1].
+        tokens: fewest tokens, with very small batches [token].
+        critical: batch that takes twice of both [token].
+        misfit: largest relative error of the steps [1].
+    """
+
+    steps: float
+    tokens: float
+    critical: float
+    misfit: float
+
+
+def fit_critical_batch(batch_tokens: Column, steps: Column) -> CriticalBatch:
+    r"""Critical batch from steps to one loss at several batches: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
+
+    The same as $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al. 2018, equation
+    2.7), fitted by least squares of the relative error.
+
+    Args:
+        batch_tokens: B [token], [run].
+        steps: S [1], [run].
+
+    Returns:
+        The trade and the critical batch.
+
+    Raises:
+        InputError: no trade in the runs: an extreme comes out negative.
+    """
+    batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
+    rows = np.stack([1.0 / count, 1.0 / (batch * count)], axis=1)
+    scale = np.linalg.norm(rows, axis=0)
+    (least_steps, least_tokens), *_ = np.linalg.lstsq(rows / scale, np.ones_like(count), rcond=None)
+    least_steps, least_tokens = least_steps / scale[0], least_tokens / scale[1]
+    if not (least_steps > 0.0 and least_tokens > 0.0):
+        raise InputError("fit_critical_batch: the runs show no trade of steps against tokens; expected a wider range")
+    misfit = np.abs((least_steps + least_tokens / batch) / count - 1.0).max()
+    return CriticalBatch(float(least_steps), float(least_tokens), float(least_tokens / least_steps), float(misfit))
+
+
+def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float, float, float]:
+    """Coefficient c, exponent p and standard error of p of y = c x^p, by least squares in logarithms.
+
+    Args:
+        x: positive numbers [point].
+        y: positive numbers [point].
+        error: standard errors of ln y, whose inverse squares weigh the points; equal weights where None [point].
+    """
+    log_x, log_y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
+    weight = np.ones_like(log_x) if error is None else 1.0 / np.asarray(error, float)
+    (slope, start), covariance = np.polyfit(log_x, log_y, 1, w=weight, cov="unscaled")
+    scatter = np.sum((weight * (log_y - start - slope * log_x)) ** 2) / max(len(log_x) - 2, 1)
+    return float(np.exp(start)), float(slope), float(np.sqrt(scatter * covariance[0, 0]))
+
+
+SAME_BUDGET = 0.08
+"""Largest relative difference of compute within a budget [1]."""
+
+FEWEST_SIZES = 4
+"""Sizes of a budget from which a parabola is fitted [1]."""
+
+
+class Growth(NamedTuple):
+    """Power laws of the optimum, $N^* = c_N C^{a}$ and $D^* = c_D C^{b}$.
+
+    Attributes:
+        flop: computes of the optima [flop], [budget].
+        n_params: optimal N [1], [budget].
+        n_tokens: optimal D [token], [budget].
+        loss: at the optimum [nat per token], [budget].
+        params_exponent: a [1].
+        tokens_exponent: b [1].
+        error: standard error of a; nan by the fitted law [1].
+    """
+
+    flop: Float[np.ndarray, " budget"]
+    n_params: Float[np.ndarray, " budget"]
+    n_tokens: Float[np.ndarray, " budget"]
+    loss: Float[np.ndarray, " budget"]
+    params_exponent: float
+    tokens_exponent: float
+    error: float
+
+
+def budgets_of(table: Losses) -> list[np.ndarray]:
+    """Rows of each budget of compute: runs sorted by compute, cut where it jumps by more than `SAME_BUDGET`."""
+    order = np.argsort(table.log_flop, kind="stable")
+    jumps = np.flatnonzero(np.diff(table.log_flop[order]) > np.log1p(SAME_BUDGET)) + 1
+    return [rows for rows in np.split(order, jumps) if len(np.unique(table.n_params[rows])) >= FEWEST_SIZES]
+
+
+def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
+    """Compute, optimal size and least loss of each budget, by a parabola of the loss in ln N [budget, 3].
+
+    Budgets whose parabola opens downwards, or whose minimum lies outside the sizes tried, are left out.
+
+    Raises:
+        InputError: fewer than two budgets are left.
+    """
+    minima = []
+    for rows in budgets_of(table):
+        size = np.log(table.n_params[rows])
+        middle = float(size.mean())
+        bend, slope, height = np.polyfit(size - middle, table.loss[rows], 2)
+        best = -slope / (2.0 * bend) if bend > 0.0 else np.inf
+        if size.min() - middle <= best <= size.max() - middle:
+            flop = float(np.exp(table.log_flop[rows].mean()))
+            minima.append((flop, float(np.exp(best + middle)), float(height - slope**2 / (4.0 * bend))))
+    if len(minima) < 2:
+        raise InputError(f"{table.name}: {len(minima)} budgets of {FEWEST_SIZES} sizes with a minimum; expected two")
+    return np.asarray(minima)
+
+
+def growth(law: FittedLaw, approach: int = 3) -> Growth:
+    """Growth of the optimum with compute by an approach.
+
+    Args:
+        law: fitted to a table; approaches 1 and 2 read the table alone.
+        approach: 1, 2 or 3.
+
+    Raises:
+        InputError: an unknown approach, a law without its table, or a table without budgets.
+    """
+    if approach not in (1, 2, 3):
+        raise InputError(f"approach = {approach} is unknown; expected 1, 2 or 3")
+    if approach == 3:
+        one = law.law
+        total = one.params_exponent + one.tokens_exponent
+        flop = np.exp(law.span.log_flop) * np.geomspace(0.01, 100.0, 5)
+        optima = [law.optimum(float(value)) for value in flop]
+        size, tokens, loss = (
+            np.asarray([getattr(best, name)[0] for best in optima]) for name in ("n_params", "n_tokens", "loss")
+        )
+        shares = [np.asarray(value / total).item() for value in (one.tokens_exponent, one.params_exponent)]
+        return Growth(flop, size, tokens, loss, shares[0], shares[1], float("nan"))
+    if law.table is None:
+        raise InputError(f"approach {approach} needs the runs; expected a law fitted to a table")
+    flop, size, loss = (isoflop_minima(law.table) if approach == 2 else envelope(law.table)).T
+    tokens = flop / (FLOP_PER_PARAM_TOKEN * size)
+    _, exponent, error = power_law(flop, size)
+    return Growth(flop, size, tokens, loss, exponent, 1.0 - exponent, error)
+
+
+def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
+    """Compute, size and loss of the runs that no run of as little compute undercuts [budget, 3].
+
+    Runs of nearly equal compute form a budget.
+
+    Raises:
+        InputError: fewer than three runs, which make no power law.
+    """
+    order = np.argsort(table.log_flop, kind="stable")
+    log_flop = table.log_flop[order]
+    ends = np.searchsorted(log_flop, log_flop + np.log1p(SAME_BUDGET), side="right") - 1
+    lowest = np.minimum.accumulate(table.loss[order])[ends]
+    best = order[table.loss[order] <= lowest]
+    if len(best) < 3:
+        raise InputError(f"{table.name}: {len(best)} runs on the lower envelope; expected at least three")
+    return np.stack([np.exp(table.log_flop[best]), table.n_params[best], table.loss[best]], axis=1)
+
+
+REFERENCE_TOKENS = 1e10
+"""Tokens at which the optimum of a batch law is stated [token]."""
+
+FAR_ABOVE = 0.08
+"""Excess over the least loss of a size and tokens beyond which a run does not inform the optimum [1]."""
+
+SOFT = 0.005
+"""Residual of the log loss from which it counts linearly [1]."""
+
+FEWEST_RUNS = 20
+"""Runs near their optimum below which a sweep is refused [1]."""
+
+
+class OptimalBatch(NamedTuple):
+    r"""Batch and learning rate of least loss, $B^* = c D^p$ and $\eta^* \sim N^x D^y$ at $B^*$.
+
+    Attributes:
+        batch: B* at `REFERENCE_TOKENS` [token].
+        batch_exponent: p [1].
+        params_exponent: x, of the learning rate [1].
+        tokens_exponent: y, of the learning rate [1].
+        batch_curvature: rise of the log loss per squared log of the batch over B* [1].
+        rate_curvature: likewise of the learning rate [1].
+        batch_error: standard error of p, sizes and lengths taken as independent [1].
+        n: runs near their optimum [1].
+    """
+
+    batch: float
+    batch_exponent: float
+    params_exponent: float
+    tokens_exponent: float
+    batch_curvature: float
+    rate_curvature: float
+    batch_error: float
+    n: int
+
+
+def near_optimum(table: Losses) -> tuple[Bool[np.ndarray, " row"], np.ndarray]:
+    """Rows near the least loss of their size and tokens, and the group of each row [row]."""
+    pairs = np.stack([table.n_params, table.tokens], axis=1)
+    _, group = np.unique(pairs, axis=0, return_inverse=True)
+    least = np.full(int(group.max()) + 1, np.inf)
+    np.minimum.at(least, group, table.loss)
+    return table.loss < (1.0 + FAR_ABOVE) * least[group], group
+
+
+def optimal_batch(table: Losses) -> OptimalBatch:
+    r"""Batch and learning rate of least loss from a sweep, by robust least squares of the log loss.
+
+    $\ln L = f_{ND} + k_B \ln^2(B / B^*) + k_\eta \ln^2(\eta / \eta^*)$ with a level of each size and number of tokens,
+    $B^* = c D^p$, and $\eta^* \sim N^x D^y (B / B^*)^z$, as larger batches bear larger learning rates.
+
+    Args:
+        table: with the columns `batch_tokens` and `lr`.
+
+    Raises:
+        InputError: a column is empty, or too few runs are near their optimum.
+    """
+    for column in ("batch_tokens", "lr"):
+        if not np.isfinite(table.number(column)).all():
+            raise InputError(f"{table.name}: column {column!r} is empty in a row; a sweep needs it in all")
+    rows, group = near_optimum(table)
+    if rows.sum() < FEWEST_RUNS:
+        raise InputError(f"{table.name}: {rows.sum()} runs near their optimum; expected at least {FEWEST_RUNS}")
+    size = np.log(table.n_params[rows] / 1e9)
+    tokens = np.log(table.tokens[rows] / REFERENCE_TOKENS)
+    batch, rate, loss = (
+        np.log(values[rows]) for values in (table.number("batch_tokens"), table.number("lr"), table.loss)
+    )
+    levels, count = group[rows], np.maximum(np.bincount(group[rows], minlength=int(group.max()) + 1), 1)
+
+    def residuals(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " row"]:
+        log_batch_bend, best_batch, p, log_rate_bend, best_rate, x, y, z = point
+        far = batch - best_batch - p * tokens
+        off = rate - best_rate - x * size - y * tokens - z * far
+        miss = loss - np.exp(log_batch_bend) * far**2 - np.exp(log_rate_bend) * off**2
+        return miss - (np.bincount(levels, miss, len(count)) / count)[levels]
+
+    start = np.asarray([np.log(SOFT), batch.mean(), 0.5, np.log(SOFT), rate.mean(), -0.5, 0.2, 0.3])
+    done = least_squares(residuals, start, loss="soft_l1", f_scale=SOFT)
+    covariance = np.linalg.pinv(done.jac.T @ done.jac) * 2.0 * done.cost / max(len(loss) - len(start), 1)
+    bend, best, p, rate_bend, _, x, y, _ = done.x
+    return OptimalBatch(
+        float(np.exp(best)), float(p), float(x), float(y), float(np.exp(bend)), float(np.exp(rate_bend)),
+        float(np.sqrt(covariance[2, 2])), int(rows.sum()),
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""The command `jaxscale law`: fit laws of loss, predict, find optima, compare forms."""

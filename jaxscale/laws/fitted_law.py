@@ -1,0 +1,465 @@
+"""A fitted law of loss: numbers with intervals, predictions with components of their error, the optimum; files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.record_file import RecordFile
+from jaxscale.calibration.intervals import Z90
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, REFERENCE_PARAMS, LossLaw
+from jaxscale.laws.loss_forms import (
+    BASE,
+    SIGNED,
+    TERMS,
+    TRAITS,
+    Covariates,
+    LawPrior,
+    form_of,
+    law_of,
+    log_loss_with,
+    number_names,
+    traits,
+)
+from jaxscale.laws.loss_reader import Losses
+from jaxscale.laws.loss_solver import covariates_of
+
+STUDENT_90 = 2.1318
+"""Half-width of the 90 % interval of Student's t with 4 degrees of freedom, over its scale [1]."""
+
+LOWER, UPPER = 5.0, 95.0
+"""Percentiles of a 90 % interval."""
+
+IDENTIFIED = 10.0
+"""Upper over lower end of a 90 % interval from which a number without a prior counts as not identified [1]."""
+
+INFORMED = 0.8
+"""Share of the prior's spread from which a number counts as the prior's, not the data's [1]."""
+
+PLATEAU = 1e-5
+"""Relative width of the interval of a term's number below which noisy draws cannot have moved it [1]."""
+
+POINTS_BUCKET = 64
+"""Points that are predicted at a time [1]."""
+
+
+class Fitted(NamedTuple):
+    """Outcome of a search and its draws.
+
+    Attributes:
+        numbers: logarithms of the best numbers [number].
+        draws: of the resampled numbers [draw, number].
+        traits: of the best law [trait].
+        drawn_traits: of the resampled laws [draw, trait].
+        scale: of the noise of the log loss [1].
+        objective: at the optimum [1].
+        is_free: numbers that the fit moved [number].
+    """
+
+    numbers: Float[np.ndarray, " number"]
+    draws: Float[np.ndarray, "draw number"]
+    traits: Float[np.ndarray, " trait"]
+    drawn_traits: Float[np.ndarray, "draw trait"]
+    scale: float
+    objective: float
+    is_free: Bool[np.ndarray, " number"]
+
+
+class LossPrediction(NamedTuple):
+    """Predicted losses.
+
+    Attributes:
+        loss: [nat per token], [point].
+        lo: lower end of the interval [nat per token], [point].
+        hi: upper end [nat per token], [point].
+        parameters: relative half-width by the uncertainty of the numbers [point].
+        noise: by the noise of a single run [point].
+        discrepancy: by the error of the law itself beyond the fitted range [point].
+        decades: of compute beyond the range, and of tokens per parameter outside it [point].
+    """
+
+    loss: Float[np.ndarray, " point"]
+    lo: Float[np.ndarray, " point"]
+    hi: Float[np.ndarray, " point"]
+    parameters: Float[np.ndarray, " point"]
+    noise: Float[np.ndarray, " point"]
+    discrepancy: Float[np.ndarray, " point"]
+    decades: Float[np.ndarray, " point"]
+
+
+class LawOptimum(NamedTuple):
+    """Compute-optimal run.
+
+    Attributes:
+        flop: training flop 6 N D [flop].
+        n_params: N with lower and upper end [1].
+        n_tokens: D with lower and upper end [token].
+        loss: with lower and upper end [nat per token].
+    """
+
+    flop: float
+    n_params: tuple[float, float, float]
+    n_tokens: tuple[float, float, float]
+    loss: tuple[float, float, float]
+
+
+class Range(NamedTuple):
+    """Range of a fitted table: largest compute, and least and largest tokens per parameter, as logarithms."""
+
+    log_flop: float
+    least_ratio: float
+    largest_ratio: float
+
+    def decades_beyond(self, log_params: np.ndarray, log_tokens: np.ndarray) -> np.ndarray:
+        """Decades of compute beyond the range and of tokens per parameter outside it [point]."""
+        flop = np.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens - self.log_flop
+        ratio = log_tokens - log_params
+        outside = np.maximum(ratio - self.largest_ratio, 0.0) + np.maximum(self.least_ratio - ratio, 0.0)
+        return (np.maximum(flop, 0.0) + outside) / np.log(10.0)
+
+
+@filter_jit
+def _log_losses(numbers: Any, points: Covariates, terms: tuple[str, ...]) -> jax.Array:
+    """Log loss of each draw at each point [draw, point]."""
+    return jax.vmap(lambda one: log_loss_with(one, points, terms))(numbers)
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """A fitted law of loss.
+
+    Attributes:
+        name: of the table.
+        form: joint, additive, tied or kaplan.
+        terms: names of the terms.
+        count: convention of counting parameters.
+        prior: of its traits.
+        likelihood: student or huber.
+        fitted: the numbers and their draws.
+        n: rows [1].
+        n_groups: groups of rows that were drawn together [1].
+        span: range of the table.
+        discrepancy: relative error of the law per decade beyond the range [1].
+        warnings: a line each.
+        table: the runs, None for a law from a file.
+        backtest: errors of the upper end of the table predicted from its lower end; None before a backtest.
+    """
+
+    name: str
+    form: str
+    terms: tuple[str, ...]
+    count: str
+    prior: LawPrior
+    likelihood: str
+    fitted: Fitted
+    n: int
+    n_groups: int
+    span: Range
+    discrepancy: float
+    warnings: tuple[str, ...] = ()
+    table: Losses | None = None
+    backtest: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        table: Losses,
+        form: str,
+        terms: tuple[str, ...],
+        prior: LawPrior,
+        likelihood: str,
+        fitted: Fitted,
+        clusters: np.ndarray,
+        doubts: tuple[str, ...],
+    ) -> "FittedLaw":
+        """Law from the outcome of a search."""
+        ratio = np.log(table.tokens / table.n_params)
+        span = Range(float(table.log_flop.max()), float(ratio.min()), float(ratio.max()))
+        n_groups = int(clusters.max()) + 1
+        law = cls(
+            table.name, form, terms, table.count, prior, likelihood, fitted, len(table), n_groups, span,
+            prior.discrepancy, doubts, table,
+        )  # fmt: skip
+        return replace(law, warnings=(*doubts, *law._own_doubts()))
+
+    @property
+    def law(self) -> LossLaw:
+        """Law of the best numbers, without its terms, for designs."""
+        with jax.enable_x64(True):
+            return jax.tree.map(float, law_of(self.fitted.numbers))
+
+    @property
+    def samples(self) -> LossLaw:
+        """Laws of the draws, every leaf [draw]."""
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, law_of(self.fitted.draws))
+
+    @property
+    def noise(self) -> float:
+        """Scale of the noise of the log loss, corrected for the numbers that the data determine [1]."""
+        effective = self.n_groups - self.determined()
+        return self.fitted.scale * float(np.sqrt(self.n_groups / max(effective, 0.25 * self.n_groups)))
+
+    def determined(self) -> float:
+        """Numbers that the data rather than the prior determine [1]."""
+        free = float(self.fitted.is_free.sum())
+        if len(self.fitted.draws) < 2:
+            return free
+        shrunk = np.minimum(self.fitted.drawn_traits.var(axis=0) / self.prior.spread**2, 1.0)
+        return max(free - float(shrunk.sum()), 1.0)
+
+    @property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Value, 90 % interval and identification of each number, by name."""
+        values, names = self._values(self.fitted.numbers), number_names(self.terms)
+        drawn = np.asarray([self._values(draw) for draw in self.fitted.draws]).reshape(-1, len(names))
+        entries = {}
+        for place, name in enumerate(names):
+            lo, hi = np.percentile(drawn[:, place], [LOWER, UPPER]) if len(drawn) else (np.nan, np.nan)
+            fact = self._is_identified(place, lo, hi)
+            entries[name] = {"value": float(values[place]), "lo": float(lo), "hi": float(hi), "identified": fact}
+        return entries
+
+    def _values(self, numbers: Float[np.ndarray, " number"]) -> np.ndarray:
+        signed = np.asarray([name in SIGNED for name in number_names(self.terms)])
+        return np.where(signed, numbers, np.exp(np.where(signed, 0.0, numbers)))
+
+    def _is_identified(self, place: int, lo: float, hi: float) -> bool:
+        """Whether the data say more of a number than the prior, or than its order of magnitude where it has none."""
+        name = number_names(self.terms)[place]
+        if not self.fitted.is_free[place] and np.isfinite(lo) and lo == hi:
+            return True
+        trait = self._trait_of(name)
+        if trait is not None and np.isfinite(self.prior.spread[trait]) and len(self.fitted.draws):
+            return bool(self.fitted.drawn_traits[:, trait].std() < INFORMED * self.prior.spread[trait])
+        if name in SIGNED:
+            return bool(hi - lo < 1.0)
+        if name not in BASE and self.noise > PLATEAU and hi - lo < PLATEAU * hi:
+            return False  # no draw moves it: the objective is flat there
+        # Coefficients are those of a run of one parameter or one token, far away: the exponents move them together.
+        allowed = IDENTIFIED**3 if name in ("params_coefficient", "tokens_coefficient") else IDENTIFIED
+        return bool(np.isfinite(hi) and hi < allowed * lo)
+
+    def _trait_of(self, name: str) -> int | None:
+        """Index of the trait of the prior of a number."""
+        same = {"irreducible": "floor_share", "params_coefficient": None, "tokens_coefficient": None}
+        trait = same.get(name, name)
+        names = (*TRAITS, *number_names(self.terms)[len(BASE) :])
+        return None if trait is None else names.index(trait)
+
+    def predict(
+        self,
+        n_params: Sequence[float] | np.ndarray | float,
+        n_tokens: Sequence[float] | np.ndarray | float,
+        covariates: Mapping[str, np.ndarray] | None = None,
+    ) -> LossPrediction:
+        """Losses of runs with 90 % intervals.
+
+        Args:
+            n_params: N in the count of the law [1], [point].
+            n_tokens: D [token], [point].
+            covariates: logarithms that terms read, by field of `Covariates`; those left out are of a run of the best
+                shape, of small batches, whose tokens are all unique, without experts.
+
+        Returns:
+            Losses [nat per token] and the components of their error.
+        """
+        log_params, log_tokens = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
+        plain = {
+            "log_aspect": self._best_aspect(log_params),
+            "log_batch": 0.0,
+            "log_unique": log_tokens,
+            "log_experts": 0.0,
+            **(covariates or {}),
+        }
+        others = {name: np.broadcast_to(values, log_params.shape) for name, values in plain.items()}
+        logs = self._evaluated(log_params, log_tokens, others)
+        centre = logs[0]
+        decades = self.span.decades_beyond(log_params, log_tokens)
+        noise = np.full(centre.shape, STUDENT_90 * self.noise)
+        discrepancy = Z90 * self.discrepancy * decades
+        below, above = np.zeros_like(centre), np.zeros_like(centre)
+        if len(logs) > 1:
+            lower, upper = np.percentile(logs[1:], [LOWER, UPPER], axis=0)
+            below, above = np.maximum(centre - lower, 0.0), np.maximum(upper - centre, 0.0)
+        spread = noise**2 + discrepancy**2
+        lo, hi = np.exp(centre - np.sqrt(spread + below**2)), np.exp(centre + np.sqrt(spread + above**2))
+        return LossPrediction(np.exp(centre), lo, hi, 0.5 * (below + above), noise, discrepancy, decades)
+
+    def _best_aspect(self, log_params: np.ndarray) -> np.ndarray | float:
+        """Logarithm of the best width over depth, which a law without a shape term does not read [point]."""
+        if "shape" not in self.terms:
+            return 0.0
+        named = dict(zip(number_names(self.terms), self.fitted.numbers, strict=True))
+        return named["shape_ratio"] + named["shape_drift"] * (log_params - np.log(REFERENCE_PARAMS))
+
+    def _evaluated(
+        self, log_params: np.ndarray, log_tokens: np.ndarray, others: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Log loss of the best numbers and of each draw at each point [1 + draw, point]."""
+        numbers = np.concatenate([self.fitted.numbers[None, :], self.fitted.draws])
+        count, blocks = len(log_params), []
+        rows = np.minimum(np.arange(-(-count // POINTS_BUCKET) * POINTS_BUCKET), count - 1)
+        with jax.enable_x64(True):
+            for block in rows.reshape(-1, POINTS_BUCKET):
+                part = {name: values[block] for name, values in others.items()}
+                points = Covariates(log_params[block], log_tokens[block], np.zeros(2), **part)
+                blocks.append(np.asarray(_log_losses(numbers, points, self.terms)))
+        return np.concatenate(blocks, axis=1)[:, :count]
+
+    def predict_table(self, table: Losses) -> LossPrediction:
+        """Losses of the rows of a table."""
+        runs = covariates_of(table, np.arange(len(table)))
+        fields = ("log_aspect", "log_batch", "log_unique", "log_experts")
+        return self.predict(table.n_params, table.tokens, {name: getattr(runs, name) for name in fields})
+
+    def optimum(self, flop: float) -> LawOptimum:
+        """Compute-optimal parameters and tokens of a training compute, with 90 % intervals.
+
+        The best run of a time on a cluster is `jaxscale.designs.law_design`.
+
+        Args:
+            flop: T = 6 N D, N in the count of the law [flop].
+        """
+        with jax.enable_x64(True):
+            best = [float(value) for value in self.law.optimum(flop)]
+            drawn = [np.asarray(value) for value in self.samples.optimum(flop)]
+        ends = [np.percentile(values, [LOWER, UPPER]) if len(values) else (np.nan, np.nan) for values in drawn]
+        told = self.predict(best[0], best[1])
+        n_params, n_tokens = ((value, float(lo), float(hi)) for value, (lo, hi) in zip(best, ends, strict=True))
+        return LawOptimum(float(flop), n_params, n_tokens, (float(told.loss[0]), float(told.lo[0]), float(told.hi[0])))
+
+    def _own_doubts(self) -> list[str]:
+        """Doubts that the fit itself raises."""
+        doubts = []
+        if self.table is not None:
+            spread = float(np.log(self.table.loss).std())
+            if self.n >= 10 and self.fitted.scale > 0.5 * spread:
+                doubts.append("the loss hardly depends on parameters and tokens: the law explains less than half of it")
+        unknown = [name for name, entry in self.parameters.items() if not entry["identified"]]
+        if unknown:
+            doubts.append(f"not identified by these runs: {', '.join(unknown)}")
+        return doubts
+
+
+LAW_FILE = RecordFile(
+    what="law of loss",
+    head="law",
+    made_by="a file that `jaxscale law fit --out` wrote",
+    comment="Law of loss fitted by jaxscale. Numbers and draws are logarithms, except numbers that may be negative.",
+    ended="law",
+)
+"""File of a law."""
+
+
+def law_document(law: FittedLaw) -> dict[str, Any]:
+    """Law as a JSON document: numbers with intervals, backtest and doubts."""
+    tested = law.backtest
+    return {
+        "form": law.form,
+        "terms": list(law.terms),
+        "count": law.count,
+        "parameters": law.parameters,
+        "n": law.n,
+        "n_groups": law.n_groups,
+        "prior": law.prior.name,
+        "likelihood": law.likelihood,
+        "objective": law.fitted.objective,
+        "noise": law.noise,
+        "discrepancy_per_decade": law.discrepancy,
+        "backtest": {
+            "error_percent": None if tested is None else tested.error_percent,
+            "coverage_90": None if tested is None else tested.coverage_90,
+            "rollouts": [] if tested is None else [_rollout(one) for one in tested.rollouts],
+        },
+        "warnings": list(law.warnings),
+    }
+
+
+def _rollout(one: Any) -> dict[str, float]:
+    return {
+        "largest_fitted_flop": one.cut,
+        "n_fitted": one.n_fitted,
+        "n_predicted": one.n_predicted,
+        "error_percent": 100.0 * one.mean_error,
+        "bias_percent": 100.0 * float(np.expm1(one.error).mean()),
+        "coverage_90": one.coverage,
+    }
+
+
+def save_law(law: FittedLaw, path: str | Path) -> Path:
+    """Write a law to a TOML file that `load_law` reads.
+
+    Raises:
+        InputError: the folder is missing or closed to writing.
+    """
+    fitted = law.fitted
+    document = {
+        "law": {
+            "name": law.name,
+            "form": law.form,
+            "terms": " ".join(law.terms),
+            "count": law.count,
+            "likelihood": law.likelihood,
+            "n": law.n,
+            "n_groups": law.n_groups,
+            "discrepancy": float(law.discrepancy),
+            "scale": float(fitted.scale),
+            "objective": float(fitted.objective),
+            "warnings": "\n".join(law.warnings),
+        },
+        "range": {name: float(value) for name, value in law.span._asdict().items()},
+        "prior": {
+            "name": law.prior.name,
+            "mean": [float(value) for value in law.prior.mean],
+            "spread": [float(value) for value in np.where(np.isfinite(law.prior.spread), law.prior.spread, 1e30)],
+        },
+        "numbers": {
+            "names": list(number_names(law.terms)),
+            "best": [float(value) for value in fitted.numbers],
+            "draws": [[float(value) for value in draw] for draw in fitted.draws],
+        },
+    }
+    LAW_FILE.write(path, document)
+    return Path(path)
+
+
+def load_law(path: str | Path) -> FittedLaw:
+    """Law from a TOML file that `save_law` wrote.
+
+    Raises:
+        InputError: the file is missing, cut, or not a law.
+    """
+    return LAW_FILE.read(path, _law)
+
+
+def _law(path: Path, document: Mapping[str, Any]) -> FittedLaw:
+    """Law from the tables of its file."""
+    told, prior = document["law"], document["prior"]
+    terms = tuple(told["terms"].split())
+    if not set(terms) <= set(TERMS):
+        raise InputError(f"{path}: terms {', '.join(terms)}; expected some of {', '.join(TERMS)}")
+    names = number_names(terms)
+    if tuple(document["numbers"]["names"]) != names:
+        raise ValueError("numbers of another version")
+    best = np.asarray(document["numbers"]["best"], float)
+    draws = np.asarray(document["numbers"]["draws"], float).reshape(-1, len(names))
+    spread = np.asarray(prior["spread"], float)
+    held = LawPrior(
+        prior["name"], np.asarray(prior["mean"], float), np.where(spread < 1e29, spread, np.inf), told["discrepancy"]
+    )
+    with jax.enable_x64(True):
+        every = np.asarray(jax.vmap(traits)(jnp.asarray(np.concatenate([best[None, :], draws]))))
+    free = form_of(told["form"], len(names) - len(BASE)).is_free
+    fitted = Fitted(best, draws, every[0], every[1:], told["scale"], told["objective"], free)
+    return FittedLaw(
+        told["name"], told["form"], terms, told["count"], held, told["likelihood"], fitted, told["n"],
+        told["n_groups"], Range(**document["range"]), told["discrepancy"], tuple(told["warnings"].splitlines()),
+    )  # fmt: skip

@@ -1,0 +1,371 @@
+r"""Forms of the law of loss, its terms besides parameters and tokens, and the priors of its numbers.
+
+$$ L = E + \left[ (A N^{-a})^{1/k} + (B D^{-b})^{1/k} \right]^k $$
+
+a and b are the exponents of the two limits, of few parameters and of few tokens. Every other form sets linear
+conditions on the logarithms of the numbers, so that one compiled program fits all forms:
+
+| form | conditions | reference |
+|---|---|---|
+| joint | none | Videau et al. 2026, "Skaling"; Droppo and Elibol 2021 with k = b |
+| additive | k = 1 | Hoffmann et al. 2022, equation 10 |
+| tied | k = 1, a = b | Gadre et al. 2024; Muennighoff et al. 2023 |
+| kaplan | E = 0, k = b | Kaplan et al. 2020, equation 1.5 |
+
+| term | equation | reference |
+|---|---|---|
+| shape | $L \to L\,(1 + \kappa \ln^2 [(d/L) / r (N/10^9)^\rho])$ | Kaplan et al. 2020, figure 5, at $\rho = 0$ |
+| batch | $D \to D_0$ with $D = D_0 (1 + B / c D_0^p)$ | McCandlish et al. 2018, equation 2.11 |
+| repetition | $D \to U + U R_D (1 - e^{-(D/U - 1) / R_D})$, and N alike | Muennighoff et al. 2023, equations 5 and 6 |
+| experts | $N \to N E^{\gamma + \delta \ln(N/10^9)}$ | Clark et al. 2022, equation 6 |
+
+The numbers are in `data/law_priors.toml`, made by `fits/laws.py`: for each form, means and spreads between sources, and
+the discrepancy per decade of extrapolation, each once from all sources and once without each of them, so that a shipped
+table is never its own prior.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.laws.loss import REFERENCE_PARAMS, LossLaw, joint_sum
+
+BASE = ("irreducible", "params_coefficient", "tokens_coefficient", "params_exponent", "tokens_exponent", "joint")
+"""Numbers of the joint law, E, A, B, a, b and k, in the order of their logarithms in a vector."""
+
+FORMS = {
+    "joint": ({}, {}),
+    "additive": ({}, {"joint": 0.0}),
+    "tied": ({"tokens_exponent": "params_exponent"}, {"joint": 0.0}),
+    "kaplan": ({"joint": "tokens_exponent"}, {"irreducible": -60.0}),
+}
+"""Conditions of each form: tied numbers, and logarithms that are set."""
+
+
+class Form(NamedTuple):
+    r"""Linear conditions of a form: $\theta = M \phi + c$ with free logarithms $\phi$.
+
+    Attributes:
+        name: of the form.
+        matrix: M [number, number], a column of zeros where the number is not free.
+        offset: c [number].
+        is_free: numbers that a fit moves [number].
+    """
+
+    name: str
+    matrix: np.ndarray
+    offset: np.ndarray
+    is_free: np.ndarray
+
+
+def form_of(name: str, n_terms: int = 0) -> Form:
+    """Conditions of a form by name.
+
+    Args:
+        name: joint, additive, tied or kaplan.
+        n_terms: further numbers of terms, all free [1].
+
+    Raises:
+        InputError: unknown name.
+    """
+    if name not in FORMS:
+        raise InputError(f"form {name!r} is unknown; expected one of {', '.join(FORMS)}")
+    equal, fixed = FORMS[name]
+    size = len(BASE) + n_terms
+    matrix, offset = np.eye(size), np.zeros(size)
+    for number, other in equal.items():
+        row, column = BASE.index(number), BASE.index(other)
+        matrix[row] = 0.0
+        matrix[row, column] = 1.0
+    for number, value in fixed.items():
+        row = BASE.index(number)
+        matrix[row], offset[row] = 0.0, value
+    return Form(name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
+
+
+def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) -> Form:
+    """The form with some numbers of `BASE` held at values, for a table whose means of ln N and ln D are given.
+
+    Args:
+        held: values by name; a coefficient is held with its exponent.
+        middle: means of ln N and ln D, between which and N = D = 1 the coefficients are moved.
+
+    Raises:
+        InputError: an unknown number, a value that is not positive, or a coefficient without its exponent.
+    """
+    matrix, offset = form.matrix.copy(), form.offset.copy()
+    pairs = {"params_coefficient": ("params_exponent", middle[0]), "tokens_coefficient": ("tokens_exponent", middle[1])}
+    for name, value in held.items():
+        if name not in BASE or not value > 0.0:
+            raise InputError(f"held number {name!r} = {value:g}; expected a positive one of {', '.join(BASE)}")
+        exponent, mean = pairs.get(name, ("", 0.0))
+        if exponent and exponent not in held:
+            raise InputError(f"{name} is held without {exponent}; expected both")
+        row = BASE.index(name)
+        matrix[row], offset[row] = 0.0, np.log(value) - (held[exponent] * mean if exponent else 0.0)
+    return Form(form.name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
+
+
+def log_reducible(
+    numbers: Float[Array, " number"], log_params: Float[ArrayLike, "*row"], log_tokens: Float[ArrayLike, "*row"]
+) -> Array:
+    r"""Logarithm of the reducible loss, $k \ln(e^{(\ln A - a \ln N) / k} + e^{(\ln B - b \ln D) / k})$ [1].
+
+    Args:
+        numbers: logarithms of `BASE` in front.
+        log_params: ln N [1].
+        log_tokens: ln D [1].
+    """
+    a, b, k = (jnp.exp(numbers[place]) for place in (3, 4, 5))
+    return joint_sum(numbers[1] - a * log_params, numbers[2] - b * log_tokens, k)
+
+
+def log_loss(
+    numbers: Float[Array, " number"], log_params: Float[ArrayLike, "*row"], log_tokens: Float[ArrayLike, "*row"]
+) -> Array:
+    """Logarithm of the loss by the joint law [1]."""
+    return jnp.logaddexp(numbers[0], log_reducible(numbers, log_params, log_tokens))
+
+
+def centred(
+    numbers: Float[ArrayLike, "*sample number"],
+    log_params: Float[ArrayLike, ""],
+    log_tokens: Float[ArrayLike, ""],
+    sign: float,
+) -> Array:
+    """Logarithms of A and B moved from N = D = 1 to the middle of a table, sign -1, or back, sign +1.
+
+    Far from the table the coefficients and the exponents are almost one number; in its middle they are nearly
+    independent, and a search takes a tenth of the steps.
+
+    Args:
+        numbers: logarithms of `BASE` in front.
+        log_params: mean of ln N [1].
+        log_tokens: mean of ln D [1].
+        sign: -1 to the middle, +1 back.
+    """
+    numbers = jnp.asarray(numbers)
+    moved = numbers.at[..., 1].add(sign * jnp.exp(numbers[..., 3]) * log_params)
+    return moved.at[..., 2].add(sign * jnp.exp(numbers[..., 4]) * log_tokens)
+
+
+def law_of(numbers: Float[ArrayLike, "*sample number"]) -> LossLaw:
+    """Law of given logarithms of `BASE` in front."""
+    values = jnp.exp(jnp.asarray(numbers)[..., : len(BASE)])
+    return LossLaw(*jnp.moveaxis(values, -1, 0))
+
+
+def frontier_params(numbers: Float[Array, " number"], log_tokens: Float[ArrayLike, "*row"]) -> Array:
+    """Logarithm of the parameters for which a number of tokens is compute-optimal [1]."""
+    return (law_of(numbers).log_balance() + jnp.exp(numbers[4]) * log_tokens) / jnp.exp(numbers[3])
+
+
+TRAITS = ("params_exponent", "tokens_exponent", "joint", "floor_share", "tokens_per_param")
+"""Quantities of a law that differ little between sources, whatever their tokenizer, and that priors are stated for."""
+
+TYPICAL_PARAMS, TYPICAL_TOKENS = 1e9, 2e10
+"""Run at which traits are stated: inside the range of most tables [1], [token]."""
+
+
+def traits(numbers: Float[Array, " number"]) -> Array:
+    r"""Logarithms of the traits of a law, and the numbers of its terms behind them [trait].
+
+    a, b and k; the share of the irreducible loss, $E / L(10^9, 2 \times 10^{10})$; and the compute-optimal tokens per
+    parameter of a model of $10^9$ parameters. None of them depends on the unit of the loss.
+
+    Args:
+        numbers: of the law, those of the terms behind those of `BASE`.
+    """
+    size, seen = jnp.log(TYPICAL_PARAMS), jnp.log(TYPICAL_TOKENS)
+    floor = numbers[0] - log_loss(numbers, size, seen)
+    optimal_tokens = (jnp.exp(numbers[3]) * size - law_of(numbers).log_balance()) / jnp.exp(numbers[4])
+    return jnp.concatenate([numbers[3:6], jnp.stack([floor, optimal_tokens - size]), numbers[len(BASE) :]])
+
+
+if TYPE_CHECKING:
+    # Static checkers take numpy arrays for no arrays of JAX; the run-time check does.
+    PerRow = Pair = Any
+else:
+    PerRow = Float[ArrayLike, " row"]
+    """One number for each row of a table."""
+
+    Pair = Float[ArrayLike, "2"]
+    """Two numbers."""
+
+TERMS = {
+    "shape": ("shape_kappa", "shape_ratio", "shape_drift"),
+    "batch": ("batch_coefficient", "batch_exponent"),
+    "repetition": ("repeated_params", "repeated_tokens"),
+    "experts": ("experts_exponent", "experts_drift"),
+}
+"""Numbers of each term."""
+
+SIGNED = ("shape_drift", "batch_exponent", "experts_exponent", "experts_drift")
+"""Numbers that may be negative, held without a logarithm."""
+
+START_OF = {
+    "shape_kappa": math.log(0.005),
+    "shape_ratio": math.log(40.0),
+    "shape_drift": 0.3,
+    "batch_coefficient": math.log(96.46),
+    "batch_exponent": 0.462,
+    "repeated_params": math.log(5.31),
+    "repeated_tokens": math.log(15.39),
+    "experts_exponent": 0.2,
+    "experts_drift": -0.05,
+}
+"""Numbers of the terms at which a search starts: Kaplan et al. 2020, Bergsma et al. 2025, Muennighoff et al. 2023."""
+
+BATCH_STEPS = 6
+"""Newton steps from the tokens of a run to those of small batches: exact to 1e-12 up to a thousand critical batches."""
+
+
+class Covariates(NamedTuple):
+    """Covariates of a law of loss by run.
+
+    Attributes:
+        log_params: ln N [row].
+        log_tokens: ln D [row].
+        middle: means of ln N and ln D of the table.
+        log_aspect: ln of width over depth, for `shape` [row].
+        log_batch: ln B [token], for `batch` [row].
+        log_unique: ln U, tokens seen at least once, for `repetition` [row].
+        log_experts: ln E, for `experts` [row].
+    """
+
+    log_params: PerRow
+    log_tokens: PerRow
+    middle: Pair
+    log_aspect: PerRow
+    log_batch: PerRow
+    log_unique: PerRow
+    log_experts: PerRow
+
+
+def number_names(terms: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the numbers of a law in the order of its vector."""
+    return (*BASE, *(name for term in terms for name in TERMS[term]))
+
+
+def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tuple[str, ...]) -> Array:
+    """Logarithm of the loss with all terms [row].
+
+    Args:
+        numbers: in the order of `number_names`, logarithms except those of `SIGNED`.
+        terms: names of `TERMS`.
+    """
+    named = dict(zip(number_names(terms), numbers, strict=True))
+    log_params, log_tokens, factor = runs.log_params, runs.log_tokens, jnp.zeros_like(runs.log_params)
+    if "experts" in terms:
+        size = log_params - jnp.log(REFERENCE_PARAMS)
+        log_params = log_params + (named["experts_exponent"] + named["experts_drift"] * size) * runs.log_experts
+    if "batch" in terms:
+        log_tokens = small_batch_tokens(log_tokens, runs.log_batch, named["batch_coefficient"], named["batch_exponent"])
+    if "repetition" in terms:
+        log_params, log_tokens = effective_data(numbers, log_params, log_tokens, runs.log_unique, named)
+    if "shape" in terms:
+        drift = named["shape_drift"] * (runs.log_params - jnp.log(REFERENCE_PARAMS))
+        distance = runs.log_aspect - named["shape_ratio"] - drift
+        factor = jnp.log1p(jnp.exp(named["shape_kappa"]) * distance**2)
+    return log_loss(numbers, log_params, log_tokens) + factor
+
+
+def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Array, exponent: Array) -> Array:
+    r"""Logarithm of the tokens $D_0$ that small batches would need: $D = D_0 (1 + B / (c D_0^p))$ [row]."""
+    small = log_tokens
+    for _ in range(BATCH_STEPS):
+        excess = log_batch - log_coefficient - exponent * small
+        share = 1.0 / (1.0 + jnp.exp(-excess))
+        miss = small + jnp.logaddexp(0.0, excess) - log_tokens
+        small = small - miss / jnp.maximum(1.0 - exponent * share, 0.05)
+    return small
+
+
+def effective_data(
+    numbers: Array, log_params: Array, log_tokens: Array, log_unique: Array, named: dict[str, Array]
+) -> tuple[Array, Array]:
+    """Logarithms of the effective parameters and tokens where data repeat [row].
+
+    Tokens beyond the unique ones, and parameters beyond those that the unique ones deserve, count less and less.
+    """
+    unique = jnp.minimum(log_unique, log_tokens)
+    deserved = jnp.minimum(frontier_params(numbers, unique), log_params)
+    params = deserved + _worth(log_params - deserved, named["repeated_params"])
+    return params, unique + _worth(log_tokens - unique, named["repeated_tokens"])
+
+
+def _worth(log_ratio: Array, log_half_life: Array) -> Array:
+    """Logarithm of the worth of a multiple, $1 + R (1 - e^{-(x - 1) / R})$."""
+    repeats, life = jnp.expm1(log_ratio), jnp.exp(log_half_life)
+    return jnp.log1p(life * -jnp.expm1(-repeats / life))
+
+
+ALL = "all"
+"""Name of the prior from all sources."""
+
+
+class LawPrior(NamedTuple):
+    """Normal prior of the traits of a law, and its discrepancy.
+
+    Attributes:
+        name: shipped, without-<family> or none.
+        mean: of the traits and the numbers of the terms [trait].
+        spread: standard deviation between sources, infinite without a prior [trait].
+        discrepancy: error of the law per decade of compute beyond the fitted range [1].
+    """
+
+    name: str
+    mean: Float[np.ndarray, " trait"]
+    spread: Float[np.ndarray, " trait"]
+    discrepancy: float
+
+    @property
+    def precision(self) -> Float[np.ndarray, " trait"]:
+        """Inverse variance, 0 without a prior [trait]."""
+        return 1.0 / self.spread**2
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return read_toml(data_path("law_priors.toml"))
+
+
+def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: str = "") -> LawPrior:
+    """Prior by name.
+
+    Args:
+        name: `shipped`, or None for none.
+        form: of the law.
+        family: source that the prior leaves out.
+
+    Raises:
+        InputError: unknown name.
+    """
+    extra = number_names(terms)[len(number_names(())) :]
+    size = len(TRAITS) + len(extra)
+    entry = _entry(form, family)
+    if name is None or name == "none":
+        return LawPrior("none", np.zeros(size), np.full(size, np.inf), float(entry.get("discrepancy", 0.0)))
+    if name != "shipped":
+        raise InputError(f"prior {name!r} is unknown; expected shipped or none")
+    of_terms = _table().get("terms", {})
+    mean = [*(entry["mean"][trait] for trait in TRAITS), *(of_terms.get(x, {}).get("mean", 0.0) for x in extra)]
+    spread = [
+        *(entry["spread"][trait] for trait in TRAITS),
+        *(of_terms.get(x, {}).get("spread", np.inf) for x in extra),
+    ]
+    told = f"without-{family}" if family in _table()["priors"].get(form, {}) else "shipped"
+    return LawPrior(told, np.asarray(mean, float), np.asarray(spread, float), float(entry["discrepancy"]))
+
+
+def _entry(form: str, family: str) -> dict[str, Any]:
+    """Prior of a form without a family; that of all sources where the family is not among them."""
+    of_form = _table().get("priors", {}).get(form, {})
+    return of_form.get(family) or of_form.get(ALL, {})

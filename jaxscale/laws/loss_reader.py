@@ -1,0 +1,492 @@
+"""Tables of losses: columns, headings of other tools, reading, one unit and one count of parameters; shipped tables.
+
+`Params (B)`, `tokens_m`, `7B`, `perplexity` and `bits_per_byte` are understood; tokens follow from compute and
+parameters, or from steps and batch, where no column states them.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.cells import Column, Parsed, parse_cells
+from jaxscale.tables.names import Names
+from jaxscale.tables.reader import read
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
+from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
+
+
+def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:
+    return Column(name, "number", meaning, unit, maximum=maximum)
+
+
+LOSS_COLUMNS = (
+    Column("source", "text", "where the row comes from"),
+    Column("source_row", "text", "place in the source"),
+    Column("group", "text", "series of runs inside a source; rows of different series may follow different laws"),
+    Column("run", "text", "name of the run: its checkpoints share its noise and are drawn together"),
+    Column("n_params", "number", "parameters that the law counts", "1", required=True, maximum=1e20),
+    Column("n_params_kind", "text", "what they count: total, non-embedding, active"),
+    _count("n_params_alt", "parameters by another count"),
+    Column("n_params_alt_kind", "text", "what the other count counts"),
+    _count("n_layers", "depth", maximum=1e5),
+    _count("d_model", "width", maximum=1e7),
+    _count("d_ff", "width of the MLP", maximum=1e8),
+    _count("n_heads", "query heads", maximum=1e6),
+    _count("vocab_size", "vocabulary", maximum=1e8),
+    _count("n_experts", "experts in each layer that has them", maximum=1e6),
+    _count("moe_top_k", "experts that see each token", maximum=1e6),
+    _count("seq_len", "sequence length", "token", maximum=1e9),
+    Column("tokens", "number", "tokens seen, repeated ones included", "token", required=True, maximum=1e25),
+    _count("epochs_unique_tokens", "tokens seen at least once; epochs are tokens over these", "token", 1e25),
+    _count("batch_tokens", "tokens of one step", "token", 1e12),
+    Column("lr", "number", "peak learning rate", "1", maximum=1e6),
+    Column("steps", "number", "steps", "1", maximum=1e12),
+    Column("flops", "number", "training flop as the source counts them", "flop", maximum=1e40),
+    Column("flops_kind", "text", "how they were counted"),
+    Column("loss", "number", "loss", "nat per token", required=True, maximum=1e3),
+    Column("loss_kind", "text", "evaluation set and unit; losses of different kinds do not compare"),
+    Column("final", "flag", "true at the end of the schedule of a run, false for a checkpoint on the way"),
+    Column("seed", "text", "seed of the run"),
+    _count("weight", "weight of the row in a fit, 1 where empty", maximum=1e6),
+    _count("step_seconds", "time of a training step", "s", 1e9),
+    _count("n_chips", "chips of the run", maximum=1e9),
+    Column("chip", "text", "catalogue id of the chip"),
+    Column("notes", "text", "remarks"),
+)
+
+LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
+
+COUNTS = ("total", "non-embedding", "active")
+"""Conventions of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
+
+
+def count_of(kind: str) -> str:
+    """Convention of counting in a cell of `n_params_kind`, empty without a known name.
+
+    `active, non-embedding` is a count of its own, as is a total that leaves the input embedding out.
+    """
+    text = kind.strip().lower()
+    if text.startswith("total less input embedding"):
+        return "total less input embedding"
+    parts = [count for count in COUNTS if text.split("(")[0].find(count) >= 0]
+    return ", ".join(sorted(parts)) if parts else text
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("n", "param", "params", "num_params", "parameters", "model_size", "size"), "n_params"),
+    **dict.fromkeys(("model_params", "param_count", "parameter_count", "n_parameters", "num_parameters"), "n_params"),
+    **dict.fromkeys(("d", "n_tokens", "num_tokens", "data", "train_tokens", "training_tokens"), "tokens"),
+    **dict.fromkeys(("tokens_seen", "token_count", "total_tokens", "dataset_size"), "tokens"),
+    **dict.fromkeys(("c", "flop", "compute", "train_flops", "training_flop", "training_flops"), "flops"),
+    **dict.fromkeys(("compute_flop", "compute_flops", "total_flops"), "flops"),
+    **dict.fromkeys(("final_loss", "val_loss", "eval_loss", "test_loss", "validation_loss", "train_loss"), "loss"),
+    **dict.fromkeys(("cross_entropy", "ce_loss", "nll", "loss_nats"), "loss"),
+    **{"unique_tokens": "epochs_unique_tokens", "batch_size_tokens": "batch_tokens", "learning_rate": "lr"},
+    **{"depth": "n_layers", "width": "d_model", "num_layers": "n_layers", "hidden_size": "d_model"},
+    **{"n_steps": "steps", "num_steps": "steps", "experts": "n_experts", "num_experts": "n_experts"},
+}
+"""Headings that other tools write, in lower case with underscores, and the columns that they mean."""
+
+PERPLEXITY, BITS_PER_BYTE, BITS = "perplexity", "bits per byte", "bits per token"
+
+OTHER_LOSSES = {
+    **dict.fromkeys(("ppl", "perplexity", "val_ppl", "eval_ppl", "val_perplexity", "eval_perplexity"), PERPLEXITY),
+    **dict.fromkeys(("bpb", "bits_per_byte", "val_bpb", "eval_bpb"), BITS_PER_BYTE),
+    **dict.fromkeys(("bits_per_token", "bpt", "loss_bits"), BITS),
+}
+"""Headings of losses in another unit, and the unit."""
+
+FACTORS = {
+    **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
+    **dict.fromkeys(("m", "million", "millions"), 1e6),
+    **dict.fromkeys(("b", "bn", "g", "billion", "billions"), 1e9),
+    **dict.fromkeys(("t", "trillion", "trillions"), 1e12),
+}
+"""Factors that end a heading or a cell [1]."""
+
+COUNTED = ("n_params", "n_params_alt", "tokens", "epochs_unique_tokens", "batch_tokens", "flops")
+"""Columns whose headings and cells may have a factor."""
+
+ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and batch_tokens"}
+ALSO["loss"] = "or perplexity, bits_per_byte"
+"""Columns that may stand for a required column."""
+
+_CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
+
+
+def meaning(heading: str) -> ColumnHeading:
+    """Column, factor and unit that a heading means; any case, blanks and brackets will do."""
+    text = heading.strip().lower()
+    if text in LOSS_COLUMN:
+        return ColumnHeading(text)
+    words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    # `eval/loss` of a logger: what stands before the stroke is a group of its figures.
+    words = re.sub(r"^(eval|val|validation|train|test)_(?=(loss|ppl|perplexity|bpb)$)", "", words)
+    if words in OTHER_LOSSES:
+        return ColumnHeading("loss", unit=OTHER_LOSSES[words])
+    name, _, factor = words.rpartition("_")
+    for whole, scale in ((words, 1.0), (name, FACTORS.get(factor, 0.0))):
+        column = whole if whole in LOSS_COLUMN else OTHER_NAMES.get(whole, "")
+        if column and scale and (scale == 1.0 or column in COUNTED):
+            return ColumnHeading(column, scale)
+    return ColumnHeading(heading.strip())
+
+
+def meanings(header: Sequence[str]) -> list[ColumnHeading]:
+    """Meanings of all headings; a column under its name leaves its aliases as they are."""
+    stated = {heading.strip().lower() for heading in header}
+    found = [meaning(heading) for heading in header]
+    return [
+        ColumnHeading(heading.strip()) if one.column in stated and heading.strip().lower() != one.column else one
+        for heading, one in zip(header, found, strict=True)
+    ]
+
+
+def plain_cell(cell: str) -> str:
+    """A cell with `7B`, `300 M` or `1.4T` written out; further cells unchanged."""
+    found = _CELL.fullmatch(cell)
+    if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
+        return cell
+    return f"{float(found[1].replace(',', '')) * FACTORS[found[2].lower()]:.12g}"
+
+
+def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, " row"]:
+    """Losses converted to nats [row]."""
+    if unit == PERPLEXITY:
+        return np.log(values)
+    return values * np.log(2.0) if unit else values
+
+
+def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Parameters and tokens of rows with empty cells, and notes.
+
+    Returns:
+        The columns that changed, nan where a cell stays empty, and the notes.
+    """
+    params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
+    changes, notes = {}, []
+    sources = (
+        ("tokens", tokens, steps * batch, "steps times batch_tokens"),
+        ("tokens", tokens, flop / (FLOP_PER_PARAM_TOKEN * params), "flops / (6 n_params)"),
+        ("n_params", params, flop / (FLOP_PER_PARAM_TOKEN * tokens), "flops / (6 tokens)"),
+    )
+    for name, stated, other, told in sources:
+        filled = ~np.isfinite(changes.get(name, stated)) & np.isfinite(other)
+        if filled.any():
+            changes[name] = np.where(filled, other, changes.get(name, stated))
+            notes.append(f"{name} of {int(filled.sum())} rows are {told}: no cell states them")
+    return changes, notes
+
+
+def unit_notes(unit: str) -> list[str]:
+    """Note on a converted unit of the loss."""
+    if not unit:
+        return []
+    told = "the logarithms of the perplexities" if unit == PERPLEXITY else f"{unit} times ln 2"
+    per = "byte" if unit == BITS_PER_BYTE else "token"
+    return [f"losses are {told}: nat per {per}, as are predictions"]
+
+
+@dataclass(frozen=True, repr=False)
+class Losses(AbstractTable):
+    """A table of losses, column by column; see `AbstractTable`.
+
+    Attributes:
+        label: name of the table where it is not that of its file.
+        count: convention of `n_params`, empty if not stated.
+        family: source whose own laws its prior must leave out, empty for a table of the user.
+        headings: as the file writes them, by column.
+        notes: conversions and computed columns, a line each.
+    """
+
+    label: str = ""
+    count: str = ""
+    family: str = ""
+    headings: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    shown = ("run", "n_params", "tokens", "loss")
+
+    @property
+    def name(self) -> str:
+        """Name of the table, for messages."""
+        return self.label or str(self.path)
+
+    def number(self, column: str) -> Float[np.ndarray, " row"]:
+        """Numbers of a column, nan where it is absent or a cell is empty [row]."""
+        return self.numbers(column)
+
+    @property
+    def n_params(self) -> Float[np.ndarray, " row"]:
+        """Parameters, in the count of the table [1], [row]."""
+        return self.number("n_params")
+
+    @property
+    def tokens(self) -> Float[np.ndarray, " row"]:
+        """Tokens seen [token], [row]."""
+        return self.number("tokens")
+
+    @property
+    def loss(self) -> Float[np.ndarray, " row"]:
+        """Measured loss [nat per token], [row]."""
+        return self.number("loss")
+
+    @property
+    def log_flop(self) -> Float[np.ndarray, " row"]:
+        """Logarithm of the training flop 6 N D, in the count of the table [row]."""
+        return np.log(FLOP_PER_PARAM_TOKEN) + np.log(self.n_params) + np.log(self.tokens)
+
+    def select(self, rows: Bool[np.ndarray, " row"] | Int[np.ndarray, " some"]) -> "Losses":
+        """Rows of the table, by a mask or by numbers."""
+        return self.take(rows)
+
+
+class LossSchema(AbstractSchema[Losses]):
+    """Tables of losses.
+
+    Args:
+        needs_loss: whether a row without a loss is refused.
+    """
+
+    columns = LOSS_COLUMN
+
+    def __init__(self, needs_loss: bool = True):
+        """Take the cells of a row."""
+        super().__init__(Names())
+        self.required = [
+            name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")
+        ]
+
+    def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
+        """What headings mean, those of other tools and in other units among them."""
+        return meanings(header)
+
+    def lacks(self, header: Header) -> str:
+        """Required columns that are absent and do not follow from further columns."""
+        columns = header.columns
+        missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
+        told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
+        there = ", ".join(map(str.strip, header.written))
+        names = ", ".join(map(repr, missing))
+        return names and f"missing {names} among {there}; expected at least the columns {told}"
+
+    def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
+        """Values of cells with the factor of their heading, losses in nats."""
+        column = LOSS_COLUMN[heading.column]
+        if column.kind == "text":
+            return super().values(heading, texts)
+        plain = [plain_cell(text) for text in texts] if column.name in COUNTED else texts
+        parsed = parse_cells(replace(column, maximum=np.inf), plain, self.names)
+        numbers = in_nats(np.asarray(parsed.values, dtype=float) * heading.factor, heading.unit)
+        problems = dict(parsed.problems)
+        for place in np.flatnonzero(numbers > column.maximum).tolist():
+            problems[place] = f"out of range; expected at most {column.maximum:g}"
+        for place in np.flatnonzero(numbers <= 0.0).tolist() if heading.unit else []:
+            problems[place] = f"not the {heading.unit} of a loss above 0"
+        return Parsed([None if np.isnan(value) else value for value in numbers.tolist()], problems)
+
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Losses:
+        """Parameters and tokens of rows that do not state them follow from other columns."""
+        del problems
+        losses = Losses.of(table, headings=dict(zip(header.columns, map(str.strip, header.written), strict=True)))
+        changes, notes = derived(losses)
+        units = [note for heading in header.meant for note in unit_notes(heading.unit)]
+        return replace(_with_numbers(losses, changes), notes=(*units, *notes))
+
+    def checks(self, table: Losses) -> Iterator[Check]:
+        """Required cells are filled."""
+        for name in self.required:
+            cells = table.cells.get(name) or Categorical.constant("", len(table))
+            is_empty = np.isnan(table.numbers(name)) & cells.matches(lambda cell: not cell.strip())
+            yield Check(is_empty, lambda row, name=name: f"column {name!r} = '': empty; expected a number > 0")
+
+
+def _with_numbers(table: Losses, columns: Mapping[str, np.ndarray]) -> Losses:
+    """Table with replaced numbers in given columns, nan for an empty cell."""
+    coded = {name: _coded(numbers) for name, numbers in columns.items()}
+    return replace(table, values={**table.values, **coded})
+
+
+def _coded(numbers: np.ndarray) -> Categorical:
+    return Categorical.of_numbers(numbers).map(lambda value: None if np.isnan(value) else value)
+
+
+def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
+    """Whether further columns determine an absent column."""
+    given = set(columns)
+    if name == "tokens":
+        return {"flops", "n_params"} <= given or {"steps", "batch_tokens"} <= given
+    return name == "n_params" and {"flops", "tokens"} <= given
+
+
+def read_losses(
+    table: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
+) -> Losses:
+    """Table of losses from a file, checked.
+
+    Args:
+        table: a CSV file, or whatever else `js.read_runs` takes, with at least the columns `n_params`, `tokens` and
+            `loss`; other headings and units that tools write for these are understood, and compute stands for one of
+            parameters and tokens.
+        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
+        where: keeps the rows whose cells are equal to these, by column.
+        needs_loss: whether a row without a loss is refused.
+
+    Raises:
+        InputError: the file cannot be read, a required column is absent, a cell is bad, no row is left, or the rows
+            count parameters in different ways.
+    """
+    return with_count(read(table, LossSchema(needs_loss), where=where), count)
+
+
+def with_count(table: Losses, count: str = "") -> Losses:
+    """Table with parameters in a single convention.
+
+    Args:
+        count: wanted count, empty to take `n_params` as it is.
+
+    Raises:
+        InputError: rows count in different ways, or do not state the wanted count.
+    """
+    kinds = np.asarray([count_of(kind) for kind in table.text("n_params_kind")], dtype=object)
+    others = np.asarray([count_of(kind) for kind in table.text("n_params_alt_kind")], dtype=object)
+    if count:
+        return _recounted(table, count, kinds, others)
+    named = sorted(set(kinds))
+    if len(named) > 1:
+        told = ", ".join(repr(kind or "not stated") for kind in named)
+        raise InputError(
+            f"{table.name}: n_params_kind mixes counts of parameters ({told}); expected one, such as by --count total"
+        )
+    return replace(table, count=named[0])
+
+
+def _recounted(table: Losses, count: str, kinds: np.ndarray, others: np.ndarray) -> Losses:
+    wanted = count_of(count)
+    own, other = kinds == wanted, (others == wanted) & np.isfinite(table.number("n_params_alt"))
+    neither = np.flatnonzero(~own & ~other)
+    if len(neither):
+        stated = sorted({kind for kind in (*kinds, *others) if kind}) or ["none"]
+        raise InputError(
+            f"{table.name}:{table.lines[neither[0]]}: no count of parameters is {count!r}; stated: {', '.join(stated)}"
+        )
+    n_params = np.where(own, table.n_params, table.number("n_params_alt"))
+    return replace(_with_numbers(table, {"n_params": n_params}), count=wanted)
+
+
+def losses_of(columns: Mapping[str, Any], name: str = "table", **texts: Sequence[str]) -> Losses:
+    """Table of losses from arrays: `losses_of({"n_params": N, "tokens": D, "loss": L})`.
+
+    Args:
+        columns: numbers by name of a column, equally long.
+        name: of the table, for messages.
+        texts: words by name of a column.
+
+    Raises:
+        InputError: a required column is absent, lengths differ, or a number is not positive and finite.
+    """
+    values = {column: np.asarray(numbers, float) for column, numbers in columns.items()}
+    absent = [column for column in ("n_params", "tokens", "loss") if column not in values]
+    if absent:
+        raise InputError(f"{name}: missing {', '.join(absent)}; expected n_params, tokens and loss")
+    size = len(values["loss"])
+    if any(column.shape != (size,) for column in (*values.values(), *map(np.asarray, texts.values()))):
+        raise InputError(f"{name}: columns of different lengths; expected {size} rows in each")
+    for column in ("n_params", "tokens", "loss"):
+        bad = np.flatnonzero(~(np.isfinite(values[column]) & (values[column] > 0.0)))
+        if len(bad):
+            raise InputError(f"{name}: {column}[{bad[0]}] = {values[column][bad[0]]:g}; expected a number > 0")
+    coded = {column: _coded(numbers) for column, numbers in values.items()}
+    words = {column: Categorical.of(column_texts) for column, column_texts in texts.items()}
+    cells = {column: Categorical(one.codes, tuple(map(_cell, one.values))) for column, one in coded.items()}
+    lines = np.arange(size) + 1
+    return with_count(Losses(Path(name), (*cells, *words), lines, {**cells, **words}, {**coded, **words}))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else str(value)
+
+
+def best_of(table: Losses, columns: Sequence[str]) -> Losses:
+    """Row of the least loss of each combination of cells, such as the best learning rate of each size and tokens.
+
+    Args:
+        columns: whose cells make a combination.
+
+    Raises:
+        InputError: a column is not there.
+    """
+    for column in columns:
+        if column not in table.cells and column not in table.values:
+            raise InputError(f"{table.name}: column {column!r} is not there; {one_like(column, table.cells)}")
+    # Among the values of a column, one may be there twice.
+    of_row = together(*(table.categories(column).map(lambda value: value) for column in columns)).codes
+    order = np.lexsort((table.loss, of_row))
+    first = np.concatenate([[True], of_row[order][1:] != of_row[order][:-1]])
+    return table.take(np.sort(order[first]))
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    return read_toml(data_path("losses/tables.toml"))["tables"]
+
+
+def loss_table_names(judged: bool = True) -> tuple[str, ...]:
+    """Names of the tables whose files are here; tables that may not ship are read from the repository alone.
+
+    Args:
+        judged: leaves out tables that repeat runs of another one or need a term.
+    """
+    return tuple(
+        name
+        for name, entry in _tables().items()
+        if data_path(entry["file"]).is_file() and (entry.get("judged", True) or not judged)
+    )
+
+
+def loss_table(name: str, count: str = "") -> Losses:
+    """Table of losses by name, `js.laws.loss_table("gemstones")`.
+
+    Args:
+        name: of `data/losses/tables.toml`.
+        count: of the parameters, that of the source's authors where empty.
+
+    Raises:
+        InputError: unknown name, or a table that may not ship outside the repository.
+    """
+    if name not in _tables():
+        raise InputError(f"table of losses {name!r} is unknown; {one_like(name, loss_table_names(False))}")
+    entry = _tables()[name]
+    path = data_path(entry["file"])
+    if not path.is_file():
+        raise InputError(
+            f"table of losses {name!r} may not be shipped; expected one of {', '.join(loss_table_names())}"
+        )
+    table = read_losses(path, count=count, where=entry.get("where"))
+    for column, value in entry.get("leave_out", {}).items():
+        table = table.where(**{column: lambda cell, value=value: cell != value})
+    if entry.get("plain"):
+        table = table.select(table.text("notes") == "")
+    if entry.get("one_epoch"):
+        table = table.select(table.number("epochs_unique_tokens") >= 0.999 * table.tokens)
+    if "best_of" in entry:
+        table = best_of(table, entry["best_of"])
+    if "drop_largest" in entry:
+        table = table.select(np.sort(np.argsort(table.loss, kind="stable")[: -entry["drop_largest"]]))
+    return replace(table, label=name, family=entry["family"])
+
+
+def train_below_params(name: str) -> float | None:
+    """Parameters below which a table's runs are meant to predict the others, where its authors say so [1]."""
+    return _tables()[name].get("train_below_params")

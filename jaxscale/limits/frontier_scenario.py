@@ -1,0 +1,271 @@
+"""Assumptions of the data-movement model as float leaves, and the named scenarios of `data/limits.toml`."""
+
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from jaxscale.base.arrays import Number, as_float, host_arrays, stacked
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.keys import check_keys, number_of
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.units import GB
+from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
+from jaxscale.hardware.formats import FORMATS, PRECISIONS
+
+
+class FrontierScenario(eqx.Module):
+    """Hardware, words, scaling laws and run of a scenario.
+
+    Attributes:
+        peak_flops: peak of a chip, two flop for a multiply-add [flop/s].
+        max_utilisation: largest share of the peak that a matmul sustains [1].
+        memory_bandwidth: of the chip's DRAM [byte/s].
+        memory_bytes: of the chip's DRAM [byte].
+        domain_size: chips in a scale-up domain [1].
+        link_bandwidth: inside a domain, per chip and direction [byte/s].
+        network_bandwidth: between domains, likewise [byte/s].
+        link_latency: of a hop inside a domain [s].
+        network_latency: of a hop between domains [s].
+        kernel_latency: least time between the starts of consecutive matmuls [s].
+        weight_bytes: of a weight [byte].
+        activation_bytes: of an activation, in memory and on the wire [byte].
+        gradient_bytes: of a gradient on the wire [byte].
+        optimizer_bytes: of the optimizer's state, per parameter [byte].
+        tokens_per_param: training tokens per active parameter [1].
+        reference_batch: batch at `reference_flop` [token].
+        reference_flop: training compute at which the batch is known [flop].
+        batch_exponent: growth of the batch with training compute [1].
+        batch_multiplier: factor on the batch [1].
+        batch_sparsity_exponent: growth of the batch with the sparsity [1].
+        sparsity: experts for each expert that a token visits, E / k [1].
+        active_experts: experts that a token visits, k [1].
+        reference_layers: depth at `reference_params` [1].
+        reference_params: active parameters at which the depth is known [1].
+        depth_exponent: growth of the depth with the active parameters [1].
+        log_depth: layers per e-fold of width, added to the power law; zero without [1].
+        log_depth_width: width at which that addition is zero [1].
+        ff_ratio: MLP width over model width [1].
+        training_time: longest run [s].
+        overlap_exponent: exponent of the norm of overlapping times: 1 adds up, infinity takes the longest [1].
+        pipeline_wait: share of a lone microbatch's way through the stages that is waited for: one in a real pipeline,
+            zero where bubbles are reckoned as if microbatches were plenty [1].
+    """
+
+    peak_flops: Number = eqx.field(converter=as_float)
+    max_utilisation: Number = eqx.field(converter=as_float)
+    memory_bandwidth: Number = eqx.field(converter=as_float)
+    memory_bytes: Number = eqx.field(converter=as_float)
+    domain_size: Number = eqx.field(converter=as_float)
+    link_bandwidth: Number = eqx.field(converter=as_float)
+    network_bandwidth: Number = eqx.field(converter=as_float)
+    link_latency: Number = eqx.field(converter=as_float)
+    network_latency: Number = eqx.field(converter=as_float)
+    kernel_latency: Number = eqx.field(converter=as_float)
+    weight_bytes: Number = eqx.field(converter=as_float)
+    activation_bytes: Number = eqx.field(converter=as_float)
+    gradient_bytes: Number = eqx.field(converter=as_float)
+    optimizer_bytes: Number = eqx.field(converter=as_float)
+    tokens_per_param: Number = eqx.field(converter=as_float)
+    reference_batch: Number = eqx.field(converter=as_float)
+    reference_flop: Number = eqx.field(converter=as_float)
+    batch_exponent: Number = eqx.field(converter=as_float)
+    batch_multiplier: Number = eqx.field(converter=as_float)
+    batch_sparsity_exponent: Number = eqx.field(converter=as_float)
+    sparsity: Number = eqx.field(converter=as_float)
+    active_experts: Number = eqx.field(converter=as_float)
+    reference_layers: Number = eqx.field(converter=as_float)
+    reference_params: Number = eqx.field(converter=as_float)
+    depth_exponent: Number = eqx.field(converter=as_float)
+    log_depth: Number = eqx.field(converter=as_float)
+    log_depth_width: Number = eqx.field(converter=as_float)
+    ff_ratio: Number = eqx.field(converter=as_float)
+    training_time: Number = eqx.field(converter=as_float)
+    overlap_exponent: Number = eqx.field(converter=as_float)
+    pipeline_wait: Number = eqx.field(converter=as_float)
+
+
+def stack_scenarios(scenarios: Sequence[FrontierScenario]) -> FrontierScenario:
+    """Stacked scenarios, every leaf an array [scenario]."""
+    return host_arrays(stacked(scenarios))
+
+
+def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> FrontierScenario:
+    """Copies of a scenario with different fields, every leaf an array [scenario].
+
+    Args:
+        scenario: the common fields.
+        changes: values by field, all equally many [scenario].
+    """
+    count = len(next(iter(changes.values())))
+    return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(FrontierScenario))
+TEXTS = ("description", "gpu", "years")
+
+AT_LEAST_ZERO = {
+    "link_latency",
+    "network_latency",
+    "kernel_latency",
+    "optimizer_bytes",
+    "batch_exponent",
+    "batch_sparsity_exponent",
+    "depth_exponent",
+    "log_depth",
+    "pipeline_wait",
+}
+AT_LEAST_ONE = {"domain_size", "sparsity", "active_experts", "overlap_exponent", "reference_layers"}
+AT_MOST_ONE = {"max_utilisation", "batch_sparsity_exponent", "pipeline_wait"}
+LARGEST = 1e30
+"""Stands for infinity: rates and sizes of this order never bind, and slopes stay finite [1]."""
+
+LOWEST, HIGHEST = 1e18, 1e42
+"""Training computes that make sense [flop]."""
+
+WORDS = ("fp8", "bf16", "fp32")
+"""Number formats in the order of preference."""
+
+
+def chip_fields(entry: ChipEntry) -> dict[str, float]:
+    """Chip-dependent fields of a scenario, in the narrowest number format with a higher peak than wider formats.
+
+    Returns:
+        Fields of `FrontierScenario`.
+    """
+    numbers = entry.numbers
+    precision = next(name for name in WORDS if f"peak_tflops_{name}" in entry.stated)
+    size = FORMATS[PRECISIONS.index(precision)].matmul_bytes
+    return {
+        "peak_flops": numbers[f"peak_tflops_{precision}"] * 1e12,
+        "memory_bandwidth": numbers["memory_gb_per_s"] * GB,
+        "memory_bytes": numbers["memory_gb"] * GB,
+        "domain_size": numbers["domain_size"],
+        "link_bandwidth": numbers["link_gb_per_s"] * GB,
+        "network_bandwidth": numbers["network_gb_per_s"] * GB,
+        "link_latency": numbers["link_latency_us"] * 1e-6,
+        "network_latency": numbers["network_latency_us"] * 1e-6,
+        "weight_bytes": size,
+        "activation_bytes": size,
+        "gradient_bytes": size,
+    }
+
+
+def checked_number(where: str, name: str, value: Any) -> float:
+    """Value of a field, from a number or a table with a `value`.
+
+    Raises:
+        InputError: not a number, or out of range.
+    """
+    low = 1.0 if name in AT_LEAST_ONE else 0.0 if name in AT_LEAST_ZERO else sys.float_info.min
+    high = 1.0 if name in AT_MOST_ONE else math.inf
+    return min(number_of(f"{where}: {name}", value, _valid_range(name), low, high), LARGEST)
+
+
+def _valid_range(name: str) -> str:
+    """Valid values of a field, in words."""
+    low = "a number of at least 1" if name in AT_LEAST_ONE else "a number above 0"
+    low = "a number of at least 0" if name in AT_LEAST_ZERO else low
+    return f"{low} and at most 1" if name in AT_MOST_ONE else low
+
+
+def _fields(where: str, table: Mapping[str, Any], hardware: Hardware) -> dict[str, float]:
+    """Fields that a table of the file states, itself or through its chip."""
+    fields: dict[str, float] = {}
+    if "gpu" in table:
+        try:
+            fields |= chip_fields(hardware[str(table["gpu"])])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    numbers = {name: value for name, value in table.items() if name not in TEXTS}
+    check_keys(where, numbers, FIELDS, "a field of a scenario")
+    return fields | {name: checked_number(where, name, value) for name, value in numbers.items()}
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """The shipped file."""
+    return read_toml(data_path("limits.toml"))
+
+
+def evolve(fields: Mapping[str, float], years: float) -> dict[str, float]:
+    """Hardware after years of the trends of `data/limits.toml` [trends], growth factors per year."""
+    growth = {name: entry["value"] for name, entry in tables()["trends"].items()}
+    return {name: value * growth.get(name, 1.0) ** years for name, value in fields.items()}
+
+
+def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = None) -> dict[str, FrontierScenario]:
+    """Scenarios by name, `default` among them.
+
+    Args:
+        path: a TOML file of the user's own, whose scenarios are added to the shipped ones; None for those alone.
+
+    Raises:
+        InputError: a file that is missing or malformed, an unknown field or chip, a number out of range; one line.
+    """
+    hardware = hardware or load_hardware()
+    shipped = tables()
+    default = _fields("limits.toml: default", shipped["default"], hardware)
+    library = {"default": FrontierScenario(**default)}
+    sources = [("limits.toml", shipped["scenarios"])]
+    if path is not None:
+        own = read_toml(Path(path)).get("scenarios")
+        if not isinstance(own, dict) or not own:
+            raise InputError(f"{path}: no scenarios; expected at least one table such as [scenarios.my-cluster]")
+        sources.append((str(path), own))
+    for file, scenarios in sources:
+        for name, table in scenarios.items():
+            where = f"{file}: scenarios.{name}"
+            if not isinstance(table, dict):
+                raise InputError(f"{where} must be a table of fields")
+            fields = {**default, **_fields(where, table, hardware)}
+            years = number_of(f"{where}: years", table.get("years", 0.0), "a number from -50 to 50", -50.0, 50.0)
+            library[name] = FrontierScenario(**evolve(fields, years))
+    return library
+
+
+def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
+    """Descriptions of the scenarios, by name."""
+    own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
+    named = {**tables()["scenarios"], **own}
+    first = {"default": str(tables()["default"].get("description", "default"))}
+    return first | {name: str(table.get("description", name)) for name, table in named.items()}
+
+
+def scenario(name: str = "default", *, chip_id: str | None = None, **changes: float | int) -> FrontierScenario:
+    """A shipped scenario, `scenario("batch-x10")`.
+
+    Args:
+        chip_id: catalogue id of a chip that replaces the scenario's.
+        changes: fields that differ.
+
+    Raises:
+        InputError: unknown name, chip or field, or a number out of range.
+    """
+    named = scenario_named(name, load_scenarios())
+    if chip_id is not None:
+        named = on_chip(named, load_hardware()[chip_id])
+    return dataclasses.replace(named, **_fields("scenario", changes, load_hardware()))
+
+
+def on_chip(scenario: FrontierScenario, entry: ChipEntry) -> FrontierScenario:
+    """The scenario on another chip and its network."""
+    return dataclasses.replace(scenario, **chip_fields(entry))
+
+
+def scenario_named(name: str, library: Mapping[str, FrontierScenario]) -> FrontierScenario:
+    """A scenario by name.
+
+    Raises:
+        InputError: unknown name.
+    """
+    if name not in library:
+        raise InputError(f"scenario {name!r} is not known; {nearest(name, library)}")
+    return library[name]

@@ -1,0 +1,328 @@
+"""Best relaxed plan of every scenario and training compute, from scattered starts, with a certificate."""
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxscale.base.arrays import filled_rows, host_arrays
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
+from jaxscale.limits.batch_time import DP, EP, PP, TP_FF, TP_WIDTH, Degrees
+from jaxscale.limits.frontier_problem import (
+    EXCESS,
+    INTERLEAVE,
+    MICRO,
+    N_COORDINATES,
+    N_DEGREES,
+    N_LIMITS,
+    FrontierProblem,
+    degrees_at,
+    fastest,
+    utilisation_problem,
+)
+from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit
+from jaxscale.optimise.barrier import better, minimise, tolerances
+from jaxscale.optimise.compaction import where_rows
+from jaxscale.optimise.problems import Optimum
+
+PLANS_PER_BLOCK = 128
+"""Scattered plans in a block [1]."""
+
+LONGEST_TENSOR = math.log(1024.0)
+"""Largest tensor-parallel degree of a scattered plan along either width, natural logarithm [1]."""
+
+SPARE = math.log(64.0)
+"""Most chips of a scattered plan over the least number by arithmetic, natural logarithm [1]."""
+
+MISS_PRICE = 5.0
+"""Price of a missed deadline among scattered plans, per e-fold [1]."""
+
+INSET = 0.01
+"""Distance of a start from each bound, of the range [1]."""
+
+
+@functools.cache
+def scattered(n_blocks: int) -> np.ndarray:
+    """Additive recurrence of low discrepancy (Roberts 2018), [block, plan, coordinate] in the unit cube."""
+    # The recurrence's base is the root of x^(n + 1) = x + 1.
+    base = 2.0
+    for _ in range(64):
+        base = (1.0 + base) ** (1.0 / (N_DEGREES + 1))
+    steps = base ** -np.arange(1.0, N_DEGREES + 1)
+    points = (0.5 + np.outer(np.arange(1, n_blocks * PLANS_PER_BLOCK + 1), steps)) % 1.0
+    return points.reshape(n_blocks, PLANS_PER_BLOCK, N_DEGREES)
+
+
+def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
+    """Strictly feasible point for a point of the unit cube, with about the chips that the run needs."""
+    work, scenario = problem.work, problem.scenario
+    share = INSET + (1.0 - 2.0 * INSET) * cube
+    point = jnp.zeros(N_COORDINATES)
+    point = point.at[TP_WIDTH].set(share[TP_WIDTH] * jnp.minimum(work.log_width, LONGEST_TENSOR))
+    point = point.at[TP_FF].set(share[TP_FF] * jnp.minimum(work.log_ff, LONGEST_TENSOR))
+    # Squares favour few stages and few microbatches, which is where the best plans are.
+    point = point.at[PP].set(share[PP] ** 2 * problem.limits.bound[10])
+    point = point.at[EP].set(share[EP])
+    point = point.at[INTERLEAVE].set(share[INTERLEAVE] * (problem.limits.bound[10] - point[PP]))
+    needed = log_ideal_chip_seconds(work, scenario) - jnp.log(scenario.max_utilisation) - log_step_limit(work, scenario)
+    chips = jnp.maximum(needed, 0.0) + share[DP] ** 2 * SPARE
+    room = problem.limits.bound[9]
+    replicas = chips - degrees_at(point, work).chips
+    point = point.at[DP].set(jnp.clip(replicas, INSET * room, (1.0 - INSET) * room))
+    return point.at[MICRO].set(share[MICRO] ** 2 * (room - point[DP]))
+
+
+def with_excess(point: Float[Array, " 8"], values: Float[Array, " 1"], problem: FrontierProblem) -> Float[Array, " 8"]:
+    """The point with an excess large enough for every limit to hold."""
+    room = problem.slacks(point, values)
+    missing = jnp.maximum(-room[-1], -room[-2])
+    return point.at[EXCESS].set(jnp.maximum(missing, 0.0) + 1.0)
+
+
+def best_start(cubes: Float[Array, "plan 7"], problem: FrontierProblem) -> tuple[Float[Array, " 8"], Array]:
+    """The most promising of a block of scattered plans, and its log quantity."""
+
+    def rated(cube: Array) -> tuple[Array, Array, Array]:
+        point = spread(cube, problem)
+        values = problem.log_quantities(point)
+        room = problem.slacks(point, values)
+        missed = jnp.maximum(-room[-1], 0.0) + jnp.maximum(-room[-2], 0.0)
+        return problem.objective(point, values) + MISS_PRICE * missed, with_excess(point, values, problem), values
+
+    merits, points, values = jax.vmap(rated)(cubes)
+    best = jnp.argmin(merits)
+    # The excess that was added has no part in the time.
+    return points[best], values[best]
+
+
+N_STARTS = 1
+"""Starts of every search [1]."""
+
+FIRST_STEPS = 30
+"""Newton steps of the first start at most; 97 of 100 searches need fewer [1]."""
+
+MOST_STARTS = 4
+"""Starts of a search that finds no certificate [1]."""
+
+N_STEPS = 60
+"""Newton steps of a search at most [1]."""
+
+CHUNK = 2048
+"""Problems in a call of the compiled search; fewer are padded, so that it is compiled once [1]."""
+
+SIZES = 32
+"""Training computes of a curve: a common size, so that all curves share a compilation [1]."""
+
+CERTIFIED = {True: 1e-6, False: 1e-4}
+"""KKT residual of a certified optimum, in double precision and not [1]."""
+
+
+class PlanResult(NamedTuple):
+    """Best plans found.
+
+    Attributes:
+        utilisation: share of the peak that the run sustains; zero where no plan ends the run in time [1].
+        log_time: natural logarithm of the batch's time [s].
+        degrees: the plans.
+        feasible: whether a plan ends the run in time and fits the memory.
+        residual: KKT residual; of the fastest batch where even that misses the deadline or the memory [1].
+        certified: whether the residual is small enough for the number format.
+        optimum: where the search ended.
+    """
+
+    utilisation: Float[Array, "*batch"]
+    log_time: Float[Array, "*batch"]
+    degrees: Degrees
+    feasible: Bool[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    certified: Bool[Array, "*batch"]
+    optimum: Optimum
+
+
+class _Ends(NamedTuple):
+    """Ends of a search so far: the best end of its starts, and the fastest batch."""
+
+    best: Optimum
+    fast: Optimum
+
+
+def relaxed_plans(
+    problems: FrontierProblem,
+    asked: Bool[Array, " problem"],
+    n_starts: Array | int = N_STARTS,
+    n_steps: Array | int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans of many problems; more starts or steps never make a plan worse.
+
+    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
+    the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
+    that misses the deadline or the memory, no plan is feasible, and its residual certifies this. What is then still
+    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,118
+    of 1,120 points are certified so (double precision); the others lie in a decentralised cluster.
+
+    Args:
+        problems: the searches, every leaf [problem].
+        asked: mask of the problems to search; the rest cost no time.
+        n_starts: starts of every search, at most `MOST_STARTS` [1].
+        n_steps: Newton steps of each start at most [1].
+    """
+    dtype = jnp.result_type(problems.log_deadline)
+    limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
+    cubes = jnp.asarray(scattered(MOST_STARTS), dtype)
+    unknown = jnp.full(problems.log_deadline.shape, jnp.inf, dtype)
+    origin = jnp.zeros((*unknown.shape, N_COORDINATES), dtype)
+    nothing = Optimum(origin, unknown[:, None], jnp.zeros((*unknown.shape, N_LIMITS), dtype), unknown, unknown)
+
+    def late(fast: Optimum) -> Array:
+        """Whether the fastest batch, certified, misses the deadline or the memory."""
+        return ((fast.values[:, 0] > problems.log_deadline + excess) | (fast.point[:, EXCESS] > excess)) & (
+            fast.residual <= limit
+        )
+
+    def stage(ends: _Ends, which: tuple[Array, Array, Array, Array]) -> tuple[_Ends, None]:
+        cube, speed, always, steps = which
+        done = (ends.best.residual <= limit) & (ends.best.point[:, EXCESS] <= excess)
+        # Fewer steps than the first start's leave much open: then no further starts, or more steps might do worse.
+        further = ~(done | late(ends.fast)) & (speed | (n_steps >= FIRST_STEPS))
+        wanted = asked & (always | further)
+        posed = jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problems), problems)
+        end = minimise(partial(best_start, cube), posed, wanted, steps)
+        gain = better(end, ends.best, limit)
+        return _Ends(where_rows(~speed & gain, end, ends.best), where_rows(speed & wanted, end, ends.fast)), None
+
+    block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
+    stages = jnp.arange(MOST_STARTS + 1)
+    speed = stages == 1
+    always = (block < n_starts) & ~speed
+    steps = jnp.where(stages == 0, jnp.minimum(n_steps, FIRST_STEPS), n_steps)
+    ends, _ = jax.lax.scan(stage, _Ends(nothing, nothing), (cubes[block], speed, always, steps))
+    best, hopeless = ends.best, late(ends.fast)
+    residual = jnp.where(hopeless, ends.fast.residual, best.residual)
+    feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
+    times = best.values[:, 0]
+    utilisation = jnp.exp(jax.vmap(FrontierProblem.log_utilisation)(problems, best.point, times))
+    return PlanResult(
+        jnp.where(feasible, utilisation, 0.0),
+        times,
+        jax.vmap(degrees_at)(best.point, problems.work),
+        feasible,
+        residual,
+        residual <= limit,
+        best,
+    )
+
+
+@filter_jit
+def _searched(
+    log_flop: Array, scenarios: FrontierScenario, speed: Array, asked: Array, n_starts: Array, n_steps: Array
+) -> PlanResult:
+    return relaxed_plans(jax.vmap(utilisation_problem)(log_flop, scenarios, speed), asked, n_starts, n_steps)
+
+
+def survey_logs(
+    log_flop: Float[np.ndarray | Array, "scenario size"],
+    scenarios: FrontierScenario,
+    speed: Bool[np.ndarray, "scenario size"] | bool = False,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans with training computes by scenario.
+
+    Args:
+        log_flop: natural logarithms of training compute [flop].
+        scenarios: assumptions, every leaf [scenario].
+        speed: where the fastest batch is wanted, not the highest utilisation.
+        n_starts: starts of each search, at most `MOST_STARTS` [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+
+    Raises:
+        InputError: more starts than there are.
+    """
+    if not 1 <= n_starts <= MOST_STARTS:
+        raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
+    logs, scenarios = host_arrays((log_flop, scenarios))
+    effort: Any = (np.asarray(n_starts), np.asarray(n_steps))
+
+    def searched(sizes: Any, assumed: FrontierScenario, kinds: Any, asked: Any) -> PlanResult:
+        return _searched(sizes, assumed, kinds, asked, *effort)
+
+    return at_sizes(searched, logs, scenarios, np.broadcast_to(np.asarray(speed), logs.shape))
+
+
+def at_sizes(
+    function: Callable[..., Any],
+    log_flop: Float[np.ndarray, "scenario size"],
+    scenarios: FrontierScenario,
+    *others: Any,
+) -> Any:
+    """Results of a compiled function at every size of every scenario, in chunks.
+
+    Args:
+        function: takes log compute, scenario, the others, each [case], and which rows are cases.
+        log_flop: natural logarithms of training compute [flop].
+        scenarios: assumptions, every leaf [scenario].
+        others: trees, every leaf [scenario, size, ...].
+
+    Returns:
+        Results of the function as arrays of the host, every leaf [scenario, size, ...].
+    """
+    n_scenarios, n_sizes = log_flop.shape
+    sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
+    repeated = jax.tree.map(lambda leaf: np.repeat(leaf, n_sizes), scenarios)
+    results = in_chunks(function, (sizes, repeated, *parts))
+    return jax.tree.map(lambda leaf: leaf.reshape(n_scenarios, n_sizes, *leaf.shape[1:]), results)
+
+
+def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
+    """Results of many cases, in chunks of equal shape that the cores of the host share, and the mask of cases."""
+    count = len(cases[0])
+    chunks = filled_rows(count, CHUNK).reshape(-1, CHUNK)
+    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(first: int, rows: np.ndarray) -> Any:
+        # Arrays of the host: each operation on arrays of JAX would compile a small program.
+        part = jax.tree.map(lambda leaf: leaf[rows], cases)
+        # The precision chosen for a block of code is that of its thread.
+        with jax.enable_x64(wide):
+            return jax.tree.map(np.asarray, function(*part, np.arange(first, first + CHUNK) < count))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(run, range(0, chunks.size, CHUNK), chunks))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *results)
+
+
+def survey(
+    training_flop: Float[np.ndarray | Array, " size"],
+    scenarios: FrontierScenario,
+    *,
+    n_starts: int = N_STARTS,
+    n_steps: int = N_STEPS,
+) -> PlanResult:
+    """Best relaxed plans of many scenarios at many training computes, in one call.
+
+    Args:
+        training_flop: T [flop].
+        scenarios: assumptions, every leaf [scenario].
+        n_starts: starts of each search [1].
+        n_steps: Newton steps of each start at most [1].
+
+    Returns:
+        Plans [scenario, size].
+    """
+    log_flop = np.log(np.asarray(training_flop, float))
+    shape = (np.shape(scenarios.peak_flops)[0], len(log_flop))
+    return survey_logs(np.broadcast_to(log_flop, shape), scenarios, n_starts=n_starts, n_steps=n_steps)

@@ -1,1 +1,0 @@
-"""Search for the fastest design of the frontier model."""

@@ -1,0 +1,88 @@
+"""Low-rank adapters beside frozen weights: which matmuls have one, and how wide they are.
+
+An adapter of rank r beside a matmul of $d_{in}$ by $d_{out}$ has $r (d_{in} + d_{out})$ weights, through which a token
+passes by $2 r (d_{in} + d_{out})$ flops (Hu et al. 2021, arXiv 2106.09685, section 4).
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale.base.arrays import Number
+from jaxscale.models.transformer import Transformer, attention_layers, dense_layers, expert_input, moe_layers
+
+MATMULS = ("q", "k", "v", "o", "gate", "up", "down")
+"""Matmuls of a layer that may have an adapter, in the order of `Plan.lora_targets`."""
+
+GROUPS = {"attention": MATMULS[:4], "mlp": MATMULS[4:], "all-linear": MATMULS}
+"""Words for several of `MATMULS`."""
+
+
+def target_shares(targets: Any) -> Any:
+    """Switch of each of `MATMULS` [1], from words joined by + or as it is.
+
+    Raises:
+        ValueError: a word that names no matmul.
+    """
+    if not isinstance(targets, str):
+        return targets
+    words = targets.split("+")
+    if unknown := [word for word in words if word not in GROUPS and word not in MATMULS]:
+        valid = ", ".join((*GROUPS, *MATMULS))
+        raise ValueError(f"Plan.lora_targets = {unknown[0]!r} is unknown; expected some of {valid}, joined by +")
+    named = {name for word in words for name in GROUPS.get(word, (word,))}
+    return np.asarray([float(name in named) for name in MATMULS])
+
+
+def target_words(shares: Any) -> str:
+    """Words of concrete switches of `MATMULS`, joined by +."""
+    named = tuple(name for name, share in zip(MATMULS, np.asarray(shares), strict=True) if share > 0.0)
+    return next((word for word, members in GROUPS.items() if members == named), "+".join(named))
+
+
+class AdapterWidths(NamedTuple):
+    """Inputs and outputs of the matmuls with an adapter, $d_{in} + d_{out}$ over all layers added up.
+
+    Attributes:
+        dense: of matmuls that every token meets [1].
+        routed: of all routed experts [1].
+        of_token: of what one token passes through of both [1].
+    """
+
+    dense: Array
+    routed: Array
+    of_token: Array
+
+
+def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
+    """Widths of the adapters of a model; latent projections count with the matmul that they belong to.
+
+    State-space layers and the logits head have none.
+
+    Args:
+        model: the transformer.
+        targets: switch of each of `MATMULS` [1], [..., matmul].
+    """
+    q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(targets), -1, 0)
+    d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
+    has_latent = jnp.clip(model.kv_lora_rank, 0.0, 1.0)
+    key = d + model.n_kv_heads * h
+    key = key + has_latent * (d + model.kv_lora_rank + model.rope_head_dim - key)
+    value = d + model.n_kv_heads * h_v
+    value = value + has_latent * (model.kv_lora_rank + heads * (h - model.rope_head_dim + h_v) - value)
+    query = d + heads * h + 2.0 * model.q_lora_rank
+    attention = attention_layers(model) * (q * query + k * key + v * value + o * (heads * h_v + d))
+    of_mlp = gate * model.gated_mlp + up + down
+    mixtures = moe_layers(model) * of_mlp
+    mlps = dense_layers(model) * of_mlp * (d + model.d_ff)
+    mlps = mlps + mixtures * model.n_shared_experts * (d + model.d_ff_expert)
+    expert = mixtures * (expert_input(model) + model.d_ff_expert)
+    dense = attention + mlps
+    return AdapterWidths(dense, model.n_experts * expert, dense + model.moe_top_k * expert)
+
+
+def trained_by(model: Transformer, rank: Number) -> Number:
+    """Share of the model's own weights that is trained: none beside adapters of rank one or more [1]."""
+    return model.trainable_share * (1.0 - jnp.clip(rank, 0.0, 1.0))

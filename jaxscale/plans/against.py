@@ -1,0 +1,343 @@
+"""Somebody's plan among the ranked ones: its place, in what it differs from the best, what each difference costs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.show import Printout, printed
+from jaxscale.base.units import GB
+from jaxscale.calibration.intervals import Z90
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models import catalogue_model
+from jaxscale.models import model as model_of
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.best_plan import cluster_and_chip, question_of_levels, scored_plans, searched
+from jaxscale.plans.choice import ScoredPlan
+from jaxscale.plans.found_plans import SAME_DIGITS, FoundPlans
+from jaxscale.plans.framework_space import COUNTS
+from jaxscale.plans.plan import FLAGS, SIZES, SOFTWARE_CHOICES, Plan, in_short
+from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
+from jaxscale.plans.rules import RULES, violations
+from jaxscale.runs.schema import BY_NAME
+
+PLAN_SPREAD = 0.074
+"""Standard deviation of the log error of a plan that the other plans of a sweep do not share: model, chips and software
+are the same, and their errors cancel. Of the rivals in 175 groups of measured runs, the model left out of the fit
+(fits/regret.md, 2026-11) [1]."""
+
+DECIDED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "shard_group", "sequence_parallel")
+FIELDS = (*DECIDED, "recompute", "schedule", "precision", *SOFTWARE_CHOICES, *FLAGS, *SIZES)
+"""Fields that are compared: dp and the number of microbatches follow from these."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field in which a plan differs from the best.
+
+    Attributes:
+        field: argument of `Plan`.
+        theirs: its value.
+        ours: value in the best plan.
+        time_cost: step time over that of the same plan with the value of the best, less 1 [1]; None without a plan.
+        memory_cost: peak memory beyond that of the same plan with the value of the best [byte]; None without a plan.
+        problem: why there is no plan with that value alone; empty where there is one.
+    """
+
+    field: str
+    theirs: Any
+    ours: Any
+    time_cost: float | None
+    memory_cost: float | None
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, the cost of time as `time_cost` [1], that of memory as `memory_cost_gb`."""
+        memory = None if self.memory_cost is None else self.memory_cost / GB
+        values = {"field": self.field, "theirs": self.theirs, "ours": self.ours, "time_cost": self.time_cost}
+        return {**values, "memory_cost_gb": memory, "problem": self.problem}
+
+
+@printed(lambda found: Printout(found.summary()))
+@dataclass(frozen=True, repr=False)
+class AgainstBest:
+    """A plan against the best one.
+
+    Attributes:
+        theirs: the plan.
+        ours: the best plan.
+        rank: place by time among the plans that fit, 1 for the best [1].
+        ranked: plans that fit, those that put the same work on each chip counted once [1].
+        fits: whether it stays within the memory limit.
+        differences: in order of their cost, those without a plan last.
+        notes: what of the plan was not taken.
+    """
+
+    theirs: ScoredPlan
+    ours: ScoredPlan
+    rank: int
+    ranked: int
+    fits: bool
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def time_cost(self) -> float:
+        """Step time over that of the best plan, less 1 [1]."""
+        return self.theirs.step_time / self.ours.step_time - 1.0
+
+    @property
+    def probability_slower(self) -> float:
+        """That the plan takes longer than the best, as far as errors that two plans share cancel [1]."""
+        spread = math.sqrt(2.0) * PLAN_SPREAD
+        return NormalDist().cdf(math.log(self.theirs.step_time / self.ours.step_time) / spread)
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the difference in time lies outside the 90 % interval of a difference of two plans."""
+        return abs(math.log1p(self.time_cost)) > Z90 * math.sqrt(2.0) * PLAN_SPREAD
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `jaxscale plan --against --json`, under `against`."""
+        return {
+            "theirs": self.theirs.to_json(),
+            "rank": self.rank,
+            "ranked": self.ranked,
+            "fits": self.fits,
+            "time_cost": self.time_cost,
+            "probability_slower": self.probability_slower,
+            "told_apart": self.is_told_apart,
+            "differences": [difference.to_json() for difference in self.differences],
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Place, figures, and whether the two can be told apart, in two sentences."""
+        theirs, fits = self.theirs, "" if self.fits else ", which does not fit"
+        memory = f"{theirs.memory / GB:.1f} GB{fits}, out of memory with a probability of {theirs.oom_probability:.1%}"
+        place = f"rank {self.rank} of {self.ranked}: {in_short(theirs.plan.words())}: {theirs.step_time:.4g} s"
+        apart = "told apart" if self.is_told_apart else "not told apart"
+        sure = f"{self.time_cost:+.1%} time against the best, {apart}: slower with {self.probability_slower:.0%}"
+        return f"{place}, {memory}; {sure}"
+
+
+def compare_plan(
+    stated: Plan | Mapping[str, Any],
+    model: Transformer | str | Path,
+    cluster: Cluster | str,
+    global_batch: float | int,
+    *,
+    n_chips: float | int | None = None,
+    fit: AnyFit = "default",
+    levels: Mapping[str, str | None] | None = None,
+    oom_probability: float = ACCEPTED_RISK,
+    hardware: Hardware | None = None,
+) -> AgainstBest:
+    """A plan against the fastest one that fits: its rank, in what it differs, and what each difference costs.
+
+    `js.compare_plan({"tp": 8, "zero_stage": 3}, "llama3-8b", "h100-80gb", 512, n_chips=64)`
+
+    Args:
+        stated: the plan; or values of columns of a runs table, of which those that are left out are completed.
+        model: the transformer, or its name or file.
+        cluster: chips and network; or the name of a chip, beside `n_chips`.
+        global_batch: B, sequences per step [sequence].
+        n_chips: chips, where the cluster is given by the name of one [1].
+        fit: a fit, or the name or file of a fit.
+        levels: framework, precision and so on of the run, as `best_plan` takes them.
+        oom_probability: accepted probability of running out of memory [1].
+        hardware: catalogue of chips; the shipped one where None.
+
+    Raises:
+        InputError: an unknown name, an argument out of range, or no plan of these chips agrees with what is stated.
+    """
+    machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
+    shape = model if isinstance(model, Transformer) else model_of(model)
+    question = question_of_levels(shape, machine, global_batch, {"gpu": gpu, **(levels or {})})
+    return against_best(question, stated, fit_of(fit), oom_probability)
+
+
+def against_best(
+    question: PlanQuestion,
+    stated: Plan | Mapping[str, Any],
+    fit: Fit,
+    oom_probability: float = ACCEPTED_RISK,
+    found: FoundPlans | None = None,
+) -> AgainstBest:
+    """A plan against the best one that answers a question; model, cluster, batch and levels are the question's.
+
+    Args:
+        question: model, cluster, batch and open choices.
+        stated: the plan; or values of columns of a runs table, of which those that are left out are completed.
+        fit: calibration.
+        oom_probability: accepted probability of running out of memory [1].
+        found: the plans that answer the question, where they are known.
+
+    Raises:
+        InputError: no plan of these chips and this batch agrees with the columns, or none answers the question.
+    """
+    task = question.task(fit, oom_probability)
+    found = searched(question, fit, oom_probability) if found is None else found
+    notes: tuple[str, ...] = ()
+    if isinstance(stated, Plan):
+        theirs = stated
+    else:
+        theirs, notes = _completed(question, stated, fit, oom_probability), _notes(question, stated)
+    ours = found.table.plan(int(found.ranked(1)[0]))
+    changed = [(name, _with(theirs, ours, name, task)) for name in FIELDS if _differs(theirs, ours, name)]
+    plans = [plan for _, plan in changed if isinstance(plan, Plan)]
+    mine, best, *others = scored_plans(task, question.usable(fit), [theirs, ours, *plans])
+    costs = iter(others)
+    differences = [
+        _difference(name, theirs, ours, mine, next(costs) if isinstance(plan, Plan) else plan) for name, plan in changed
+    ]
+    rank, ranked = _place(found, mine)
+    ordered = sorted(differences, key=lambda one: math.inf if one.time_cost is None else -one.time_cost)
+    return AgainstBest(mine, best, rank, ranked, mine.memory <= task.memory_limit, tuple(ordered), notes)
+
+
+_NAMES = tuple(BY_NAME)
+_OF_PLANS = _NAMES[_NAMES.index("tp") : _NAMES.index("micro_batch_size") + 1]
+TAKEN = tuple(name for name in ("precision", *_OF_PLANS) if name not in ("dp", "split_classes", "table_placement"))
+"""Columns of a row that are taken: plan and software. The rest is the question's."""
+
+
+def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_probability: float) -> Plan:
+    """The best of the plans that agree with stated columns.
+
+    Raises:
+        InputError: none does; says which rule the columns break.
+    """
+    run = {kind: question.levels.get(kind) for kind in (*SOFTWARE_KINDS, "gpu")}
+    own = {name: stated[name] for name in TAKEN if stated.get(name) is not None}
+    if stated.get("n_gpus") not in (None, question.n_chips):
+        own.pop("shard_group", None)
+    cells = {**run, **own}
+    asked = plan_question(question.model, question.cluster, question.batch, cells, question.levels)
+    for rules in (asked.space.rules, RULES):
+        task = asked._replace(space=replace(asked.space, rules=rules)).task(fit, oom_probability)
+        (found,) = find_plans([task])
+        if len(found.table):
+            return found.table.plan(int(found.ranked(1)[0]) if found.fits.any() else found.best)
+    degrees = {name: round(own[name]) for name in COUNTS if own.get(name) is not None}
+    told = ", ".join(f"{name} {value}" for name, value in degrees.items())
+    plan = _whole(degrees, task)
+    why = plan if isinstance(plan, str) else "; ".join(_broken(plan, task)) or "no choice of the rest is valid"
+    raise InputError(f"no plan of {task.n_chips:g} chips and {task.stated_batch:g} sequences has {told}: {why}")
+
+
+def _notes(question: PlanQuestion, stated: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a row says of the run and the model that is not the question's."""
+    shape = catalogue_model(str(stated.get("model") or "")) or {}
+    asked = {
+        "gpu": question.levels.get("gpu"),
+        "framework": question.levels.get("framework"),
+        "n_gpus": question.n_chips,
+        "global_batch_size_seqs": question.batch,
+        "seq_len": number(question.model.seq_len),
+        **{name: number(getattr(question.model, name)) for name in ("n_layers", "d_model", "trainable_share")},
+    }
+    theirs = {**shape, **{name: value for name, value in stated.items() if value is not None}}
+    told = [(name, theirs.get(name), mine) for name, mine in asked.items() if mine is not None]
+    return tuple(
+        f"{name} = {_plain(value)} there, {_plain(mine)} here"
+        for name, value, mine in told
+        if value is not None and value != mine
+    )
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _whole(words: Mapping[str, Any], task: PlanTask) -> Plan | str:
+    """A plan on all chips of a cluster, with the replicas and microbatches that follow; why not where none does."""
+    replica = math.prod(words.get(name, 1) for name in ("tp", "pp", "cp"))
+    dp = task.n_chips / replica
+    passes = task.stated_batch / dp / words.get("micro_batch_size", 1)
+    if dp != int(dp):
+        return f"{task.n_chips:g} chips are no multiple of tp * pp * cp = {replica}"
+    if passes != int(passes):
+        return (
+            f"{task.stated_batch:g} sequences are no multiple of dp * micro_batch_size = {task.stated_batch / passes:g}"
+        )
+    return Plan(**{**words, "dp": int(dp), "n_microbatches": int(passes)})
+
+
+def _broken(plan: Plan, task: PlanTask) -> list[str]:
+    """Rules that a plan breaks."""
+    return violations(task.model, plan, task.n_chips, number(task.cluster.network.level(0)[0]))
+
+
+def _differs(theirs: Plan, ours: Plan, name: str) -> bool:
+    """Whether two plans differ in a field of which both make use."""
+    one, other = theirs.words(), ours.words()
+    uses = {"sequence_parallel": "tp", "tp_overlap": "tp", "vpp": "pp", "schedule": "pp", "moe_dispatcher": "ep"}
+    if name in uses and min(one[uses[name]], other[uses[name]]) == 1:
+        return False
+    if name == "schedule":
+        # Interleaving is the choice of vpp.
+        return one[name].replace("interleaved", "1f1b") != other[name].replace("interleaved", "1f1b")
+    if name == "shard_group":
+        return one["zero_stage"] == other["zero_stage"] == 3 and _copies(one) != _copies(other)
+    if name == "zero_stage":
+        return one[name] != other[name] and max(one["dp"] * one["cp"], other["dp"] * other["cp"]) > 1
+    return one[name] != other[name]
+
+
+def _copies(words: Mapping[str, Any]) -> int:
+    """Copies of the sharded state [1]."""
+    return words["dp"] // max(words["shard_group"], 1) or 1
+
+
+def _with(theirs: Plan, ours: Plan, name: str, task: PlanTask) -> Plan | str:
+    """A plan with one field of another, and what follows from it; why there is none."""
+    words, other = theirs.words(), ours.words()
+    copies = _copies(other if name == "shard_group" else words)
+    words[name] = other[name]
+    if name == "recompute":
+        words["recompute_full"] = other["recompute_full"]
+    words["sequence_parallel"] = words["sequence_parallel"] and words["tp"] > 1
+    words["vpp"] = words["vpp"] if words["pp"] > 1 else 1
+    if words["schedule"] in ("1f1b", "interleaved"):
+        words["schedule"] = "interleaved" if words["vpp"] > 1 else "1f1b"
+    whole = _whole(words, task)
+    if isinstance(whole, str):
+        return whole
+    dp = round(number(whole.dp))
+    plan = Plan(**{**whole.words(), "shard_group": dp // copies if dp % copies == 0 else dp})
+    broken = _broken(plan, task)
+    return broken[0] if broken else plan
+
+
+def _difference(name: str, theirs: Plan, ours: Plan, mine: ScoredPlan, changed: ScoredPlan | str) -> Difference:
+    """What a field costs: the plan as it is beside the one with the value of the best."""
+    one, other = theirs.words()[name], ours.words()[name]
+    if isinstance(changed, str):
+        return Difference(name, one, other, None, None, changed)
+    return Difference(name, one, other, mine.step_time / changed.step_time - 1.0, mine.memory - changed.memory)
+
+
+def _place(found: FoundPlans, scored: ScoredPlan) -> tuple[int, int]:
+    """Rank of a plan among those that fit, and how many there are, the same work counted once [1]."""
+    words, columns = scored.plan.words(), found.table.columns
+    pace = scored.step_time / (words["dp"] * words["micro_batch_size"] * words["n_microbatches"])
+    work = np.stack([np.asarray(column, float) for column in columns.values()])
+    names = list(columns)
+    cp = columns["cp"].astype(float)
+    for name, power in (("dp", 1), ("shard_group", 1), ("micro_batch_size", -1), ("cp", -1)):
+        work[names.index(name)] *= cp**power
+    is_faster = np.log(found.pace) < math.log(pace) - 10.0**-SAME_DIGITS
+    counts = [np.unique(work[:, found.fits & chosen], axis=1).shape[1] for chosen in (is_faster, True)]
+    return 1 + counts[0], max(counts[1], 1 + counts[0])

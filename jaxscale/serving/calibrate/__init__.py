@@ -1,1 +1,0 @@
-"""What measured runs tell of serving stacks: coefficients, their fit, intervals."""

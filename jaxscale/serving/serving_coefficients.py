@@ -1,0 +1,158 @@
+"""Coefficients of a serving stack, and the names of its levels: models, ports of frameworks, releases by date."""
+
+import datetime
+import functools
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxscale.base.arrays import Number
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.calibration.spec import Spec, spec_from
+from jaxscale.calibration.stand_ins import StandIns, longest_within
+from jaxscale.models import model_id
+
+_MONTH = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)(?:-?[0-3]\d)?(?!\d)")
+_VERSION = re.compile(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+def model_level(name: str) -> str:
+    """Level of a model by its name: the catalogue's id, or the name in lower case where the catalogue lacks it."""
+    return model_id(name) or name.lower()
+
+
+@functools.cache
+def serving_facts() -> Mapping[str, Any]:
+    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports."""
+    return read_toml(data_path("serving.toml"))
+
+
+def _years(date: str) -> float:
+    """Time of a month as `2024-12` [year]."""
+    month = datetime.date.fromisoformat(f"{date}-01")
+    return month.year + (month.month - 1) / 12.0
+
+
+def release_time(framework: str, release: str) -> float:
+    """Time of a release of a framework, nan where its text tells none [year].
+
+    A month in the text counts, or the middle of several; else the version, by the months of versions in
+    `data/serving.toml`: it takes the time of the latest one there that is not above it.
+
+    Args:
+        framework: its name; of the port of a framework the months are those of the framework.
+        release: its text, as `0.9.1 rocm 6.4.1`, `2024-09 to 2024-11` or `nightly-dev-20260402`.
+    """
+    months = [int(year) + (int(month) - 1) / 12.0 for year, month in _MONTH.findall(release) if 1 <= int(month) <= 12]
+    if months:
+        return sum(months) / len(months)
+    named = next((name for name, port in serving_facts()["ports"].items() if port["level"] == framework), framework)
+    dated = serving_facts()["releases"].get(named, {})
+    version = _VERSION.search(release)
+    if version is None or not dated:
+        return math.nan
+    numbers = tuple(int(number) for number in version.groups() if number)
+    times = sorted((tuple(map(int, key.split("."))), _years(date)) for key, date in dated.items())
+    return max((time for key, time in times if key <= numbers), default=times[0][1])
+
+
+def nearest_release(level: str, known: Collection[str]) -> str:
+    """Release that stands in for a release without effects: the nearest of its framework in time.
+
+    A release whose text tells no time counts as one that is not stated.
+
+    Args:
+        level: framework and release, separated by a blank.
+        known: levels that have effects.
+    """
+    if level in known:
+        return level
+    framework, _, release = level.partition(" ")
+    time = release_time(framework, release)
+    unstated = f"{framework} "
+    if math.isnan(time):
+        return unstated if unstated in known else level
+    others = [name for name in known if name.startswith(unstated) and name != unstated]
+    apart = {name: abs(release_time(framework, name.removeprefix(unstated)) - time) for name in others}
+    dated = {name: gap for name, gap in apart.items() if not math.isnan(gap)}
+    # Of releases of one month the last in the order of their names.
+    return min(sorted(dated, reverse=True), key=lambda name: dated[name], default=level)
+
+
+def framework_level(framework: str, maker: str, release: str) -> str:
+    """Name of a framework on chips of a maker: that of its port from the month on in which the port became usual.
+
+    Args:
+        framework: its name, as `vllm`.
+        maker: of the chip, as `AMD`.
+        release: its text; a release that tells no time is a present one.
+    """
+    port = serving_facts()["ports"].get(framework)
+    if port is None or port["maker"] != maker:
+        return framework
+    time = release_time(framework, release)
+    return framework if time < _years(port["since"]) else port["level"]
+
+
+class ServingCoefficients(eqx.Module):
+    """Efficiencies and times of a stack, above zero; `data/serving.toml` has their units, priors and meanings."""
+
+    weight_bandwidth: Number
+    expert_bandwidth: Number
+    cache_bandwidth: Number
+    matmul: Number
+    prefill_matmul: Number
+    narrow_matmul: Number
+    layer_floor: Number
+    step_floor: Number
+    sequence_floor: Number
+    collective_latency: Number
+    link: Number
+    link_ramp: Number
+    first_token: Number
+    queue: Number
+    lockstep: Number
+    waiting: Number
+    batch_limit: Number
+    pace: Number
+
+
+SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "link")
+"""Coefficients that are shares of a peak of the hardware."""
+
+SHARPNESS = 8.0
+"""Exponent of the bound of shares [1]: 0.75 becomes 0.74, 1.5 becomes 0.995."""
+
+SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
+"""Names of the coefficients, in order."""
+
+
+@functools.cache
+def serving_spec() -> Spec:
+    """Table of the coefficients, `data/serving.toml`, in the order of `SERVING_NAMES`."""
+    # A fork or a wrapper often bears the name of a framework within its own.
+    choices = {"framework": longest_within, "release": nearest_release}
+    return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(choices=choices))
+
+
+def usual_coefficients() -> ServingCoefficients:
+    """Coefficients at the medians of their priors."""
+    return ServingCoefficients(**serving_spec().medians)
+
+
+def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:
+    r"""Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
+
+    Those of `SHARES` are bounded by one, $x (1 + x^8)^{-1/8}$: shares above it would have floors that are too long make
+    up for them, and small models would come out too slow.
+    """
+    import jax.numpy as jnp
+
+    values: Array = jnp.exp(jnp.asarray(logs))
+    bounded = values * (1.0 + values**SHARPNESS) ** (-1.0 / SHARPNESS)
+    pairs = enumerate(SERVING_NAMES)
+    return ServingCoefficients(*((bounded if name in SHARES else values)[index] for index, name in pairs))

@@ -1,0 +1,344 @@
+"""Measured serving runs as a problem of mixed effects, and its errors on left-out folds."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale.base.arrays import host_arrays
+from jaxscale.base.jit import array_jit
+from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.levels import Levels
+from jaxscale.fitting.statistics.group_quantiles import interval_of
+from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution, solve_mixed
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.arrays import padded
+from jaxscale.runs.measured import fold_of
+from jaxscale.runs.table import Runs
+from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
+from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
+from jaxscale.serving.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.serving_time import serving_time
+
+TARGETS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+"""Measured columns that a fit explains, in the order of `log_answers`."""
+
+
+class MeasuredServing(NamedTuple):
+    """Measured rows of serving tables.
+
+    Attributes:
+        batch: engines, models and loads [row].
+        levels: of each row.
+        measured: measurements, nan where absent [row, target].
+        sources: table of each row [row].
+        groups: rows that differ in load alone share a group: model, chip, chips, degrees [row].
+    """
+
+    batch: ServingBatch
+    levels: Levels
+    measured: np.ndarray
+    sources: np.ndarray
+    groups: np.ndarray
+
+    def take(self, rows: np.ndarray) -> "MeasuredServing":
+        """The given rows, by index or mask."""
+        columns = (self.measured, self.sources, self.groups)
+        return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
+
+
+def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -> MeasuredServing:
+    """Rows of tables that may be fitted: status ok or none, with a measured time or rate."""
+    parts = []
+    for runs in tables:
+        rows = describe_serving(runs, hardware)
+        if rows.batch is None:
+            continue
+        measured = np.stack([runs.numbers(name) for name in TARGETS], axis=-1)[rows.index]
+        is_ok = runs.categories("status").matches(lambda word: word in (None, "ok"))[rows.index]
+        kept = is_ok & np.isfinite(measured).any(axis=1)
+        sources = runs.categories("source").map(lambda name, other=runs.path.stem: name or other).array()[rows.index]
+        names = [runs.categories(name).array()[rows.index] for name in ("model", "gpu")]
+        degrees = [runs.numbers(name)[rows.index] for name in ("n_gpus", "tp", "pp", "dp")]
+        groups = np.asarray([" ".join(map(str, key)) for key in zip(*names, *degrees, strict=True)], dtype=object)
+        parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups).take(kept))
+    batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part.batch for part in parts])
+    levels = Levels.concatenated([part.levels for part in parts])
+    return MeasuredServing(batch, levels, *(np.concatenate([part[place] for part in parts]) for place in (2, 3, 4)))
+
+
+def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"]) -> Float[Array, " target"]:
+    """Logarithms of the answers of a row, in the order of `TARGETS`."""
+    times = serving_time(row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
+    return jnp.log(jnp.stack([times.ttft, times.tpot, times.e2e, times.throughput]))
+
+
+@array_jit
+def _with_slopes(batch: ServingBatch, logs: Array) -> tuple[Array, Array]:
+    def one(row: ServingBatch, own: Array) -> tuple[Array, Array]:
+        return log_answers(row, own), jax.jacfwd(lambda these: log_answers(row, these))(own)
+
+    return jax.vmap(one)(batch, logs)
+
+
+def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
+    """Row and target of each independent measurement.
+
+    Throughput follows from the latency of a static batch, and the latency of a request from first token and rate.
+    """
+    there = np.isfinite(measured.measured)
+    there[:, 3] &= ~there[:, 2] & ~there[:, 1]
+    there[:, 2] &= ~(there[:, 0] & there[:, 1])
+    rows, targets = np.nonzero(there)
+    return rows, targets
+
+
+def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Class of error of measurements: target, kind of serving, dense or mixture [measurement]."""
+    serving, kinds = (levels.column(kind)[rows] for kind in ("serving", "kind"))
+    names = [f"{TARGETS[t]} {s} {k.split()[-1]}" for t, s, k in zip(targets, serving, kinds, strict=True)]
+    return np.asarray(names, dtype=object)
+
+
+class ServingProblem(NamedTuple):
+    """Problem of mixed effects, with a description of its measurements.
+
+    Attributes:
+        mixed: the problem.
+        row: row of each measurement [measurement].
+        target: index of its column in `TARGETS` [measurement].
+        class_names: class of error of each [measurement].
+    """
+
+    mixed: MixedProblem
+    row: np.ndarray
+    target: np.ndarray
+    class_names: np.ndarray
+
+
+def serving_problem(
+    measured: MeasuredServing,
+    base: np.ndarray | None = None,
+    spreads: Mapping[str, Mapping[str, float]] | None = None,
+) -> ServingProblem:
+    """Measured rows as a problem of mixed effects.
+
+    Args:
+        base: log coefficients of each row from an earlier fit, whose pooled values then stay; the priors' medians
+            where None [row, coefficient].
+        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None.
+    """
+    spec = serving_spec()
+    row, target = _measurements(measured)
+    n_rows = len(measured.groups)
+    blocks = []
+    if base is None:
+        medians = spec.unconstrained(list(spec.medians.values()))
+        base = np.broadcast_to(medians, (n_rows, len(SERVING_NAMES))).copy()
+        zeros = np.zeros(n_rows, dtype=int)
+        blocks = [
+            Block("centre", place, zeros, ("",), prior.spread, is_free=False)
+            for place, prior in enumerate(spec.priors.values())
+        ]
+    for kind, by_name in (spreads or spec.effect_spreads()).items():
+        names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
+        is_named = np.asarray([bool(name.strip()) for name in names])
+        codes = np.where(is_named[codes], codes, -1)
+        for name, spread in by_name.items():
+            blocks.append(Block(kind, SERVING_NAMES.index(name), codes, tuple(names.tolist()), float(spread)))
+    classes = class_names(measured.levels, row, target)
+    codes = np.unique(classes.astype(str), return_inverse=True)[1]
+    logs = np.log(measured.measured[row, target])
+    mixed = MixedProblem(_evaluator(measured.batch, row, target), base, row, logs, codes, tuple(blocks))
+    return ServingProblem(mixed, row, target, classes)
+
+
+def as_fit(
+    name: str,
+    problem: ServingProblem,
+    solution: MixedSolution,
+    widths: tuple[ServingWidth, ...],
+    is_counted: np.ndarray,
+) -> ServingFit:
+    """A solution of a problem as a fit, with the levels of the rows that count [row]."""
+    mixed = problem.mixed
+    centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
+    shifts: list[tuple[str, str, str, float]] = []
+    spreads: dict[str, dict[str, float]] = {}
+    for place, block in enumerate(mixed.blocks):
+        coefficient = SERVING_NAMES[block.coefficient]
+        values = solution.effects[mixed.offsets[place] : mixed.offsets[place + 1]]
+        if block.kind == "centre":
+            centre[coefficient] *= float(np.exp(values[0]))
+            continue
+        spreads.setdefault(block.kind, {})[coefficient] = float(solution.spreads[place])
+        codes = np.unique(block.codes[is_counted])
+        for code in codes[codes >= 0].tolist():
+            shifts.append((block.kind, block.levels[code], coefficient, float(values[code])))
+    return ServingFit(name, centre, effects_of(shifts), spreads, widths, n_rows=int(is_counted.sum()))
+
+
+def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Evaluate:
+    n_rows = len(batch)
+    stacked = padded(host_arrays(batch), n_rows)
+
+    def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        parts = _with_slopes(stacked, padded(host_arrays(logs), n_rows))
+        values, slopes = (np.asarray(part, np.float64)[row, target] for part in parts)
+        return values, slopes
+
+    return evaluate
+
+
+FOLDS = {"seen": 5, "model": 10, "stack": 8, "chip": 8, "framework": 8}
+"""Folds of the rows, by novelty [1]."""
+
+LEAST_RUNS = 25
+"""Errors from which quantiles are taken at least; fewer are pooled with others [1]."""
+
+LEAST_GROUPS = 19
+"""Groups of runs from which quantiles are taken at least: the least and the largest error of G cover
+(G - 1) / (G + 1) of new ones, 90 % of them from here on [1]."""
+
+FEW_GROUPS = 5
+"""Groups of runs of a stack in a kind of serving below which its runs are pooled with those of other such stacks: what
+the fit knows of them rests on few [1]."""
+
+LEAST_SPARSE_GROUPS = 9
+"""Groups of runs of such stacks from which quantiles are taken at least [1]."""
+
+LEAST_UNITS = 4
+"""Models, stacks, chips or frameworks left out from which quantiles are taken at least [1]."""
+
+HELD_STEPS = 6
+"""Gauss-Newton steps from the fit of all rows to the fit without a fold [1]."""
+
+
+class HeldOutServing(NamedTuple):
+    """Errors of rows that a fit did not see.
+
+    Attributes:
+        measured: the rows.
+        problem: their measurements.
+        log_errors: log predicted less log measured by what was left out, `fit` for nothing [novelty][measurement].
+        few_rows: the same of each stack under a fit without it and ten of its rows, nan for those ten and for stacks
+            of few rows [measurement].
+    """
+
+    measured: MeasuredServing
+    problem: ServingProblem
+    log_errors: Mapping[str, np.ndarray]
+    few_rows: np.ndarray
+
+
+def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Fold of each row, equal for rows of equal name; folds of about equal size [row]."""
+    codes = np.unique(names.astype(str), return_inverse=True)[1]
+    return fold_of(codes, min(count, int(codes.max()) + 1), seed)
+
+
+def names_left_out(measured: MeasuredServing, novelty: str) -> np.ndarray:
+    """Names by which rows are left out together, by novelty [row]."""
+    return measured.groups if novelty == "seen" else measured.levels.column(novelty)
+
+
+def fits_without(
+    problem: ServingProblem, solution: MixedSolution, parts: np.ndarray
+) -> Iterator[tuple[np.ndarray, MixedSolution]]:
+    """Rows of each fold [row], and the fit of the remaining rows."""
+    for part in range(int(parts.max()) + 1):
+        is_kept = parts != part
+        effects = problem.mixed.without_levels_of(solution.effects, is_kept)
+        start = MixedSolution(effects, solution.spreads, solution.noise, solution.log_errors)
+        yield ~is_kept, solve_mixed(problem.mixed, is_kept, start, steps=HELD_STEPS, learns_spreads=False)
+
+
+def errors_left_out(problem: ServingProblem, solution: MixedSolution, parts: np.ndarray) -> np.ndarray:
+    """Errors of each fold under the fit of the remaining rows [measurement]."""
+    errors = np.full(len(problem.row), np.nan)
+    for is_out, held in fits_without(problem, solution, parts):
+        mine = is_out[problem.row]
+        errors[mine] = held.log_errors[mine]
+    return errors
+
+
+def widths_of(
+    log_errors: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    levels: Levels,
+    groups: np.ndarray,
+) -> tuple[ServingWidth, ...]:
+    """Widths from the errors of runs that were left out.
+
+    Rows left out together count as one: groups of runs, models, stacks, chips and frameworks.
+
+    Args:
+        log_errors: log predicted less log measured by what was left out, nan where nothing was
+            [novelty][measurement].
+        targets: column of each measurement [measurement].
+        levels: `serving`, `kind`, `stack` and the novelties of each [measurement].
+        groups: group of runs of each [measurement].
+
+    Returns:
+        Widths of every class with enough errors, and of their unions.
+    """
+    levels = with_density(levels)
+    columns = (targets, *(levels.column(kind) for kind in ("serving", "density", "stack")))
+    classes = {tuple(key) for key in zip(*columns, strict=True)}
+    unions = {key for t, s, d, k in classes for key in ((t, s, d, k), (t, s, d, ""), (t, s, "", ""), (t, "", "", ""))}
+    widths = []
+    for novelty, errors in log_errors.items():
+        units = groups if novelty == "seen" else levels.column(novelty).astype(str)
+        for place in sorted({*unions, ("", "", "", "")}):
+            if place[3] and novelty != "seen":
+                continue
+            mask = np.isfinite(errors) & _is_in(place, columns)
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_GROUPS and _count(units[mask]) >= LEAST_UNITS:
+                widths.append(_width(place, novelty, -errors[mask], units[mask]))
+    if "seen" in log_errors:
+        widths += _sparse_widths(log_errors["seen"], columns, classes, groups)
+    return tuple(widths)
+
+
+def _sparse_widths(
+    errors: np.ndarray, columns: Sequence[np.ndarray], classes: Collection[tuple[str, ...]], groups: np.ndarray
+) -> list[ServingWidth]:
+    """Widths of stacks with few groups of runs, from all those stacks, by kind of serving where groups suffice."""
+    served = np.asarray([" ".join(names) for names in zip(columns[1], columns[3], strict=True)])
+    pairs, codes = np.unique(served, return_inverse=True)
+    is_few = np.asarray([_count(groups[codes == code]) < FEW_GROUPS for code in range(len(pairs))])
+    is_sparse = is_few[codes] & np.isfinite(errors)
+    signs = np.asarray([sign_of(target) for target in columns[0]])
+    widths = []
+    for target, serving, density, stack in sorted(classes):
+        if not is_few[np.searchsorted(pairs, f"{serving} {stack}")]:
+            continue
+        # Errors of other targets tell nothing: first tokens scatter ten times as far as throughputs.
+        for place in ((target, serving, density, ""), (target, serving, "", ""), (target, "", "", "")):
+            mask = is_sparse & _is_in(place, columns)
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_SPARSE_GROUPS:
+                ratios = -sign_of(target) * signs[mask] * errors[mask]
+                widths.append(_width((target, serving, density, stack), "seen", ratios, groups[mask]))
+                break
+    return widths
+
+
+def _is_in(place: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Whether each measurement belongs to a class, whose empty words stand for any [measurement]."""
+    mask = np.ones(len(columns[0]), dtype=bool)
+    for column, word in zip(columns, place, strict=True):
+        mask &= (column == word) | (word == "")
+    return mask
+
+
+def _count(names: np.ndarray) -> int:
+    return len(np.unique(names))
+
+
+def _width(place: Sequence[str], novelty: str, ratios: np.ndarray, units: np.ndarray) -> ServingWidth:
+    lo, hi = interval_of(ratios, units)
+    target, serving, density, stack = place
+    return ServingWidth(target, serving, density, stack, novelty, lo, hi, len(ratios))

@@ -1,0 +1,218 @@
+"""Fit of serving stacks: coefficients by level, widths of intervals by novelty, and its file.
+
+`serving_held_out` measures the widths on runs that were left out; `calibration.intervals` has the rule of the widest.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.record_file import RecordFile
+from jaxscale.base.resources import fit_path
+from jaxscale.calibration.base_record import NUMBER, Record, tables_of_entries
+from jaxscale.calibration.intervals import looked_up, widest
+from jaxscale.calibration.levels import Levels
+from jaxscale.calibration.spec import Spec
+from jaxscale.serving.serving_coefficients import ServingCoefficients, model_level, serving_coefficients, serving_spec
+
+NOVELTIES = ("seen", "model", "stack", "chip", "framework")
+"""Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
+
+STAND_INS = ("tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+"""Targets that stand in for a missing target, in order."""
+
+WIDEST = math.log(4.0)
+"""Interval where no errors say more: within a factor of four [1]."""
+
+
+@dataclass(frozen=True)
+class ServingWidth:
+    """Interval of the logarithm of measured over predicted.
+
+    Attributes:
+        target: column that was measured; empty for any.
+        serving: kind of serving; empty for any.
+        density: `dense` or `mixture`; empty for both.
+        stack: framework and chip; empty for any.
+        novelty: one of `NOVELTIES`.
+        lo: 5 % quantile [1].
+        hi: 95 % quantile [1].
+        n: errors behind it [1].
+    """
+
+    target: str
+    serving: str
+    density: str
+    stack: str
+    novelty: str
+    lo: float
+    hi: float
+    n: int
+
+
+@dataclass(frozen=True)
+class ServingWidths:
+    """Widths for look-up.
+
+    Attributes:
+        widths: all of a fit.
+    """
+
+    widths: tuple[ServingWidth, ...]
+
+    def ends(
+        self, target: str, levels: Levels, new: Mapping[str, Bool[np.ndarray, " row"]]
+    ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+        """Ends of the intervals of rows, the widest over their novelties, around the prediction.
+
+        Args:
+            target: column that is predicted.
+            new: masks by kind of `NOVELTIES`.
+
+        Returns:
+            Lower and upper ends of log measured over predicted [1], [row].
+        """
+        # Widths differ by these kinds of level alone: looked up once for each combination.
+        classed, index = with_density(levels).only(dict.fromkeys(("serving", "density", "stack"), bool)).distinct()
+        usual = (np.zeros(len(levels)), np.zeros(len(levels)))
+        # A row of which less is new is known better; quantiles alone may say otherwise, as their classes differ.
+        sides, below, above = {}, np.zeros(len(classed)), np.zeros(len(classed))
+        for kind in NOVELTIES:
+            lower, upper = self.sides(target, classed, kind)
+            below, above = np.maximum(below, lower), np.maximum(above, upper)
+            sides[kind] = (below[index], above[index])
+        below, above = widest(usual, ((holds, sides[kind]) for kind, holds in new.items()))
+        return -below, above
+
+    def interval(self, target: str, serving: str, density: str, stack: str, novelty: str) -> tuple[float, float]:
+        """Ends of the interval of log measured over predicted: of the narrowest class that has runs [1]."""
+        one = Levels.of_rows([{"serving": serving, "density": density, "stack": stack}])
+        below, above = self.sides(target, one, novelty)
+        return -float(below[0]), float(above[0])
+
+    def sides(self, target: str, levels: Levels, novelty: str) -> tuple[np.ndarray, ...]:
+        """Reach of intervals below and above the prediction for a novelty.
+
+        For a target that was not measured in a kind of serving another target of the kind stands in.
+
+        Args:
+            target: column that is predicted.
+            levels: of the rows: `serving`, `density` and `stack`.
+            novelty: one of `NOVELTIES`.
+
+        Returns:
+            Lower end of log measured over predicted with its sign turned, and upper end [1], [row].
+        """
+        others = [target, *(name for name in STAND_INS if name != target)]
+
+        def places(serving: str, density: str, stack: str) -> list[tuple[str, ...]]:
+            classes = ((density, stack), (density, ""), ("", ""))
+            of_serving = [(name, serving, *place) for name in others for place in classes]
+            return [*of_serving, (target, "", "", ""), ("", "", "", "")]
+
+        entries = {}
+        for width in self.widths:
+            # A rate is wide where a time is narrow: the sides swap.
+            is_swapped = width.target != "" and sign_of(width.target) != sign_of(target)
+            sides = (width.hi, -width.lo) if is_swapped else (-width.lo, width.hi)
+            if width.novelty == novelty:
+                entries[(width.target, width.serving, width.density, width.stack)] = sides
+        return looked_up(entries, levels, ("serving", "density", "stack"), places, (WIDEST, WIDEST))
+
+
+def with_density(levels: Levels) -> Levels:
+    """Levels with `density`, the last word of the kind of model: `dense` or `mixture`."""
+    return levels.renamed("kind", lambda words: words.split()[-1], to="density")
+
+
+def sign_of(target: str) -> float:
+    """1 for times and -1 for rates, which are high where a time is short [1]."""
+    return -1.0 if target.startswith("output") else 1.0
+
+
+@dataclass(frozen=True)
+class ServingFit(Record):
+    """Coefficients of serving stacks that measured runs tell; shares of the centre are as before their bound of one.
+
+    Attributes:
+        n_rows: measured rows behind it [1].
+    """
+
+    n_rows: int = 0
+
+    file = RecordFile(
+        what="fit of serving stacks",
+        head="coefficients",
+        made_by="one of `serving fit`",
+        comment="Fit of serving stacks; made by fits/serving.py or `serving fit`.",
+        old_head="centre",
+    )
+    tables = {**Record.tables, "n_rows": ("n_rows", NUMBER), "widths": ("widths", tables_of_entries(ServingWidth))}
+
+    @classmethod
+    def spec(cls) -> Spec:
+        """Coefficients of serving stacks."""
+        return serving_spec()
+
+    def coefficients(self, **levels: str) -> ServingCoefficients:
+        """Coefficients of a stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.
+
+        Args:
+            levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; a kind that is left out adds nothing.
+
+        Raises:
+            InputError: an unknown kind of level.
+        """
+        if unknown := [kind for kind in levels if kind not in self.spec().kinds]:
+            raise InputError(f"{unknown[0]!r} is no kind of level; {one_like(unknown[0], self.spec().kinds)}")
+        logs = self.unconstrained(Levels.of_rows([levels]))
+        return jax.tree.map(float, jax.device_get(serving_coefficients(logs[0])))
+
+    @functools.cached_property
+    def intervals(self) -> ServingWidths:
+        """Widths of intervals, ready for look-up."""
+        return ServingWidths(self.widths)
+
+    @classmethod
+    def of_tables(cls, path: Path, table: Mapping[str, Any]) -> "ServingFit":
+        """The record of nested tables, models by the names that levels have today.
+
+        Files of before name models as the tables of runs do.
+        """
+        renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
+        effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
+        return super().of_tables(path, {**table, "effects": effects})
+
+
+def _model_of_today(entry: Mapping[str, str]) -> str:
+    """Level of an effect, whose model is the catalogue's id."""
+    if entry["kind"] == "model":
+        return model_level(entry["level"])
+    if entry["kind"] == "pair":
+        framework, _, name = entry["level"].partition(" ")
+        return f"{framework} {model_level(name)}"
+    return entry["level"]
+
+
+def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
+    """Fit by object, by name (`default`, `prior`), or from a TOML file.
+
+    Raises:
+        InputError: unknown fit, or the file is not one.
+    """
+    if isinstance(fit, ServingFit):
+        return fit
+    if str(fit) == "prior":
+        return ServingFit("prior", serving_spec().medians)
+    path = fit_path("serving.toml") if str(fit) == "default" else Path(fit)
+    if path.suffix != ".toml":
+        raise InputError(f"fit {str(fit)!r} is not shipped; expected default, prior or a .toml file")
+    return ServingFit.load(path)

@@ -1,0 +1,336 @@
+"""Rows of a serving table as arrays: one stacked model, engine, cluster and load; levels of a row and of an engine."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxscale.base.arrays import number
+from jaxscale.calibration.levels import Levels
+from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.models import catalogue_model
+from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
+from jaxscale.runs.table import Runs
+from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.serving_coefficients import framework_level, model_level, serving_facts
+from jaxscale.tables.categorical import Categorical, joined, together
+
+LEVEL_KINDS = (
+    "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
+)  # fmt: skip
+"""Kinds of levels by which coefficients differ."""
+
+SHAPE_COLUMNS = (
+    "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "n_experts", "moe_top_k",
+    "d_ff_expert",
+)  # fmt: skip
+
+
+class ServingBatch(eqx.Module):
+    """Rows that the model can answer, stacked along their leading axis.
+
+    Attributes:
+        model: shapes [row].
+        engine: copies and degrees [row].
+        cluster: chips [row].
+        requests: loads [row].
+    """
+
+    model: Transformer
+    engine: Engine
+    cluster: Cluster
+    requests: Requests
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(np.shape(self.engine.tp)[0])
+
+    def take(self, rows: np.ndarray) -> "ServingBatch":
+        """The given rows, by index or mask."""
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
+
+
+class ServingRows(NamedTuple):
+    """A serving table described for the model.
+
+    Attributes:
+        batch: the rows that can be answered [answered row]; None where there are none.
+        index: of each among the rows of the table [answered row].
+        levels: of each, see `LEVEL_KINDS` [answered row].
+        notes: what a row lacks, or what was assumed, empty for nothing [row].
+    """
+
+    batch: ServingBatch | None
+    index: np.ndarray
+    levels: Levels
+    notes: np.ndarray
+
+
+def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRows:
+    """Rows of a serving table as arrays, with what was assumed.
+
+    Returns:
+        The rows that can be answered, and notes on all.
+    """
+    shapes, is_another = _shapes(runs)
+    lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
+    lacking = {
+        "a model in the catalogue, or n_layers, d_model and n_heads": np.isnan(
+            shapes["n_layers"] + shapes["d_model"] + shapes["n_heads"]
+        ),
+        "gpu": runs.categories("gpu").matches(lambda chip: chip is None),
+        "input_len": np.isnan(lengths[0]),
+        "output_len": np.isnan(lengths[1]),
+    }
+    notes = [_said(is_another, "the shape of the row differs from that of its name in the catalogue, and counts")]
+    notes += [_said(mask, f"not predicted: lacks {what}") for what, mask in lacking.items()]
+    index = np.flatnonzero(~np.any(list(lacking.values()), axis=0))
+    if not len(index):
+        return ServingRows(None, index, Levels.of_rows([]), joined(notes).array())
+    kept, picked = runs.take(index), {name: column[index] for name, column in shapes.items()}
+    model = Transformer(**_arguments(picked))
+    hardware = hardware or load_hardware()
+    levels = _levels(kept, picked, hardware)
+    engine = _engine(kept, picked, levels)
+    batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), _requests(kept, levels))
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
+    assumed = (
+        _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
+        _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
+    )
+    notes += [remark.spread(index, len(runs), "") for remark in assumed]
+    return ServingRows(batch, index, Levels.of_columns(levels, len(index)), joined(notes).array())
+
+
+def _said(mask: np.ndarray, text: str) -> Categorical:
+    """A remark on the rows of a mask."""
+    return Categorical(mask.astype(int), ("", text))
+
+
+def _entry_of(name: str | None) -> Mapping[str, Any]:
+    """Fields of a catalogue model; none for an unknown name."""
+    return (catalogue_model(name) if name else None) or {}
+
+
+def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Arguments of `Transformer` of each row, nan where the default counts, and whether its name is of another shape.
+
+    A cell of the row counts before the catalogue, the catalogue before what its kind of attention usually has.
+    """
+    models = runs.categories("model")
+    named = {name: models.numbers(lambda model, name=name: _entry_of(model).get(name)) for name in ARGUMENTS}
+    stated = {name: runs.numbers(name) for name in SHAPE_COLUMNS}
+    # An entry of other depth or width is another model.
+    agrees = np.ones(len(runs), dtype=bool)
+    for name in ("n_layers", "d_model", "n_experts"):
+        both = ~np.isnan(stated[name]) & ~np.isnan(named[name])
+        agrees &= ~both | (stated[name] == named[name])
+    kinds = runs.categories("attention")
+    usual = {name: kinds.numbers(lambda kind, name=name: _attention_fields(kind).get(name)) for name in ARGUMENTS}
+    shapes = {}
+    for name in ARGUMENTS:
+        column = np.where(agrees, named[name], np.nan)
+        column = np.where(np.isnan(column), usual[name], column)
+        own = stated.get(name, np.full(len(runs), np.nan))
+        shapes[name] = np.where(np.isnan(own), column, own)
+    return shapes, ~agrees
+
+
+def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
+    """Arguments of `Transformer` of each row, nan for a gap, such as the choice among experts that are not counted."""
+    shapes = _shapes(runs)[0]
+    no_experts = np.isnan(shapes["n_experts"])
+    return {
+        **shapes,
+        "d_ff": np.where(shapes["d_ff"] == 0.0, np.nan, shapes["d_ff"]),
+        "moe_top_k": np.where(no_experts, np.nan, shapes["moe_top_k"]),
+    }
+
+
+def _attention_fields(kind: str | None) -> Mapping[str, Any]:
+    """Further fields of a model of a kind of attention that no catalogue entry describes."""
+    return serving_facts()["attention"].get(kind or "gqa", {})
+
+
+def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arguments of `Transformer` with every gap filled [row]."""
+    d_model = shapes["d_model"]
+    experts = np.nan_to_num(shapes["n_experts"], nan=1.0)
+    no_dense = (experts > 1) & (np.nan_to_num(shapes["d_ff"]) == 0.0)
+    d_ff = np.where(no_dense, _filled(shapes["d_ff_expert"], 4.0 * d_model), _filled(shapes["d_ff"], 4.0 * d_model))
+    # Two matrices of four widths (GPT), or three of other widths (SwiGLU).
+    gated = _filled(shapes["gated_mlp"], np.where((d_ff == 4.0 * d_model) & (experts <= 1), 0.0, 1.0))
+    filled = {
+        "d_ff": d_ff,
+        "gated_mlp": gated,
+        "moe_top_k": np.minimum(np.nan_to_num(shapes["moe_top_k"], nan=1.0), experts),
+        "n_dense_layers": np.where((experts > 1) & ~no_dense, np.nan_to_num(shapes["n_dense_layers"]), 0.0),
+    }
+    return customary({**shapes, **filled}, len(d_model))
+
+
+def _filled(column: np.ndarray, otherwise: Any) -> np.ndarray:
+    return np.where(np.isnan(column), otherwise, column)
+
+
+def generation_of(entry: ChipEntry) -> str:
+    """Maker of a chip and the narrowest format in which it multiplies: chips of one age behave alike."""
+    stated = [name for name in reversed(PRECISIONS) if f"peak_tflops_{name}" in entry.stated]
+    return f"{entry.name.split()[0]} {stated[0]}".lower()
+
+
+def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) -> dict[str, np.ndarray]:
+    """Level of each row by kind, empty where it has none."""
+    chip, release, stated = map(runs.text, ("gpu", "release", "attention"))
+    stacks = together(*map(runs.categories, ("framework", "gpu", "release")))
+    framework = stacks.map(lambda stack: _framework(stack, hardware)).array()
+    precision = runs.categories("precision").map(lambda cell: cell or "bf16").array()
+    serving = runs.categories("serving").array()
+    has_batch, has_clients = (~np.isnan(runs.numbers(name)) for name in ("batch_size", "concurrency"))
+    usual = np.where(has_clients, "online", np.where(has_batch, "static", "offline_max"))
+    serving = np.where(serving == np.asarray(None), usual, serving)
+    model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
+    latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
+    attention = np.where(stated == "", attention_words(latent, state, window), stated)
+    is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
+    width = np.asarray([str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
+    generation = runs.categories("gpu").map(lambda cell: generation_of(hardware[str(cell)])).array()
+    return {
+        "framework": framework,
+        "chip": chip,
+        "generation": generation,
+        "line": _joined(framework, generation),
+        "stack": _joined(framework, chip),
+        "release": _joined(framework, release),
+        "format": _joined(framework, chip, width),
+        "model": model,
+        "pair": _joined(framework, model),
+        "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
+        "serving": serving.astype(object),
+    }
+
+
+def _framework(stack: tuple[str | None, str, str | None], hardware: Hardware) -> str:
+    """Level of the framework of a stack: its name, chip and release."""
+    name, chip, release = stack
+    return framework_level(name or "", hardware[chip].name.split()[0], release or "")
+
+
+def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
+    """Word for the attention of models, as in the column `attention` of a serving table.
+
+    Args:
+        latent: rank of the latent cache, none of other attention [1].
+        state: width or number of state-space layers, none without them [1].
+        window: keys that a windowed layer sees, none without such layers [1].
+
+    Returns:
+        One word for each model.
+    """
+    has = [np.asarray(size) > 0.0 for size in (latent, state, window)]
+    return np.select(has, ["mla", "hybrid", "gqa-window"], "gqa").astype(object)
+
+
+def _joined(*columns: np.ndarray) -> np.ndarray:
+    return np.asarray([" ".join(names) for names in zip(*columns, strict=True)], dtype=object)
+
+
+def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray]) -> Engine:
+    chips, tp, pp, dp = (runs.numbers(name) for name in ("n_gpus", "tp", "pp", "dp"))
+    pp, dp = np.nan_to_num(pp, nan=1.0), np.nan_to_num(dp, nan=1.0)
+    tp = np.where(np.isnan(tp), np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0), tp)
+    chips = np.where(np.isnan(chips), tp * pp * dp, chips)
+    is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
+    attention_dp = np.where(is_mixture, dp, 1.0)
+    # Half of the chips of a disaggregated system decode where its table does not say how many.
+    decoding = np.where(levels["serving"] == "disagg", 0.5, 1.0)
+    copies = np.maximum(np.floor(chips * decoding / (tp * pp * attention_dp)), 1.0)
+    precision = runs.categories("precision").map(lambda cell: cell or "bf16")
+    cache = runs.categories("kv_precision")
+    narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
+    cache_bytes = _filled(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
+    formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
+    return Engine(
+        tp, pp,
+        attention_dp=attention_dp, copies=copies,
+        weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
+        formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
+    )  # fmt: skip
+
+
+def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
+    serving = levels["serving"]
+    batch, clients = runs.numbers("batch_size"), runs.numbers("concurrency")
+    is_static = serving == "static"
+    asked = np.where(is_static, _filled(batch, clients), _filled(clients, batch))
+    is_open = np.isnan(asked)
+    at_limit = (serving == "offline_max") | (is_open & ~is_static)
+    return Requests(
+        concurrency=np.nan_to_num(asked, nan=1.0),
+        input_len=runs.numbers("input_len"),
+        output_len=runs.numbers("output_len"),
+        continuous=(~is_static).astype(float),
+        at_limit=at_limit.astype(float),
+        disaggregated=(serving == "disagg").astype(float),
+        n_requests=np.where(at_limit, np.nan_to_num(runs.numbers("n_requests")), 0.0),
+        prefix_hit=np.nan_to_num(runs.numbers("prefix_hit")),
+        draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
+        acceptance=_filled(runs.numbers("acceptance"), 0.7),
+    )
+
+
+def _clusters(runs: Runs, engine: Engine, hardware: Hardware) -> Cluster:
+    """Chips and reference networks of the rows, each distinct chip looked up once."""
+    chips = runs.categories("gpu")
+    entries = [hardware[str(chip)] for chip in chips.values]
+    parts = [(entry.chip(), entry.network()) for entry in entries]
+    stacked = jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves])[chips.codes], *parts
+    )
+    chip, network = stacked
+    return Cluster(chip, network, np.asarray(engine.n_chips))
+
+
+def stack_levels(
+    framework: str,
+    chip: str,
+    model: Transformer | None = None,
+    *,
+    name: str = "",
+    serving: str = "online",
+    release: str = "",
+    hardware: Hardware | None = None,
+) -> dict[str, str]:
+    """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
+
+    Args:
+        chip: catalogue id of the chip.
+        model: the transformer, whose kind of attention and mixture counts.
+        name: of the model in serving tables.
+        release: of the framework; not stated where empty.
+
+    Returns:
+        Name of the level by kind, see `serving_rows.LEVEL_KINDS`.
+
+    Raises:
+        InputError: no such chip.
+    """
+    entry = (hardware or load_hardware())[chip]
+    age, framework = generation_of(entry), framework_level(framework, entry.name.split()[0], release)
+    levels = {
+        "framework": framework, "chip": entry.id, "generation": age, "line": f"{framework} {age}",
+        "stack": f"{framework} {entry.id}", "serving": serving, "release": f"{framework} {release}",
+    }  # fmt: skip
+    if model is not None:
+        density = "mixture" if number(model.n_experts) > 1.0 else "dense"
+        window = number(model.window_share * np.sign(model.window))
+        attention = attention_words(number(model.kv_lora_rank), number(ssm_layers(model)), window)
+        levels["kind"] = f"{attention} {density}"
+    if name:
+        levels |= {"model": model_level(name), "pair": f"{framework} {model_level(name)}"}
+    return levels

@@ -1,0 +1,178 @@
+"""Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from jaxscale.base.errors import one_like
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.checks import shape_checks
+from jaxscale.runs.schema import MAX_BATCH
+from jaxscale.runs.shapes import Shapes
+from jaxscale.runs.table import Runs
+from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
+from jaxscale.serving.serving_coefficients import serving_facts
+from jaxscale.serving.serving_rows import stated_shapes
+from jaxscale.tables.cells import Column
+from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.reader import read
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.tables_in_memory import AnyTable
+
+MAX_LENGTH = 1e8
+"""Tokens of a request at most: a longer one is a slip [token]."""
+
+SERVING_KINDS = {
+    "static": "one batch, all start together",
+    "online": "a client keeps requests in flight",
+    "offline_max": "all requests wait; the engine picks the batch",
+    "disagg": "prompts on engines of their own",
+}
+"""Kinds of serving by the word of a table."""
+
+
+OTHER_WORDS = {
+    "nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8", "fp8-block": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+    "w8a8": "int8", "w8a16": "int8", "w4a16": "int4", "w4a8": "int4", "awq": "int4", "gptq": "int4", "half": "fp16",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "16": "bf16", "8": "fp8", "4": "int4",
+    "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
+    "latency": "static", "disaggregated": "disagg", "mha": "gqa", "mqa": "gqa",
+}  # fmt: skip
+"""Other words that tools write for formats, kinds of serving and of attention, and what they mean."""
+
+
+def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
+    required = not default
+    return Column(
+        name, "integer", meaning, "1", default or "the row is incomplete", required, minimum=minimum, maximum=maximum
+    )
+
+
+def _word(name: str, meaning: str, known: Collection[str], default: str) -> Column:
+    words = {word: word for word in known} | {other: word for other, word in OTHER_WORDS.items() if word in known}
+    return Column(name, "name", f"{meaning}: {', '.join(known)}", default=default, words=words)
+
+
+def _length(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "token", "the row is incomplete", True, maximum=MAX_LENGTH)
+
+
+def _time(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, "s", "not measured", maximum=1e7)
+
+
+SERVING_COLUMNS = (
+    Column("source", "text", "where the row comes from; one name per table"),
+    Column("source_row", "text", "place in the source"),
+    Column("model", "text", "name of the model; a catalogue name fills the shape columns"),
+    Column("framework", "name", "serving framework"),
+    Column("release", "text", "release of the framework"),
+    Column("gpu", "chip", "catalogue id of the chip", "", "the row is incomplete", True),
+    _size("n_gpus", "chips of all copies", "tp pp dp"),
+    _size("tp", "tensor-parallel degree", "n_gpus / (pp dp)"),
+    _size("pp", "pipeline stages", "1"),
+    _size("ep", "expert-parallel degree", "tp dp"),
+    _size("dp", "attention data parallelism of a mixture of experts, else copies", "1"),
+    _word("precision", "format of the weights", WEIGHT_FORMATS, "bf16"),
+    _word("kv_precision", "format of the cache", CACHE_FORMATS, "fp8 below 16 bits"),
+    _word("serving", "kind of serving", SERVING_KINDS, "online, static with a batch"),
+    _size("batch_size", "sequences in flight", "the concurrency", MAX_BATCH),
+    _size("concurrency", "requests that the client keeps in flight", "as many as the engine takes", MAX_BATCH),
+    _length("input_len", "prompt of a request"),
+    _length("output_len", "answer of a request"),
+    _size("n_requests", "requests of the benchmark", "a stream without end", MAX_BATCH),
+    Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "0", maximum=1.0),
+    _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
+    Column("acceptance", "number", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
+    _time("ttft_s", "time to the first token"),
+    _time("tpot_s", "time per token after the first"),
+    _time("e2e_latency_s", "time from arrival to the last token"),
+    Column(
+        "output_tokens_per_s_total", "number", "answer tokens of all copies", "token/s", "not measured", maximum=1e10
+    ),
+    Column(
+        "total_tokens_per_s",
+        "number",
+        "prompt and answer tokens of all copies",
+        "token/s",
+        "not measured",
+        maximum=1e11,
+    ),
+    Column("peak_mem_gb", "number", "peak memory of a chip", "1e9 byte", "not measured", maximum=1e6),
+    Column("status", "name", "ok, oom, suspect (not fitted) or incomplete", default="ok"),
+    Column("notes", "text", "remarks"),
+    _size("n_layers", "depth", "from the catalogue model", 1e5),
+    _size("d_model", "width", "from the catalogue model", 1e7),
+    _size("n_heads", "query heads", "from the catalogue model", 1e6),
+    _size("n_kv_heads", "key/value heads", "from the catalogue model, else n_heads", 1e6),
+    _size("head_dim", "width of a head", "from the catalogue model, else d_model / n_heads", 1e6),
+    _size("d_ff", "width of the dense MLP, 0 for none", "from the catalogue model, else 4 d_model", minimum=0),
+    _size("vocab_size", "vocabulary", "from the catalogue model, else 51200"),
+    _size("n_experts", "experts of a mixture layer", "from the catalogue model, else 1", 1e6),
+    _size("moe_top_k", "experts of a token", "from the catalogue model, else 1", 1e6),
+    _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
+    _word("attention", "kind of attention", serving_facts()["attention"], "from the catalogue model, else gqa"),
+)
+"""Columns of a serving table, in the order of the shipped ones."""
+
+SERVING_BY_NAME = {column.name: column for column in SERVING_COLUMNS}
+SERVING_REQUIRED = ("gpu", "input_len", "output_len")
+"""Columns that a table needs beside those of a model: its name, or `SHAPE`."""
+
+
+class ServingSchema(AbstractSchema[Runs]):
+    """Tables of measured or planned serving."""
+
+    columns = SERVING_BY_NAME
+    row = "measurement"
+    says_nothing = ("source_row", "notes")
+
+    def lacks(self, header: Header) -> str:
+        """The first required column that is absent; a model or its shape is required."""
+        columns = header.columns
+        shape = () if "model" in columns else SHAPE
+        missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
+        least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SHAPE)}"
+        return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
+
+    def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
+        """The cells as they are."""
+        del header, problems
+        return Runs.of(table)
+
+    def checks(self, table: Runs) -> list[Check]:
+        """Degrees against chips, numbers of a model against its domain."""
+        chips = table.numbers("n_gpus")
+        tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
+        few_chips = Check(
+            chips < tp * pp,
+            lambda row: (
+                f"column 'n_gpus' = '{chips[row]:.15g}': fewer than tp*pp = {tp[row]:g}*{pp[row]:g}; expected "
+                f"at least {tp[row] * pp[row]:g}"
+            ),
+        )
+        return [few_chips, *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table)))]
+
+    def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
+        """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""
+        yield from super().row_problems(table, bad)
+        if not all(name in table.columns for name in SHAPE):
+            judged = table.categories("model").matches(bool)
+            judged[list(bad)] = False
+            yield self.unknown_models(table, judged)
+
+
+def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
+    """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
+
+    Args:
+        table: path of a CSV file, UTF-8, comma-separated, with a header, or whatever else `js.read_runs` takes. A table
+            that was read already is returned as it is.
+        skip_bad: drop bad rows instead of refusing the file.
+        hardware: chips that the table may name; the shipped catalogue where None.
+
+    Raises:
+        InputError: the file cannot be read as a serving table, or has bad rows; with `skip_bad`, if all are bad.
+    """
+    return table if isinstance(table, Runs) else read(table, ServingSchema(Names.of(hardware)), skip_bad=skip_bad)

@@ -1,1 +1,0 @@
-"""Serving tables: columns, reading, rows as arrays."""

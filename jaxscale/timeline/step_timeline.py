@@ -1,0 +1,255 @@
+"""A predicted step as events in time, in the trace format of Chrome, which Perfetto and `chrome://tracing` open.
+
+Each pipeline rank has two rows: its passes, one after the other, and the collectives that run beside them. What a step
+takes outside of its passes (exposed transfers and gradient collectives, the optimizer, the host, stragglers) follows
+the last pass.
+Reference: Trace Event Format, Google, 2016 (complete events `X`, metadata events `M`).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array
+
+from jaxscale.base.arrays import as_arrays
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import write_whole
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.calibration.store import AnyFit
+from jaxscale.costs.machine import machine_of
+from jaxscale.costs.microbatch import microbatch_times
+from jaxscale.costs.named_arguments import Arguments, refuse_broken, resolved
+from jaxscale.costs.step import StepTime, microbatch_pace, times_of_step
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer, total_layers
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
+from jaxscale.timeline.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Event,
+    makespan,
+    operation_orders,
+    simulated,
+)
+
+MOST_OPERATIONS = 200_000
+"""Passes of all microbatches and ranks of which a trace viewer still opens the file at once [1]."""
+
+MICROBATCH_COLLECTIVES = ("tensor_parallel", "context_parallel", "expert_parallel")
+"""Cost terms of collectives that each pass pays for."""
+
+AFTER_THE_PASSES = ("pipeline_transfer", "data_parallel", "optimizer", "host_per_step", "straggler")
+"""Cost terms that follow the last pass, in their order."""
+
+WITHOUT_OVERLAP = ("tp_overlap", "cp_overlap", "ep_overlap", "dp_overlap", "fsdp_overlap")
+"""Coefficients that say how much of a collective is hidden."""
+
+MICROSECOND = 1e-6
+"""Unit of the trace format [s]."""
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """Events of one predicted step.
+
+    Attributes:
+        passes: what each pipeline rank computes when [s].
+        step: cost terms of the step; their sum is the end of the last event.
+        hidden: time of the collectives that run beside compute, by cost term, of one step and rank [s].
+        stretch: closed form of the time of all passes over that of the schedule event by event, by which the events
+            are stretched; 1 where all stages are equal but the last, which also has the logits head [1].
+        plan: the plan in words.
+    """
+
+    passes: tuple[Event, ...]
+    step: dict[str, float]
+    hidden: dict[str, float]
+    stretch: float
+    plan: dict[str, Any]
+
+    @property
+    def makespan(self) -> float:
+        """Time from the first event to the end of the last [s]."""
+        return makespan(self.passes) + sum(self.step[name] for name in AFTER_THE_PASSES)
+
+    def to_json(self) -> dict[str, Any]:
+        """A document in the trace format of Chrome, its times in microseconds."""
+        told = {"step_time_s": sum(self.step.values()), "stretch": self.stretch, "plan": self.plan}
+        events = [*self._names(), *self._of_passes(), *self._after()]
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
+
+    def save(self, path: str | Path) -> None:
+        """Write the document.
+
+        Raises:
+            InputError: a file that cannot be written.
+        """
+        write_whole(path, json.dumps(self.to_json()))
+
+    @property
+    def n_ranks(self) -> int:
+        """Pipeline ranks [1]."""
+        return 1 + max(event.rank for event in self.passes)
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        """Names of the rows: two of each pipeline rank."""
+        for rank in range(self.n_ranks):
+            yield _metadata("process_name", rank, 0, f"pipeline rank {rank}")
+            yield _metadata("thread_name", rank, 0, "passes")
+            yield _metadata("thread_name", rank, 1, "collectives")
+
+    def _of_passes(self) -> Iterator[dict[str, Any]]:
+        """Passes, and the collectives of each in proportion to its length: first what is exposed, then what is not."""
+        work = sum(event.end - event.start for event in self.passes if event.rank == 0)
+        work = max(work, sum(event.end - event.start for event in self.passes) / self.n_ranks)
+        for event in self.passes:
+            length = event.end - event.start
+            operation = event.operation
+            told = {"microbatch": operation.microbatch, "virtual_stage": operation.stage}
+            if self.plan["schedule"] == "dualpipe":
+                told["direction"] = operation.direction
+            yield _complete(operation.kind, event.rank, 0, event.start, length, told)
+            start = event.start
+            # Gradients of weights need no collective of their own.
+            names = MICROBATCH_COLLECTIVES if operation.kind != WEIGHT_GRADIENT else ()
+            for name in names:
+                exposed = self.step[name] / work * length
+                whole = min(exposed + self.hidden[name] / work * length, event.end - start)
+                if whole > 0.0:
+                    yield _complete(name, event.rank, 1, start, whole, {"exposed_s": exposed})
+                    start += whole
+
+    def _after(self) -> Iterator[dict[str, Any]]:
+        """What follows the passes, and the reduction of gradients that runs beside the last of them."""
+        end = makespan(self.passes)
+        for rank in range(self.n_ranks):
+            if (hidden := min(self.hidden["data_parallel"], end)) > 0.0:
+                yield _complete("data_parallel", rank, 1, end - hidden, hidden, {"exposed_s": 0.0})
+            start = end
+            for name in AFTER_THE_PASSES:
+                if self.step[name] > 0.0:
+                    yield _complete(name, rank, 0, start, self.step[name], {})
+                start += self.step[name]
+
+
+def _metadata(name: str, rank: int, row: int, text: str) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": rank, "tid": row, "args": {"name": text}}
+
+
+def _complete(name: str, rank: int, row: int, start: float, length: float, told: dict[str, Any]) -> dict[str, Any]:
+    times = {"ts": start / MICROSECOND, "dur": length / MICROSECOND}
+    return {"ph": "X", "name": name, "cat": "collective" if row else "pass", "pid": rank, "tid": row, **times} | (
+        {"args": told} if told else {}
+    )
+
+
+class _Stages(NamedTuple):
+    """A step, and the times of one microbatch on its stages.
+
+    Attributes:
+        step: cost terms of the step [s].
+        first: of the first stage [s].
+        last: of the last stage, with the logits head [s].
+        head: of the logits head [s].
+        total: of all stages [s].
+        forward: share of the forward pass [1].
+        weights: share of the gradients of weights [1].
+    """
+
+    step: StepTime
+    first: Array
+    last: Array
+    head: Array
+    total: Array
+    forward: Array
+    weights: Array
+
+
+def step_timeline(
+    model: Transformer | str | Path,
+    plan: Plan,
+    cluster: Cluster | str,
+    coefficients: Coefficients | AnyFit = "default",
+) -> StepTimeline:
+    """Timeline of one optimizer step: its makespan is `step_time(...).total`.
+
+    One rank of each pipeline stage stands for all of its tensor-, context- and data-parallel ranks.
+
+    Args:
+        model: the transformer or its name or file.
+        plan: degrees, batch, schedule.
+        cluster: chips and network, or the name of a chip.
+        coefficients: fitted parameters, or a fit or its name or file.
+
+    Raises:
+        InputError: an unknown name, a workload that is no transformer, a plan that breaks a rule, or too many passes.
+    """
+    given = resolved(model, plan, cluster, coefficients)
+    if not isinstance(given.model, Transformer):
+        raise InputError("a traced workload has no pipeline; expected a transformer")
+    refuse_broken(given.model, given.plan, given.cluster)
+    words = given.plan.words()
+    pp, vpp, n = (int(words[name]) for name in ("pp", "vpp", "n_microbatches"))
+    if pp * vpp * n > MOST_OPERATIONS:
+        raise InputError(
+            f"pp * vpp * n_microbatches = {pp * vpp * n:,} passes are too many for a timeline;"
+            f" expected at most {MOST_OPERATIONS:,}"
+        )
+    stages = _evaluated(given)
+    times, forward, weights = _stage_times(stages, pp, vpp), float(stages.forward), float(stages.weights)
+    shares = {FORWARD: forward, BACKWARD: 1.0 - forward, WEIGHT_GRADIENT: weights}
+    shares[INPUT_GRADIENT] = shares[BACKWARD] - weights
+    orders = operation_orders(words["schedule"], pp, vpp, n)
+    events = simulated(orders, pp * vpp, lambda operation: times[operation.stage] * shares[operation.kind])
+    step = {name: float(value) for name, value in stages.step.terms().items()}
+    passes = sum(step.values()) - sum(step[name] for name in AFTER_THE_PASSES)
+    stretch = passes / makespan(events)
+    stretched = tuple(event._replace(start=event.start * stretch, end=event.end * stretch) for event in events)
+    return StepTimeline(stretched, step, _hidden(given, step), stretch, words)
+
+
+@eqx.filter_jit
+def _evaluated(given: Arguments) -> _Stages:
+    """Numbers of a step by the functions of `step_time`."""
+    model, plan, cluster, coefficients = as_arrays(given)
+    local, machine = local_plan(model, plan), machine_of(cluster, coefficients)
+    compute = (local, machine, coefficients)
+    layers = microbatch_times(*compute)
+    pace = microbatch_pace(*compute, layers)
+    layer = (pace.stages.total - pace.head) / total_layers(model)
+    return _Stages(
+        step=times_of_step(*compute, layers),
+        first=local.first_layers * layer,
+        last=local.last_layers * layer + pace.head,
+        head=pace.head,
+        total=pace.stages.total,
+        forward=pace.passes.forward,
+        weights=pace.passes.weights,
+    )
+
+
+def _hidden(given: Arguments, step: dict[str, float]) -> dict[str, float]:
+    """Time of collectives that compute hides: the step whose collectives hide behind nothing, less the step [s]."""
+    nothing = {name: 0.0 for name in WITHOUT_OVERLAP}
+    whole = _evaluated(given._replace(coefficients=replace(given.coefficients, **nothing))).step.terms()
+    names = (*MICROBATCH_COLLECTIVES, "data_parallel")
+    return {name: max(float(whole[name]) - step[name], 0.0) for name in names}
+
+
+def _stage_times(stages: _Stages, pp: int, vpp: int) -> list[float]:
+    """Time of one microbatch, forward and backward, on each virtual stage [s]."""
+    first, last, head, total = (float(getattr(stages, name)) for name in ("first", "last", "head", "total"))
+    if pp == 1:
+        return [total]
+    between = (total - first - last) / max(pp - 2, 1)
+    ranks = [first, *[between] * (pp - 2), last - head]
+    times = [ranks[stage % pp] / vpp for stage in range(pp * vpp)]
+    times[-1] += head
+    return times

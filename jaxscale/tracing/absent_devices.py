@@ -1,0 +1,160 @@
+"""GPUs and TPUs that need not be there: devices of compiler plugins that know them by description, name and shape."""
+
+import functools
+import importlib
+import importlib.util
+import itertools
+import os
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.resources import data_path, read_toml
+
+PLUGIN = "jax_plugins.xla_cuda12"
+"""Module of the compiler of NVIDIA GPUs."""
+
+
+@functools.cache
+def compile_targets() -> dict[str, Any]:
+    """Descriptions of GPUs and of slices of TPUs by their id in the catalogue of chips."""
+    return read_toml(data_path("compile_targets.toml"))
+
+
+def target_text(gpu: str) -> str:
+    """Description of a GPU as the compiler reads it (text of GpuTargetConfigProto).
+
+    Args:
+        gpu: its id in the catalogue of chips.
+
+    Raises:
+        InputError: no description of the GPU.
+    """
+    table = compile_targets()
+    if gpu not in table["targets"]:
+        raise InputError(
+            f"gpu {gpu!r} has no description for the compiler; {nearest(gpu, [*table['targets'], *table['slices']])}"
+        )
+    target = table["targets"][gpu]
+    said = {"source", "date", "description", "compute_capability"}
+    fields = {name: value for name, value in (table["common"] | target).items() if name not in said}
+    major, minor = target["compute_capability"]
+    lines = [f"  {name}: {value}" for name, value in fields.items()]
+    lines.append(f"  cuda_compute_capability {{ major: {major} minor: {minor} }}")
+    software = [
+        f"{name}_version_info {{ major: {table['software'][name][0]} minor: {table['software'][name][1]} }}"
+        for name in ("dnn", "runtime")
+    ]
+    software[1] = software[1].replace("runtime_version_info", "runtime_version")
+    rest = ['platform_name: "CUDA"', *software, f'device_description_str: "{target["description"]}"']
+    return "\n".join(["gpu_device_info {", *lines, "}", *rest]) + "\n"
+
+
+def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
+    """GPUs of a cluster as devices for which programs can be compiled.
+
+    Args:
+        gpu: id of the GPU in the catalogue of chips.
+        n_chips: how many [1].
+        chips_per_node: of a scale-up domain [1].
+
+    Raises:
+        InputError: the compiler is not installed, or lacks the GPU.
+    """
+    text = target_text(gpu)
+    load_compiler()
+    per_node = min(chips_per_node, n_chips)
+    if n_chips % per_node:
+        raise InputError(f"n = {n_chips} chips are no whole nodes of {per_node}; expected a multiple")
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=text, topology=f"1x{n_chips // per_node}x{per_node}"
+    )
+    return list(topology.devices)
+
+
+def load_compiler() -> None:
+    """Load the compiler of NVIDIA GPUs, once, without asking for a driver or its libraries.
+
+    Raises:
+        InputError: the extra is not installed, or does not fit the version of jax.
+    """
+    try:
+        plugin = importlib.import_module(PLUGIN)
+    except ImportError:
+        raise InputError(
+            f"compile_for needs the compiler of NVIDIA GPUs, which is not installed; expected `pip install "
+            f"'jaxscale[aot]' jax-cuda12-plugin=={jax.__version__}` (no GPU is needed)"
+        ) from None
+    from jax._src import xla_bridge
+
+    bridge: Any = xla_bridge
+    # A process without a GPU registers the plugin only where it does not look for one.
+    with mock.patch.dict(os.environ, {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
+        jax.devices("cpu")
+        if "cuda" in bridge._backend_factories:
+            return
+        plugin.initialize()
+    # What JAX tells every plugin that it discovers, such as how attention is partitioned among chips.
+    for callback in getattr(bridge, "_plugin_callbacks", ()):
+        callback(c_api=bridge._backend_factories["cuda"].c_api)
+
+
+COMPILER = "libtpu"
+"""Module of the compiler of TPUs."""
+
+HOST = {
+    **{"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-1", "TPU_WORKER_HOSTNAMES": "localhost"},
+    **{"TPU_WORKER_ID": "0", "TPU_MIN_LOG_LEVEL": "4", "TPU_STDERR_LOG_LEVEL": "4"},
+}
+"""Facts that libtpu asks the network for on a host with TPUs."""
+
+
+def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
+    """TPUs of a slice as devices for which programs can be compiled.
+
+    Args:
+        gpu: id of the TPU in the catalogue of chips.
+        n_chips: how many [1].
+
+    Raises:
+        InputError: the compiler is not installed, or the slice is unknown.
+    """
+    entry = compile_targets()["slices"][gpu]
+    if importlib.util.find_spec(COMPILER) is None:
+        raise InputError(
+            "compile_for needs the compiler of TPUs, which is not installed; expected `pip install "
+            "'jaxscale[aot-tpu]'` (no TPU is needed)"
+        )
+    shape = slice_shape(n_chips, entry["axes"])
+    name = f"{entry['generation']}:{'x'.join(map(str, shape))}"
+    host = (min(shape[0], 2), min(shape[1], 2), 1)
+    with mock.patch.dict(os.environ, HOST):
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=name, chips_per_host_bounds=host)
+    return list(topology.devices)
+
+
+def slice_shape(n_chips: int, axes: int) -> tuple[int, ...]:
+    """Chips along each axis of the slice that is nearest to a square or a cube [1].
+
+    Hosts have two by two chips, but for slices of one or two.
+
+    Args:
+        n_chips: how many [1].
+        axes: of the network [1].
+
+    Raises:
+        InputError: no slice has so many chips.
+    """
+    if n_chips not in (1, 2) and n_chips % 4:
+        raise InputError(f"n = {n_chips} chips are no slice of TPUs; expected 1, 2 or a multiple of 4")
+    sizes = [size for size in range(1, n_chips + 1) if n_chips % size == 0]
+    shapes = [
+        shape
+        for shape in itertools.product(sizes, repeat=axes)
+        if np.prod(shape) == n_chips and (n_chips < 4 or shape[0] % 2 == shape[1] % 2 == 0)
+    ]
+    return min(shapes, key=lambda shape: (max(shape), max(shape) / min(shape), shape))

@@ -1,0 +1,304 @@
+"""Plans of traced workloads over dimension classes, and the collectives that each takes.
+
+| class that is split | collective |
+|---|---|
+| data | all-reduce of gradients; with sharded weights a gather of each weight per use, a scatter of its gradient |
+| tensor | all-reduce of each value that is a partial sum over it |
+| turns of a loop | a send of what the loop carries between stages |
+| tables | all-to-all of pooled look-ups both ways, or scatter and gather of them |
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.errors import InputError
+from jaxscale.tracing.classed_program import ClassedProgram, Terms
+
+Tables = Literal["replicated", "table", "row"]
+
+TABLE_MODES: tuple[Tables, ...] = ("replicated", "table", "row")
+"""Placements of embedding tables: a copy on each chip, whole tables apart, or the rows of each apart."""
+
+
+class ClassPlan(eqx.Module):
+    """Degrees of a traced workload; chips = data * tensor * pipeline.
+
+    Attributes:
+        data: chips among which the data class is split [1].
+        shard: replicas that share a copy of weights and optimiser state; 1 for whole copies, data for one copy [1].
+        tensor: chips among which the classes of `split` are divided [1].
+        pipeline: stages, each with a share of the turns of loops over layers [1].
+        n_microbatches: microbatches of a step [1].
+        split: 1 for each class that `tensor` divides, else 0.
+        data_class: index of the data class among the classes.
+        tables_by_table: 1 where whole tables lie on single chips of the data group [1].
+        tables_by_row: 1 where the rows of each table are spread over the data group [1].
+        joint_statistics: 1 where sums over the batch, as in batch norms, run over all chips; 0 for each chip alone [1].
+    """
+
+    data: Number = eqx.field(converter=as_float)
+    shard: Number = eqx.field(converter=as_float)
+    tensor: Number = eqx.field(converter=as_float)
+    pipeline: Number = eqx.field(converter=as_float)
+    n_microbatches: Number = eqx.field(converter=as_float)
+    split: Float[ArrayLike, " class"]
+    tables_by_table: Number = eqx.field(converter=as_float)
+    tables_by_row: Number = eqx.field(converter=as_float)
+    joint_statistics: Number = eqx.field(converter=as_float)
+    data_class: int = eqx.field(static=True)
+
+    @property
+    def n_chips(self) -> Number:
+        """Chips of the plan [1]."""
+        return self.data * self.tensor * self.pipeline
+
+
+def class_plan(
+    work: ClassedProgram,
+    *,
+    data: float | int = 1,
+    shard: float | int = 1,
+    tensor: float | int = 1,
+    pipeline: float | int = 1,
+    n_microbatches: float | int = 1,
+    split: Iterable[str] = (),
+    data_class: str | None = None,
+    tables: Tables = "replicated",
+    joint_statistics: bool = True,
+) -> ClassPlan:
+    """Plan of a workload by the names of its classes.
+
+    Args:
+        work: the workload, of the whole batch.
+        data: chips among which the data class is split [1].
+        shard: replicas that share a copy of the weights [1].
+        tensor: chips among which the classes of `split` are divided [1].
+        pipeline: stages [1].
+        n_microbatches: microbatches of a step [1].
+        split: names of classes that `tensor` divides; `tensor_classes` proposes some.
+        data_class: name of the class that is the batch; the largest class that only data have where None.
+        tables: placement of embedding tables over the data group.
+        joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
+
+    Raises:
+        InputError: an unknown class, a class that cannot be split, or degrees that contradict each other.
+    """
+    mask = np.zeros(len(work.tables.class_names))
+    batch = work.place_of(data_class) if data_class is not None else batch_class(work)
+    for name in split:
+        place = work.place_of(name)
+        if place in work.tables.conflicts or place == batch:
+            raise InputError(
+                f"class {name!r} cannot be split over tensor; expected one of {', '.join(tensor_classes(work))}"
+            )
+        mask[place] = 1.0
+    clash = meeting_classes(work, [place for place in range(len(mask)) if mask[place]])
+    if clash is not None:
+        both = " and ".join(repr(work.tables.class_names[place]) for place in clash)
+        raise InputError(f"classes {both} meet in one product; expected a split of only one of them")
+    if tables not in TABLE_MODES:
+        raise InputError(f"tables {tables!r} are unknown; expected one of {', '.join(TABLE_MODES)}")
+    if data % shard:
+        raise InputError(f"shard = {shard:g} does not divide data = {data:g}")
+    if tensor > 1 and not mask.any():
+        raise InputError(
+            f"tensor = {tensor:g} has no class to divide; expected split, such as {tensor_classes(work)[:1]}"
+        )
+    return ClassPlan(
+        data=data,
+        shard=shard,
+        tensor=tensor,
+        pipeline=pipeline,
+        n_microbatches=n_microbatches,
+        split=mask,
+        tables_by_table=float(tables == "table"),
+        tables_by_row=float(tables == "row"),
+        joint_statistics=float(joint_statistics),
+        data_class=batch,
+    )
+
+
+def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
+    """Two of some classes that one product or one array of weights has: the same chips cannot split both."""
+    for terms in (work.tables.terms["flop"], work.tables.weights):
+        has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
+        for first in range(len(places)):
+            for second in range(first + 1, len(places)):
+                if np.any(has[first] & has[second]):
+                    return places[first], places[second]
+    return None
+
+
+def class_plan_checked(plan: Any) -> ClassPlan:
+    """The argument, if it is a plan of a traced workload.
+
+    Raises:
+        TypeError: an object of another class, as the plan of a transformer.
+    """
+    if isinstance(plan, ClassPlan):
+        return plan
+    raise TypeError(f"a traced workload takes a ClassPlan, not a {type(plan).__name__}; js.class_plan makes one")
+
+
+def batch_class(work: ClassedProgram) -> int:
+    """Place of the class of the batch: that of the data whose split leaves the most gradients to add up.
+
+    Raises:
+        InputError: no class of the data can be split.
+    """
+    tables = work.tables
+    gradients = {}
+    for classes, role in zip(tables.sum_classes, tables.sum_roles, strict=True):
+        for place in classes:
+            if role == "gradient" and tables.origins[place] == "data" and place not in tables.conflicts:
+                gradients[place] = gradients.get(place, 0) + 1
+    if not gradients:
+        raise InputError(
+            "the workload has no class of data whose split leaves gradients to add up; expected data_class"
+        )
+    return max(gradients, key=lambda place: (gradients[place], -place))
+
+
+def tensor_classes(work: ClassedProgram) -> list[str]:
+    """Names of classes of the weights that can be split: no value has them twice, and no loop turns over them."""
+    tables = work.tables
+    products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
+    used = set(tables.weights.classes[products].ravel().tolist()) - {0}
+    summed = {place for classes, role in zip(tables.sum_classes, tables.sum_roles, strict=True) for place in classes}
+    turned = set(np.asarray(tables.terms["launches"].classes).ravel().tolist())
+    return [
+        name
+        for place, name in enumerate(tables.class_names)
+        if place in used & summed and place not in turned and place not in tables.conflicts
+    ]
+
+
+def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
+    """Sizes of the classes on one chip and in a microbatch, by the degrees of a plan [1]."""
+    sizes = jnp.asarray(work.sizes, float)
+    batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
+    parts = 1.0 + batch * (plan.data * plan.n_microbatches - 1.0) + plan.split * (plan.tensor - 1.0)
+    return sizes / parts
+
+
+class Exchange(NamedTuple):
+    """Exchange of a step by its cause.
+
+    Attributes:
+        volume: bytes that all of its collectives move, as each counts them: the reduced or gathered size, or what a
+            chip sends [byte].
+        count: collectives of a step [1].
+    """
+
+    volume: Array
+    count: Array
+
+
+class ClassExchanges(NamedTuple):
+    """Exchanges of a chip in a step, by cause.
+
+    Attributes:
+        gradients: all-reduce of gradients over chips that hold the same weights; of shards between copies.
+        scatters: scatters of gradients to the chips that share a copy.
+        gathers: gathers of weights from them.
+        statistics: all-reduce of sums over the batch that are no gradients.
+        tensor_forward: all-reduce of partial sums of the forward pass and of its recomputation.
+        tensor_backward: all-reduce of partial sums of the backward pass.
+        look_ups: all-to-all of pooled look-ups, both ways.
+        partial_look_ups: scatter of partial look-ups, and gather of their gradients.
+    """
+
+    gradients: Exchange
+    scatters: Exchange
+    gathers: Exchange
+    statistics: Exchange
+    tensor_forward: Exchange
+    tensor_backward: Exchange
+    look_ups: Exchange
+    partial_look_ups: Exchange
+
+
+def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
+    """Mask of the sums of a workload with one of the given roles."""
+    return np.array([role in roles for role in work.tables.sum_roles], bool)
+
+
+def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
+    """Exchanges of a chip in a step.
+
+    Args:
+        work: the workload, of the whole batch.
+
+    Returns:
+        Volumes [byte] and counts [1]; without data parallelism those of the data are nothing, and so on.
+    """
+    tables, sizes = work.tables, local_sizes(work, plan)
+    n_sums, n_weights = len(tables.sum_roles), len(tables.weight_names)
+    volumes = per_row(tables.sums, sizes, n_sums)
+    counts = per_row(tables.sum_counts, sizes, n_sums)
+    members = np.zeros((len(tables.sum_classes), len(tables.class_names)))
+    for row, classes in enumerate(tables.sum_classes):
+        members[row, list(classes)] = 1.0
+    over_batch = jnp.asarray(members[:, plan.data_class])
+    over_tensor = jnp.minimum(jnp.asarray(members) @ jnp.asarray(plan.split), 1.0)
+    backward = np.array([phase == "backward" for phase in tables.sum_phases], bool)
+    m = plan.n_microbatches
+
+    def of(mask: Array, times: Array | float = m) -> Exchange:
+        return Exchange(jnp.sum(volumes * mask) * times, jnp.sum(counts * mask) * times)
+
+    sharded = (plan.shard > 1.0) * 1.0
+    whole = 1.0 - plan.tables_by_table - plan.tables_by_row
+    once = has_role(work, "gradient") + whole * has_role(work, "table")
+    gradients = of(over_batch * once, 1.0)
+    copies = jnp.where(plan.shard > 1.0, (plan.data > plan.shard) / plan.shard, (plan.data > 1.0) * 1.0)
+    each = of(over_batch * has_role(work, "gradient"), m)
+    weights = local_weight_bytes(work, sizes, read=True) * tables.weight_gathers
+    turns = per_row(tables.weight_turns, sizes, n_weights) * tables.weight_gathers
+    split_data, split_tensor = (plan.data > 1.0) * 1.0, (plan.tensor > 1.0) * 1.0
+    several = (is_table(work) & (plan.data > 1.0)) * 1.0
+    pooled = per_row(tables.pooled, sizes, n_weights) * several
+    products = ~is_table(work)
+    return ClassExchanges(
+        gradients=scaled(gradients, copies),
+        scatters=scaled(each, sharded),
+        gathers=Exchange(jnp.sum(weights * products) * m * sharded, jnp.sum(turns * products) * m * sharded),
+        statistics=scaled(of(over_batch * has_role(work, "statistic")), split_data * plan.joint_statistics),
+        tensor_forward=scaled(of(over_tensor * has_role(work, "activation", "statistic") * ~backward), split_tensor),
+        tensor_backward=scaled(of(over_tensor * has_role(work, "activation", "statistic") * backward), split_tensor),
+        look_ups=scaled(
+            Exchange(2.0 * jnp.sum(pooled) * m, 2.0 * m + 0.0 * jnp.sum(pooled)), plan.tables_by_table * split_data
+        ),
+        partial_look_ups=scaled(
+            Exchange(2.0 * jnp.sum(pooled) * plan.data * m, 2.0 * m * jnp.sum(several)), plan.tables_by_row
+        ),
+    )
+
+
+def scaled(exchange: Exchange, share: Array | float) -> Exchange:
+    """A share of the volume of an exchange, and its collectives where there is any."""
+    return Exchange(exchange.volume * share, exchange.count * jnp.minimum(jnp.ceil(jnp.asarray(share)), 1.0))
+
+
+def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
+    """Sum of the terms of each row; zero for a row without terms."""
+    return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
+
+
+def is_table(work: ClassedProgram) -> Bool[np.ndarray, " weight"]:
+    """Which weights are tables: read by look-ups alone, and updated where they were read."""
+    mask = np.zeros(len(work.tables.weight_names), bool)
+    mask[work.tables.pooled.row] = True
+    return mask & bool(has_role(work, "table").any())
+
+
+def local_weight_bytes(work: ClassedProgram, sizes: Array, read: bool = False) -> Array:
+    """Bytes of each array of weights on one chip: as stored, or as products read it [byte]."""
+    widths = work.tables.weight_widths if read else work.tables.weight_bytes
+    return per_row(work.tables.weights, sizes, len(widths)) * widths

@@ -1,0 +1,489 @@
+r"""Time of traced kernels on one chip; step time and memory of a traced workload under a plan.
+
+A matmul, or a convolution that is like one, of F flop and B bytes takes
+
+$$ t = \max\left( \frac{F}{e\,C} \left(1 + \frac{a}{m\,n}\right) + x \frac{B}{h W}, \frac{B}{h W} \right) $$
+
+with the half area a and the exposed share x of its traffic; fused attention $F / (e_a C) + x B / (h W)$; all other
+kernels $B / (h W)$, gathers and scatters g times that. Between kernels of a compiled program there is a gap each.
+Kernels of an eager
+program are launched by a host: the longer one of host and chip counts, by a norm of exponent `OVERLAP`. Once per step
+there is a fixed time.
+
+Sizes of split classes are divided by their degrees; the kernels of one chip follow. Of a loop over layers each of p
+stages
+has a part of the turns, what is outside lies on one stage: with m microbatches
+
+$$ t = m \left( \frac{T_l}{p} + T_o \right) + (p - 1) \frac{T_l}{p} $$
+
+plus the update and the collectives that compute does not hide. Gradients hide behind a share of the backward pass,
+gathers behind a share of compute, partial sums of tensor parallelism behind a share of the matmuls.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.smooth import Temperature, exposed, p_norm, smooth_max
+from jaxscale.calibration.coefficients import Coefficients, checked
+from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
+from jaxscale.costs.collectives import Collective, dispatch_time, gather_time, reduce_time, send_time
+from jaxscale.costs.machine import Machine, machine_of
+from jaxscale.costs.straggler import straggler_time
+from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.tracing.class_plan import (
+    ClassExchanges,
+    ClassPlan,
+    Exchange,
+    class_exchanges,
+    is_table,
+    local_sizes,
+    local_weight_bytes,
+    per_row,
+)
+from jaxscale.tracing.classed_program import ClassedProgram, KernelColumns
+
+OVERLAP = 8.0
+"""Exponent of the norm of host and chip time, which neither exceeds [1]."""
+
+PRODUCTS = ("matmul", "conv", "grouped_conv", "conv3d", "factorisation", "fft", "custom")
+"""Kinds of kernels that multiply, with efficiencies relative to matmuls."""
+
+ATTENTION, TRAFFIC, LOOK_UP, COLLECTIVE = 10, 11, 12, 13
+"""Codes of kernels that multiply nothing; the code of a product is its index in `PRODUCTS`."""
+
+WIDE_PEAKS = {1.0: "fp8", 2.0: "bf16", 4.0: "tf32"}
+"""Peak of products by the width of their numbers [byte]; of 32 bits for wider numbers."""
+
+COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+"""Kinds of kernels that a network runs."""
+
+
+SUMS = 0.02
+"""Bytes written over those read below which a reduction makes nothing but sums [1]."""
+
+BACKWARD_PASSES = 5.0
+"""Passes of a fused batch norm over its input backward: two reads of input and gradient each, one write [1]."""
+
+
+class KernelRows(NamedTuple):
+    """Kernels of a workload as columns of numbers, to stack and pad.
+
+    Attributes:
+        flop: over all launches [flop].
+        area: of the output of a launch [1].
+        bytes: read and written, over all launches [byte].
+        launches: per step [1].
+        code: index in `PRODUCTS`, or a code of `CODES`.
+        phase: 0 forward and backward, 1 recompute, 2 update.
+        precision: place of the peak among `PRECISIONS`.
+    """
+
+    flop: Float[Array, " kernel"]
+    area: Float[Array, " kernel"]
+    bytes: Float[Array, " kernel"]
+    launches: Float[Array, " kernel"]
+    code: np.ndarray
+    phase: np.ndarray
+    precision: np.ndarray
+
+
+class KernelTimes(NamedTuple):
+    """Time of the kernels of a step on a chip, by cause; the attributes add up to the step [s].
+
+    Attributes:
+        matmul: matmuls and convolutions, forward and backward.
+        attention: fused attention.
+        memory_bound: all kernels that multiply nothing, forward and backward.
+        recompute: forward work done again.
+        optimizer: update after the gradients, without tables.
+        table_update: rows of tables updated where they were read.
+        launch_gaps: gaps between kernels.
+        host: waiting for the host.
+        host_per_step: once per step.
+    """
+
+    matmul: Array
+    attention: Array
+    memory_bound: Array
+    recompute: Array
+    optimizer: Array
+    table_update: Array
+    launch_gaps: Array
+    host: Array
+    host_per_step: Array
+
+
+def code_of(kind: str) -> int:
+    """Code of a kernel."""
+    if kind in PRODUCTS:
+        return PRODUCTS.index(kind)
+    if kind in COLLECTIVE_KINDS:
+        return COLLECTIVE
+    return {"attention": ATTENTION, "gather": LOOK_UP, "scatter": LOOK_UP}.get(kind, TRAFFIC)
+
+
+def kernel_rows(
+    work: ClassedProgram, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
+) -> KernelRows:
+    """Kernels of a workload.
+
+    Args:
+        columns: quantities of its kernels, where they are not those of its sizes.
+        eager: whether no compiler copies what rematerialised blocks read.
+        fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
+
+    Returns:
+        One row for each kernel.
+    """
+    columns = work.columns() if columns is None else columns
+    tables = work.tables
+    phases = [{"recompute": 1, "update": 2}.get(phase, 0) for phase in tables.phases]
+    precisions = [PRECISIONS.index(WIDE_PEAKS.get(float(width), "fp32")) for width in tables.widths]
+    kept = np.array([not (eager and name.endswith("barrier")) for name in tables.names], float)
+    fused = fused_norm_shares(work, columns)
+    return KernelRows(
+        flop=columns.flop,
+        area=columns.m * columns.n,
+        bytes=columns.bytes * kept * (1.0 - fused_norms * (1.0 - fused.traffic)),
+        launches=columns.launches * kept * (1.0 - fused_norms * (1.0 - fused.launches)),
+        code=np.array([code_of(kind) for kind in tables.kinds]),
+        phase=np.array(phases),
+        precision=np.array(precisions),
+    )
+
+
+class FusedShares(NamedTuple):
+    """What is left of each kernel where batch norms are fused with activation and addition.
+
+    Attributes:
+        traffic: share of the bytes [1].
+        launches: share of the launches [1].
+    """
+
+    traffic: Array
+    launches: Array
+
+
+def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShares:
+    r"""Traffic and launches of each kernel that are left where batch norms are fused with activation and addition.
+
+    A fused norm is one kernel forward and one backward: that of the traced kernels that writes the result stays, those
+    of its sums and of vectors over channels are parts of it.
+    A fused backward pass reads input and gradient once for the sums, once again for the result, and writes it; the
+    gradient of a residual that was added is written as well: $5 s + r$ bytes instead of those of the traced kernels,
+    with the bytes s that the statistics read forward and the bytes r of added residuals. Forward the trace has fused
+    norms.
+    Reference: cuDNN, batch norm with activation and addition (modes `FUSED_OPS_BN_ADD_ACTIVATION`).
+
+    Args:
+        work: the workload; without convolutions no norm is fused so.
+
+    Returns:
+        Shares of each kernel [1].
+    """
+    kinds, phases = np.array(work.tables.kinds), np.array(work.tables.phases)
+    ones = jnp.ones(len(kinds))
+    if not np.isin(kinds, ("conv", "grouped_conv", "conv3d")).any():
+        return FusedShares(ones, ones)
+    is_forward = phases == "forward"
+    sums = is_forward & (kinds == "reduction") & (columns.written < SUMS * columns.read)
+    statistics = jnp.sum(jnp.where(sums, columns.read, 0.0))
+    added = jnp.maximum(columns.read - columns.written, 0.0) * (is_forward & (kinds == "elementwise"))
+    is_backward = (phases == "backward") & np.isin(kinds, ("elementwise", "reduction"))
+    traced = jnp.sum(jnp.where(is_backward, columns.bytes, 0.0))
+    share = (BACKWARD_PASSES * statistics + jnp.sum(added)) / jnp.maximum(traced, 1.0)
+    has_norms = statistics > 0.0
+    inside = sums | (is_backward & (kinds == "reduction")) | (_has_vectors_alone(work) & (is_forward | is_backward))
+    return FusedShares(
+        traffic=jnp.where(is_backward & has_norms, jnp.minimum(share, 1.0), ones),
+        launches=jnp.where(inside & has_norms, 0.0, ones),
+    )
+
+
+def _has_vectors_alone(work: ClassedProgram) -> np.ndarray:
+    """Which elementwise kernels and reductions touch nothing of more than one dimension [kernel]."""
+    widest = np.zeros(len(work.tables.kinds), int)
+    for quantity in ("read", "read_weights", "written"):
+        terms = work.tables.terms[quantity]
+        np.maximum.at(widest, terms.row, (terms.classes > 0).sum(axis=1))
+    return (widest <= 1) & np.isin(work.tables.kinds, ("elementwise", "reduction"))
+
+
+def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0) -> Array:
+    """Time of each kernel on the chip, over all its launches [s].
+
+    Args:
+        chip: peaks and memory bandwidth.
+        temperature: smoothing of the maximum [1].
+
+    Returns:
+        Times [s]; those of collectives are nothing here.
+    """
+    peak = jnp.asarray(chip.peak_flops)[rows.precision]
+    memory = rows.bytes / (c.traffic_efficiency * chip.hbm_bandwidth)
+    relative = [1.0, c.conv_efficiency, c.grouped_conv_efficiency, c.conv3d_efficiency, 1.0, 1.0, 1.0]
+    is_product, is_attention = rows.code < len(PRODUCTS), rows.code == ATTENTION
+    share = jnp.stack([jnp.asarray(one, float) for one in relative])[jnp.where(is_product, rows.code, 0)]
+    loss = 1.0 + c.half_area / jnp.where(is_product, rows.area, 1.0)
+    product = rows.flop * loss / (share * c.matmul_efficiency * peak) + c.exposed_share * memory
+    attention = rows.flop / (c.attention_efficiency * peak) + c.exposed_share * memory
+    other = memory * jnp.where(rows.code == LOOK_UP, c.gather_passes, 1.0) * (rows.code != COLLECTIVE)
+    busy = jnp.where(is_product, smooth_max(product, memory, temperature), other)
+    return jnp.where(is_attention, attention, busy)
+
+
+def traced_kernel_times(
+    rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0
+) -> KernelTimes:
+    """Time of the kernels of a step on a chip.
+
+    Args:
+        chip: peaks and memory bandwidth.
+
+    Returns:
+        Times by cause [s].
+    """
+    times = device_times(rows, chip, c, temperature)
+    passes, again, update = (rows.phase == phase for phase in (0, 1, 2))
+    is_product, is_attention = rows.code < len(PRODUCTS), rows.code == ATTENTION
+
+    def total(mask: np.ndarray, values: Array = times) -> Array:
+        return jnp.sum(jnp.where(mask, values, 0.0))
+
+    device = total(passes | again)
+    host = c.host_launch * total(passes | again, rows.launches)
+    return KernelTimes(
+        matmul=total(passes & is_product),
+        attention=total(passes & is_attention),
+        memory_bound=total(passes & ~(is_product | is_attention)),
+        recompute=total(again),
+        optimizer=total(update & (rows.code != LOOK_UP)),
+        table_update=total(update & (rows.code == LOOK_UP)),
+        launch_gaps=c.kernel_launch * jnp.sum(rows.launches),
+        host=waiting_time(device, host),
+        host_per_step=jnp.asarray(c.step_launch, float),
+    )
+
+
+def waiting_time(device: Number, host: Number) -> Array:
+    """Time that host launches add to the time of the chip [s]."""
+    return p_norm(jnp.stack([jnp.asarray(device), jnp.asarray(host)]), OVERLAP) - device
+
+
+COMBINED = 31457280.0
+"""Bucket in which gradients are reduced and weights gathered (XLA, all-reduce combiner of GPUs, 30 MiB) [byte]."""
+
+
+class StageShares(NamedTuple):
+    """Distribution of the kernels of a microbatch over stages.
+
+    Attributes:
+        layers: time of the kernels inside loops over layers [s].
+        outside: time of kernels outside loops, which lie on one stage [s].
+    """
+
+    layers: Array
+    outside: Array
+
+
+def in_layers(work: ClassedProgram) -> np.ndarray:
+    """Mask of kernels in a loop over layers, which reads a slice of the weights in each turn."""
+    turned = np.unique(work.tables.weight_turns.classes)
+    launches = work.tables.terms["launches"]
+    mask = np.zeros(len(work.tables.kinds), bool)
+    mask[launches.row] = np.isin(launches.classes, turned[turned > 0]).any(axis=1)
+    return mask
+
+
+def traced_terms(
+    work: ClassedProgram,
+    plan: ClassPlan,
+    cluster: Cluster,
+    coefficients: Coefficients,
+    kernels: KernelCoefficients | None = None,
+    temperature: Temperature = 0.0,
+    fused_norms: Number = 0.0,
+) -> dict[str, Array]:
+    """Terms of the step time of a traced workload, by their names in `StepTime`.
+
+    Args:
+        work: the workload, of the whole batch.
+        plan: degrees over its classes.
+        coefficients: fitted parameters of the network, what hides it, stragglers.
+        kernels: fitted parameters of kernels; those of JAX where None.
+        fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
+
+    Returns:
+        Terms [s]; zero where a traced workload lacks a term.
+    """
+    kernels = kernel_coefficients() if kernels is None else kernels
+    work, plan, cluster, coefficients, kernels = as_arrays((work, plan, cluster, checked(coefficients), kernels))
+    machine = machine_of(cluster, coefficients)
+    local = ClassedProgram(local_sizes(work, plan), work.tables)
+    rows = kernel_rows(local, fused_norms=fused_norms)
+    times = traced_kernel_times(rows, cluster.chip, kernels, temperature)
+    each = device_times(rows, cluster.chip, kernels, temperature)
+    passes = rows.phase < 2
+    layers = jnp.sum(jnp.where(in_layers(work) & passes, each, 0.0))
+    shares = StageShares(layers, jnp.sum(jnp.where(passes, each, 0.0)) - layers)
+    return _terms(work, plan, machine, coefficients, times, shares, temperature)
+
+
+def _terms(
+    work: ClassedProgram,
+    plan: ClassPlan,
+    machine: Machine,
+    c: Coefficients,
+    times: KernelTimes,
+    shares: StageShares,
+    temperature: Temperature,
+) -> dict[str, Array]:
+    """Terms from the times of a microbatch on one chip."""
+    m, p = plan.n_microbatches, plan.pipeline
+    busiest = (shares.layers / p + shares.outside) / (shares.layers + shares.outside)
+    compute = m * busiest
+    traffic = class_exchanges(work, plan)
+    pass_time = (times.matmul + times.attention + times.memory_bound + times.recompute) * compute
+    backward = pass_time * 2.0 / 3.0
+    terms = {
+        "matmul": times.matmul * compute,
+        "attention": times.attention * compute,
+        "memory_bound": times.memory_bound * compute,
+        "recompute": times.recompute * compute,
+        "launch_gaps": times.launch_gaps * compute,
+        "host": times.host * compute,
+        "tensor_parallel": _tensor_time(traffic, plan, machine, c, times.matmul * compute, temperature) / p,
+        "expert_parallel": _look_up_time(traffic, plan, machine, temperature),
+        "data_parallel": _data_time(traffic, plan, machine, c, pass_time, backward, temperature),
+        "pipeline_bubble": (p - 1.0) * shares.layers / p,
+        "pipeline_transfer": _transfer_time(work, plan, machine, c, temperature),
+        "optimizer": times.optimizer / (plan.shard * p) + times.table_update,
+        "host_per_step": times.host_per_step,
+    }
+    undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
+    return {**terms, "straggler": straggler_time(machine, c, undisturbed, temperature)}
+
+
+def exchange_time(
+    exchange: Exchange, collective: Collective, n: Number, stride: Number, machine: Machine, temperature: Temperature
+) -> Array:
+    """Time of all collectives of an exchange, of equal volume each [s]."""
+    count = jnp.maximum(exchange.count, 1e-9)
+    return exchange.count * collective(exchange.volume / count, n, stride, machine.link, temperature)
+
+
+def combined(exchange: Exchange) -> Exchange:
+    """The exchange in buckets of `COMBINED`, at least one and no more than it has collectives."""
+    buckets = jnp.minimum(exchange.count, jnp.maximum(exchange.volume / COMBINED, 1.0))
+    return Exchange(exchange.volume, buckets)
+
+
+def _data_time(
+    traffic: ClassExchanges,
+    plan: ClassPlan,
+    machine: Machine,
+    c: Coefficients,
+    compute: Array,
+    backward: Array,
+    temperature: Temperature,
+) -> Array:
+    """Exposed time of gradients, gathers, scatters and statistics [s]."""
+    parts = plan.tensor * plan.shard
+    whole = plan.shard <= 1.0
+    ranks, stride = jnp.where(whole, plan.data, plan.data / plan.shard), jnp.where(whole, plan.tensor, parts)
+    reduced = exchange_time(combined(traffic.gradients), reduce_time, ranks, stride, machine, temperature)
+    moved = sum(
+        exchange_time(combined(one), gather_time, plan.shard, plan.tensor, machine, temperature)
+        for one in (traffic.scatters, traffic.gathers)
+    )
+    statistics = exchange_time(traffic.statistics, reduce_time, plan.data, plan.tensor, machine, temperature)
+    hidden = c.dp_overlap * backward * (1.0 - 1.0 / plan.data)
+    once = exposed(reduced / plan.pipeline, hidden, temperature)
+    streamed = exposed(moved / plan.pipeline, c.fsdp_overlap * compute, temperature)
+    return once + streamed + statistics / plan.pipeline
+
+
+def _tensor_time(
+    traffic: ClassExchanges,
+    plan: ClassPlan,
+    machine: Machine,
+    c: Coefficients,
+    matmul: Array,
+    temperature: Temperature,
+) -> Array:
+    """Exposed time of partial sums of tensor parallelism [s]."""
+    time = sum(
+        exchange_time(one, reduce_time, plan.tensor, 1.0, machine, temperature)
+        for one in (traffic.tensor_forward, traffic.tensor_backward)
+    )
+    several = plan.tensor > 1.0
+    return jnp.where(several, exposed(time, c.tp_overlap * matmul, temperature), 0.0)
+
+
+def _look_up_time(traffic: ClassExchanges, plan: ClassPlan, machine: Machine, temperature: Temperature) -> Array:
+    """Time of the exchange of look-ups between chips that hold different tables, or rows of them [s]."""
+
+    def all_to_all(volume: Array, n: Number, stride: Number, link: Any, temperature: Temperature) -> Array:
+        return dispatch_time(volume, 1.0, jnp.maximum(n, 1.0), n, stride, link, temperature)
+
+    whole = exchange_time(traffic.look_ups, all_to_all, plan.data, plan.tensor, machine, temperature)
+    partial = exchange_time(
+        combined(traffic.partial_look_ups), gather_time, plan.data, plan.tensor, machine, temperature
+    )
+    return jnp.where(plan.data > 1.0, whole + partial, 0.0)
+
+
+def _transfer_time(
+    work: ClassedProgram, plan: ClassPlan, machine: Machine, c: Coefficients, temperature: Temperature
+) -> Array:
+    """Exposed time of sends between stages, forward and backward [s]."""
+    volume = jnp.sum(work.tables.handed.values(local_sizes(work, plan)))
+    one = send_time(volume, plan.tensor * plan.data, plan.pipeline, machine.link, temperature)
+    sends = 2.0 * plan.n_microbatches * jnp.minimum(plan.pipeline - 1.0, 1.0)
+    return c.pp_exposed * sends * one
+
+
+def traced_memory_terms(
+    work: ClassedProgram, plan: ClassPlan, cluster: Cluster, coefficients: Coefficients
+) -> dict[str, Array]:
+    """Terms of the peak memory of a traced workload, by their names in `Memory`.
+
+    Args:
+        work: the workload, of the whole batch.
+        plan: degrees over its classes.
+        coefficients: `framework_bytes`.
+
+    Returns:
+        Terms and capacity [byte].
+    """
+    work, plan, cluster, coefficients = as_arrays((work, plan, cluster, checked(coefficients)))
+    sizes, tables = local_sizes(work, plan), work.tables
+    spread = (plan.tables_by_table + plan.tables_by_row) * (plan.data - 1.0) + 1.0
+    parts = jnp.where(is_table(work), spread, plan.shard)
+    weights = local_weight_bytes(work, sizes)
+    held, rows = tables.points.values(sizes), tables.points.row
+
+    def at_points(origin: str) -> Array:
+        chosen = np.array([one == origin for one in tables.point_origins], float)
+        return jnp.zeros(len(tables.point_phases)).at[rows].add(held * chosen)
+
+    state = at_points("state")
+    in_flight = jnp.minimum(plan.n_microbatches, plan.pipeline) / plan.pipeline
+    read = local_weight_bytes(work, sizes, read=True) / jnp.maximum(
+        per_row(tables.weight_turns, sizes, len(weights)), 1.0
+    )
+    several = jnp.where(plan.n_microbatches > 1.0, 1.0, 0.0)
+    return {
+        "weights": jnp.sum(weights / parts) / plan.pipeline,
+        "gradients": several * jnp.sum(weights * ~is_table(work) / parts) / plan.pipeline,
+        "optimizer": jnp.max(state, initial=0.0) / (plan.shard * plan.pipeline),
+        "activations": jnp.max(at_points("made") + at_points("data") + at_points("constant"), initial=0.0) * in_flight,
+        "logits": jnp.zeros(()),
+        "buffers": jnp.where(plan.shard > 1.0, 2.0 * jnp.max(jnp.where(is_table(work), 0.0, read), initial=0.0), 0.0),
+        "framework": jnp.asarray(coefficients.framework_bytes),
+    }

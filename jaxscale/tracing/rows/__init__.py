@@ -1,1 +1,0 @@
-"""Rows of runs tables that name a traced workload in place of a model."""

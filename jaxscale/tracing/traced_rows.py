@@ -1,0 +1,316 @@
+"""Rows of a runs table that name a traced workload: the workload, and the row as a plan over its dimension classes."""
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxscale import examples
+from jaxscale.base.errors import InputError, nearest
+from jaxscale.calibration.levels import Levels
+from jaxscale.runs.checks import degrees
+from jaxscale.runs.defaults import EmptyCells
+from jaxscale.runs.run_levels import company_of, setup_name
+from jaxscale.runs.schema import MODEL_FIELDS
+from jaxscale.runs.table import Runs
+from jaxscale.tables.categorical import Categorical, together
+from jaxscale.tables.cells import show
+from jaxscale.tables.words import translate
+from jaxscale.tracing.class_plan import ClassPlan, batch_class
+from jaxscale.tracing.class_plans import StatedDegrees, class_plans, split_names
+from jaxscale.tracing.traced_workload import Workload, load_workload
+from jaxscale.tracing.tracer import trace
+
+OF_A_MODEL = (*MODEL_FIELDS, "seq_len")
+"""Columns that describe a model: a trace has all of it."""
+
+STEPS: tuple[str, ...] = tuple(vars(examples)["__all__"])
+"""Names of the training steps of the package."""
+
+FOREIGN = ("cp", "ep", "vpp")
+"""Degrees that plans over dimension classes lack."""
+
+WHOLE_OR_NONE = (0.0, 3.0)
+"""ZeRO stages of class plans: whole copies, or a copy among the chips of a group."""
+
+
+def workload_named(name: str, folder: Path) -> Workload:
+    """Workload by its name in a table; each file is read once.
+
+    Args:
+        name: a file that `Workload.save` wrote, relative to the folder or to the present one, or the name of a
+            training step of `jaxscale.examples`.
+
+    Raises:
+        InputError: no such file or step, or a file that holds no workload.
+    """
+    path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+    if path is not None:
+        state = path.stat()
+        return _read(path.resolve(), state.st_mtime_ns, state.st_size)
+    if name in STEPS:
+        return _traced(name)
+    raise InputError(
+        f"unknown workload; expected a file of `jaxscale trace ... --out` beside the table, or a step of "
+        f"jaxscale.examples: {nearest(name, STEPS)}"
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> Workload:
+    """Workload of a file as it is at a moment: compiled programs are kept by the identity of the workload."""
+    del changed, size
+    return load_workload(path)
+
+
+@functools.cache
+def _traced(name: str) -> Workload:
+    """Workload of a training step of the package, at the sizes that it has by default."""
+    return trace(*getattr(examples, name)())
+
+
+def workload_problems(
+    runs: Runs, named: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
+) -> dict[int, list[str]]:
+    """Problems of rows that name a workload, by row.
+
+    Args:
+        named: which rows name one [row].
+        is_catalogue_model: whether a name is that of a model of the catalogue.
+        bad: rows whose problems are told already.
+    """
+    judged = named.copy()
+    judged[list(bad)] = False
+    names = runs.categories("workload")
+    unreadable = {name: _unreadable(name, runs.path.parent) for name in names.take(np.flatnonzero(judged)).values}
+    has_model = {column: named & ~_is_empty(runs, column) for column in OF_A_MODEL}
+    has_model["model"] = named & runs.categories("model").matches(lambda name: bool(name) and is_catalogue_model(name))
+    foreign = {column: named & (np.nan_to_num(runs.numbers(column), nan=1.0) > 1.0) for column in FOREIGN}
+    stage = runs.numbers("zero_stage")
+    problems: dict[int, list[str]] = {}
+    for row in np.flatnonzero(judged).tolist():
+        name, told = names[row], []
+        if unreadable[name]:
+            told.append(f"column 'workload' = {show(name)}: {unreadable[name]}")
+        columns = [column for column, here in has_model.items() if here[row]]
+        if columns:
+            told.append(
+                f"column 'workload' = {show(name)}: the row has columns of a model too ({', '.join(columns)}); "
+                "expected either a workload or a model"
+            )
+        for column in (column for column, here in foreign.items() if here[row]):
+            told.append(
+                f"column {column!r} = '{runs.numbers(column)[row]:g}': plans of a traced workload have no such degree; "
+                "expected an empty cell"
+            )
+        if not np.isnan(stage[row]) and stage[row] not in WHOLE_OR_NONE:
+            told.append(
+                f"column 'zero_stage' = '{stage[row]:g}': a traced workload has whole copies (0) or shards all of its "
+                "state (3); expected 0, 3 or an empty cell"
+            )
+        if told:
+            problems[row] = told
+    return problems
+
+
+def _is_empty(runs: Runs, column: str) -> np.ndarray:
+    return runs.categories(column).matches(lambda value: value is None)
+
+
+def _unreadable(name: str, folder: Path) -> str:
+    """Why a workload cannot be read; empty where it can."""
+    try:
+        workload_named(name, folder)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+ASKED = ("workload", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "n_microbatches", "global_batch_size_seqs") + (
+    "zero_stage",
+    "shard_group",
+    "split_classes",
+    "table_placement",
+    "joint_statistics",
+)
+"""Columns that decide the plan of a row."""
+
+STACK = "jax"
+"""Framework of a row without one: a traced workload is a step of JAX."""
+
+
+@dataclass(frozen=True)
+class TracedQuestion:
+    """Plans that agree with the cells of rows of a workload.
+
+    Attributes:
+        work: the workload at the batch of the rows.
+        plans: every plan that agrees; none where the rows cannot be answered.
+        assumed: what the rows leave open, in words, of each plan.
+        reason: why there is no plan; empty where there is.
+    """
+
+    work: Workload | None
+    plans: tuple[ClassPlan, ...] = ()
+    assumed: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class TracedRows:
+    """Rows that name a workload.
+
+    Attributes:
+        question: question of each row [row].
+        questions: the distinct questions.
+        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] [row].
+        levels: levels of each row by kind.
+        is_eager: whether a host launches the kernels of each row one by one [row].
+        fused_norms: 1 where a row says that its norms are fused kernels [1], [row].
+    """
+
+    question: Int[np.ndarray, " row"]
+    questions: tuple[TracedQuestion, ...]
+    machine: Categorical
+    levels: Levels
+    is_eager: np.ndarray
+    fused_norms: np.ndarray
+
+
+def traced_rows(runs: Runs) -> TracedRows:
+    """Plans, machines and levels of rows that all name a traced workload; no measured column is read."""
+    known = degrees(runs)
+    columns = {name: runs.categories(name) for name in ASKED}
+    # A degree that follows from the others is stated.
+    columns |= {name: Categorical.of_numbers(_degree(runs, name, known[name])) for name in ("dp", "tp", "pp")}
+    has_chip = runs.categories("gpu").matches(lambda name: name is not None)
+    asked = together(*columns.values(), Categorical(has_chip.astype(int), (False, True)))
+    questions = tuple(_question(runs, dict(zip(columns, row, strict=False)), row[-1]) for row in asked.values)
+    stack = together(runs.categories("framework"), runs.categories("execution"), EmptyCells(runs).filled("execution"))
+    names = ("gpu", "gpus_per_node", "inter_node_gbit_per_s_per_gpu")
+    return TracedRows(
+        question=asked.codes,
+        questions=questions,
+        machine=together(*(runs.categories(name) for name in names)),
+        levels=_levels(runs),
+        is_eager=stack.matches(_is_eager),
+        fused_norms=np.nan_to_num(runs.numbers("fused_norm")),
+    )
+
+
+def _is_eager(stack: tuple[str | None, str | None, str | None]) -> bool:
+    """Whether the stack of a row, by framework, its own cell and what an empty one means, launches kernels singly."""
+    framework, stated, filled = stack
+    # A row that names neither runs what was traced: a compiled program.
+    return bool(framework or stated) and translate("execution", str(filled)) == "eager"
+
+
+def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
+    """A degree of each row as it follows from all cells, else its own cell, nan where open; 1 on one chip [1]."""
+    degree = np.where(np.isnan(known), runs.numbers(name), known)
+    return np.where(runs.numbers("n_gpus") == 1.0, 1.0, degree)
+
+
+def _levels(runs: Runs) -> Levels:
+    """Levels of rows: their software, chip and system; the workload is an architecture of its own."""
+    setups = together(runs.categories("source"), runs.categories("framework"), EmptyCells(runs).default("apart"))
+    frameworks = runs.categories("framework").map(lambda name: name or STACK)
+    columns = {
+        "source": setups.map(setup_name),
+        "framework": frameworks,
+        "release": runs.categories("release"),
+        "gpu": runs.categories("gpu"),
+        "architecture": runs.categories("workload"),
+        "company": company_of(runs),
+    }
+    return Levels.of_columns({kind: column.array().tolist() for kind, column in columns.items()}, len(runs))
+
+
+def _question(runs: Runs, row: Mapping[str, Any], has_chip: bool) -> TracedQuestion:
+    """Plans that agree with the cells of a row."""
+    missing = ([] if has_chip else ["gpu"]) + (["n_gpus"] if row["n_gpus"] is None else [])
+    if missing:
+        return TracedQuestion(None, reason=f"missing {', '.join(missing)}")
+    try:
+        work = workload_named(row["workload"], runs.path.parent)
+        return _agreeing(work, row)
+    except InputError as error:
+        return TracedQuestion(None, reason=str(error))
+
+
+def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
+    """Plans of a workload that agree with the cells of a row."""
+    if row["n_gpus"] == 1 and row["global_batch_size_seqs"] is None and row["n_microbatches"] is None:
+        return TracedQuestion(work, (one_chip(work),), ("",))
+    name = work.tables.class_names[batch_class(work)]
+    batch = row["global_batch_size_seqs"]
+    work = work if batch is None else work.with_sizes({name: batch})
+    stated = _stated(row)
+    plans = tuple(class_plans(work, int(row["n_gpus"]), stated))
+    if not plans:
+        return TracedQuestion(None, reason=f"no plan of {row['workload']} on {row['n_gpus']:g} chips has these degrees")
+    size = "" if batch is not None else f"global_batch_size_seqs = {work.classes()[name]:g}"
+    return TracedQuestion(work, plans, tuple(_assumed(work, plan, stated, size) for plan in plans))
+
+
+def one_chip(work: Workload) -> ClassPlan:
+    """Plan of a single chip, for any workload, with or without a data class."""
+    ones = dict.fromkeys(("data", "shard", "tensor", "pipeline", "n_microbatches", "joint_statistics"), 1.0)
+    split = np.zeros(len(work.tables.class_names))
+    try:
+        place = batch_class(work)  # as in all plans of the workload, so that they stack
+    except InputError:
+        place = 0
+    return ClassPlan(**ones, split=split, tables_by_table=0.0, tables_by_row=0.0, data_class=place)
+
+
+def _stated(row: Mapping[str, Any]) -> StatedDegrees:
+    """Degrees that a row states, or that follow from its cells; others are left open."""
+    data, tensor, pipeline = (None if np.isnan(row[name]) else float(row[name]) for name in ("dp", "tp", "pp"))
+    count, micro, stage = row["n_microbatches"], row["micro_batch_size"], row["zero_stage"]
+    is_whole = data is not None and tensor is not None and pipeline is not None
+    if count is None and micro is None and is_whole and pipeline == 1.0:
+        count = 1.0
+    shard = row["shard_group"] or np.inf
+    if stage is None:
+        shard = 1.0 if is_whole else None
+    elif stage == 0.0:
+        shard = 1.0
+    split, placement = row["split_classes"], row["table_placement"]
+    names = None if split is None else tuple(one.strip() for one in split.split("+"))
+    placed: Any = None if placement is None else translate("table_placement", str(placement))
+    joint = row["joint_statistics"] is not False
+    return StatedDegrees(data, tensor, pipeline, shard, count, micro, names, placed, joint)
+
+
+def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str) -> str:
+    """Choices of a plan that its row leaves open, as columns of a table."""
+    words = [batch] if batch else []
+    degrees_of = (
+        ("dp", stated.data, plan.data),
+        ("tp", stated.tensor, plan.tensor),
+        ("pp", stated.pipeline, plan.pipeline),
+    )
+    words += [f"{name} = {degree:g}" for name, said, degree in degrees_of if said is None]
+    if stated.shard is None:
+        words.append(f"zero_stage = {3 if plan.shard > 1 else 0}")
+    if stated.n_microbatches is None and stated.micro_batch is None:
+        words.append(f"n_microbatches = {plan.n_microbatches:g}")
+    if stated.split is None and plan.tensor > 1:
+        words.append(f"split_classes = {'+'.join(split_names(work, plan))}")
+    if stated.tables is None and (plan.tables_by_table or plan.tables_by_row):
+        words.append(f"table_placement = {'table' if plan.tables_by_table else 'row'}")
+    return ", ".join(words)
+
+
+def by_workload(rows: TracedRows) -> dict[int, list[int]]:
+    """Questions grouped by workload tables, as a compiled program serves a group."""
+    groups: dict[int, list[int]] = {}
+    for place, question in enumerate(rows.questions):
+        if question.work is not None:
+            groups.setdefault(id(question.work.tables), []).append(place)
+    return groups

@@ -1,0 +1,1 @@
+python -m openrlhf.cli.train_ppo_ray --actor_num_nodes 2 --actor_num_gpus_per_node 4 --pretrain Qwen/Qwen2.5-7B-Instruct --train_batch_size 16 --micro_train_batch_size 2 --n_samples_per_prompt 4 --prompt_max_len 1024 --generate_max_len 3072 --zero_stage 2 --bf16 --flash_attn --adam_offload --banana 1

@@ -1,0 +1,1 @@
+NPROC_PER_NODE=4 NNODES=2 swift sft --model Qwen/Qwen3-8B --torch_dtype bfloat16 --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_length 4096 --deepspeed zero2 --attn_impl sdpa --use_liger_kernel true --banana 2

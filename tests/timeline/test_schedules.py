@@ -1,0 +1,90 @@
+"""Schedules of pipelines, run event by event, against the closed form of the step and their own rules."""
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxscale import InputError
+from jaxscale.costs.pipeline import PassShares, dual_pipe_leaves
+from jaxscale.timeline import Event, StagePass, operation_orders, simulated
+from jaxscale.timeline.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, makespan
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[str, int, int, int, float, float]:
+    """Schedule, pp, vpp, microbatches, and the shares of the forward pass and of the gradients of weights."""
+    schedule, pp = draw(st.sampled_from(SCHEDULES)), draw(st.integers(2, 12))
+    vpp, n = (draw(st.integers(2, 4)), pp * draw(st.integers(1, 4))) if schedule == "interleaved" else (1, None)
+    if schedule == "dualpipe":
+        pp += pp % 2
+        n = 2 * draw(st.integers(pp, 3 * pp))
+    # Gradients of weights are matmuls that the forward pass and the gradients of inputs have too: they take no longer.
+    forward = draw(st.floats(0.25, 0.35))
+    weights = draw(st.floats(0.1, min(forward, 0.5 * (1.0 - forward))))
+    return schedule, pp, vpp, n or draw(st.integers(pp, 4 * pp)), forward, weights
+
+
+def events_of(schedule: str, pp: int, vpp: int, n: int, forward: float, weights: float) -> list[Event]:
+    """Events of a pipeline of equal stages of 1 s a microbatch."""
+    share = {FORWARD: forward, BACKWARD: 1.0 - forward, WEIGHT_GRADIENT: weights}
+    share[INPUT_GRADIENT] = 1.0 - forward - weights
+    return simulated(operation_orders(schedule, pp, vpp, n), pp * vpp, lambda operation: share[operation.kind] / vpp)
+
+
+@given(pipelines())
+@settings(max_examples=200, deadline=None)
+def test_makespan_is_the_closed_form(pipeline):
+    schedule, pp, vpp, n, forward, weights = pipeline
+    left = {"zero-bubble": 1.0 - 2.0 * weights, "interleaved": 1.0 / vpp}.get(schedule, 1.0)
+    if schedule == "dualpipe":
+        left = float(dual_pipe_leaves(float(pp), PassShares(jnp.asarray(forward), jnp.asarray(weights))))
+    assert makespan(events_of(*pipeline)) == pytest.approx(n + left * (pp - 1), rel=1e-6)
+
+
+@given(pipelines())
+@settings(max_examples=40, deadline=None)
+def test_every_pass_runs_once_on_a_free_rank_after_what_it_needs(pipeline):
+    schedule, pp, vpp, n, _, _ = pipeline
+    events = events_of(*pipeline)
+    passes = [event.operation for event in events if event.operation.kind == FORWARD]
+    assert len(passes) == len(set(passes)) == n * pp * vpp
+    assert len({event.operation for event in events}) == len(events)
+    for rank in range(pp):
+        own = [event for event in events if event.rank == rank]
+        assert all(later.start >= earlier.end - 1e-9 for earlier, later in zip(own, own[1:], strict=False))
+    end = {event.operation: event.end for event in events}
+    for event in events:
+        before = event.operation._replace(stage=event.operation.stage - 1)
+        if event.operation.kind == FORWARD and event.operation.stage:
+            assert event.start >= end[before] - 1e-9
+
+
+def test_a_pipeline_in_a_wrong_order_is_longer_or_waits_for_ever():
+    orders = operation_orders("1f1b", 4, 1, 8)
+    usual = makespan(simulated(orders, 4, lambda operation: 1.0))
+    one_by_one = [sorted(order, key=lambda group: (group[0].microbatch, group[0].kind != FORWARD)) for order in orders]
+    assert makespan(simulated(one_by_one, 4, lambda operation: 1.0)) > 2.0 * usual
+    with pytest.raises(AssertionError, match="wait for each other"):
+        simulated([[*reversed(order)] for order in orders], 4, lambda operation: 1.0)
+
+
+def test_microbatches_in_flight_are_those_of_1f1b():
+    """1F1B holds p - r microbatches on rank r; GPipe holds all."""
+    for schedule, held in (("1f1b", [4, 3, 2, 1]), ("gpipe", [12] * 4)):
+        for rank, order in enumerate(operation_orders(schedule, 4, 1, 12)):
+            running, most = 0, 0
+            for (operation,) in order:
+                running += 1 if operation.kind == FORWARD else -1
+                most = max(most, running)
+            assert most == held[rank]
+
+
+def test_dual_pipe_needs_two_microbatches_a_rank():
+    with pytest.raises(InputError, match="n_microbatches = 6 and pp = 4; expected an even number of at least 8"):
+        operation_orders("dualpipe", 4, 1, 6)
+    assert StagePass(FORWARD, 0, 3, 1) in {
+        operation for group in operation_orders("dualpipe", 4, 1, 8)[0] for operation in group
+    }
