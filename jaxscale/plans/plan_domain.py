@@ -57,7 +57,6 @@ PLAN = Domain(
         "dequantised_bytes": BYTES._replace(meaning="traffic of widening a weight, each pass"),
         "host_time_layer": Bound(0.0, 1e3, False, "host time of a layer and microbatch beyond that of tuned software"),
         "adapter_bytes": BYTES._replace(meaning="bytes of an input that is kept for adapters"),
-        "lora_rank": Bound(0.0, 1e6, False, "rank of adapters; 0 for none"),
         "gradient_copy_bytes": BYTES._replace(meaning="bytes of a second copy of a gradient"),
         "held_bytes": Bound(0.0, 1e15, False, "bytes that software holds besides"),
         "sequence_parallel": SWITCH._replace(meaning="1 where norms are split over tp"),
