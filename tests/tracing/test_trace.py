@@ -292,3 +292,6 @@ def test_a_selection_reads_its_part_of_the_table_and_the_whole_index():
     place = jax.ShapeDtypeStruct((), jnp.int32)
     cut = js.trace(lambda table, at: 2.0 * jax.lax.dynamic_slice(table, (at, 0 * at), (512, 256)), table, place)
     assert float(cut.columns().bytes[0]) == 2 * rows + 4
+    # A sum reads all that it adds up, though it writes as little as a selection.
+    summed = js.trace(lambda table: jnp.sum(table, axis=0), table)
+    assert float(summed.columns().bytes.sum()) == 4096 * 256 * 4 + 256 * 4
