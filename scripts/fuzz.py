@@ -37,7 +37,10 @@ from jaxscale.cli.main import command_of
 from jaxscale.costs.evaluate import evaluate_runs
 from jaxscale.costs.step import tokens_per_step
 from jaxscale.hardware.catalogue import load_hardware
+from jaxscale.islands.fleet import read_fleet
 from jaxscale.launch.readers.read_run import run_of
+from jaxscale.laws.loss_reader import read_losses
+from jaxscale.limits.sweep import read_spec
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.model_figures import model_figures
 from jaxscale.models.model_file import described_model
@@ -48,6 +51,7 @@ from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.engine import REQUESTS
 from jaxscale.tables.cells import Column
 from jaxscale.tables.words import vocabularies
+from jaxscale.tracing.classed_program import read_tables
 
 PATIENCE = 10.0
 """Time of the processor that a small input may take [s]."""
