@@ -24,10 +24,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxscale.islands.fleet_file import read_fleet
-from jaxscale.laws.losses.loss_reader import read_losses
-from jaxscale.limits.sweep_spec import read_spec
-from jaxscale.tracing.workload_file import read_tables
 
 import jaxscale as js
 from jaxscale.base.arrays import with_fields

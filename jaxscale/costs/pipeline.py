@@ -70,7 +70,7 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
 def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares) -> Array:
     """Idle time of the busiest stage while the pipeline fills and drains [s].
 
-    In ZB-H1 weight gradients of the other stages, and of up to p - 1 further microbatches of the busiest stage, fill the
+    In ZB-H1 weight gradients of the other stages, and of up to p - 1 microbatches of the busiest stage, fill the
     backward part of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
     """
     plan, others = local.plan, stages.total - stages.busiest
