@@ -38,8 +38,8 @@ COVERED = 0.9
 """Share of the runs of an unknown stack that its interval is to hold [1]."""
 
 RUNS_THAT_SHOW = 10
-"""Runs that state every fact of their memory, or leave one to a guess, below which more of their like tell its spread:
-all of their kind, or all that leave any to a guess [1]."""
+"""Runs that state every fact of their memory, or leave one to a guess, below which others tell its spread: all of their
+kind, or the fact whose guess costs most [1]."""
 
 RUNS_THAT_TELL = 4.0
 """Runs from which on a stack counts in full where the spread of stacks is told [1]."""
@@ -247,7 +247,10 @@ def centre_scatter(everything: Measured, residuals: np.ndarray) -> tuple[Scatter
         Scatter(name, "", half_width(own & tells), *of_memory(own & ~guessed, own)) for name, own in of_kind.items()
     ]
     found += [Scatter(eager, "", half_width(of_kind[name]), np.nan) for name, eager in OF_EAGER.items()]
-    return (*found, *(Scatter("unstated", fact, 0.0, *of_memory(own, guessed)) for fact, own in guesses.items()))
+    told = {fact: of_memory(own, np.zeros_like(own)) for fact, own in guesses.items()}
+    widest = tuple(np.nanmax([*told.values()], axis=0).tolist())
+    of_facts = {fact: widest if np.isnan(spread[0]) else spread for fact, spread in told.items()}
+    return (*found, *(Scatter("unstated", fact, 0.0, *spread) for fact, spread in of_facts.items()))
 
 
 def quantile_of_stacks(errors: np.ndarray, stack: np.ndarray, share: float = COVERED) -> float:

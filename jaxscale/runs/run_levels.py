@@ -21,6 +21,7 @@ OF_MODELS = ("mixture", "architecture", "sequences")
 GUESSED = {
     "activation_recompute": (("activation_recompute", "recompute_modules"), ("activation_recompute",)),
     "optimizer_bytes": (("optimizer_bytes",), ("optimizer_bytes", "wide_weights", "kept_gradients")),
+    "adapter_bytes": (("adapter_bytes", "lora_rank"), ("adapter_bytes",)),
     "loss_bytes": (("loss_bytes", "chunked_loss"), ("loss_bytes", "chunked_loss")),
 }
 """Facts of memory that a row may leave to a guess: columns that state each, and defaults that say that it is known."""
@@ -81,13 +82,13 @@ def run_levels(
 def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
     """What of its memory each row leaves to a guess, by the columns that would say it.
 
-    Neither stated nor known of its framework or table; frozen weights have no state to guess.
+    Neither stated nor known of its framework or table. Frozen weights have no state, and trained ones no adapters.
     """
     columns = []
     for fact, (cells, defaults) in GUESSED.items():
         told = together(*(runs.categories(name) for name in cells))
         says = told.matches(lambda row: any(cell is not None for cell in row)) | empty.is_known(defaults)
-        says |= is_frozen & (fact == "optimizer_bytes")
+        says |= is_frozen if fact == "optimizer_bytes" else ~is_frozen & (fact == "adapter_bytes")
         columns.append(Categorical(says.astype(int), (fact, "")))
     return together(*columns).map(lambda facts: GUESSES.join(fact for fact in facts if fact) or None)
 

@@ -293,6 +293,8 @@ STATES_ALL = {"activation_recompute": "full", "optimizer_bytes": "12", "loss_byt
         (STATES_ALL, None),
         ({"framework": "megatron-lm"}, "activation_recompute"),
         ({"framework": "torchtitan"}, "loss_bytes"),
+        ({**STATES_ALL, "trainable_share": "0", "optimizer_bytes": ""}, "adapter_bytes"),
+        ({**STATES_ALL, "trainable_share": "0", "lora_rank": "8"}, None),
     ],
 )
 def test_what_a_row_neither_states_nor_its_framework_is_a_guess(table, change, guesses):
