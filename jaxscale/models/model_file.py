@@ -91,6 +91,8 @@ def _from_file(path: Path) -> ModelDescription:
         result = converted(config)
     except ArithmeticError:
         raise InputError(f"{path}: a size by which others are divided is 0; expected sizes above 0") from None
+    except TypeError as error:
+        raise InputError(f"{path}: a value of another kind ({error}); expected numbers as in a config.json") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return ModelDescription(result.fields, result.parts, result.not_modelled)
