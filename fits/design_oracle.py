@@ -19,7 +19,7 @@ from markdown_text import markdown_table
 import jaxscale as js
 from jaxscale.base.arrays import number, stacked
 from jaxscale.costs.evaluate import evaluate_runs
-from jaxscale.designs.integer_designs import FIELDS, SIZES, IntegerSpace, Rows, built, joined, row_of
+from jaxscale.designs.integer_designs import FIELDS, SIZES, IntegerSpace, Rows, built, put_together, row_of
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.designs.whole_sizes import HEAD_WIDTHS, width_step
 from jaxscale.models.transformer import embedding_params, n_active_params, n_params
@@ -29,7 +29,7 @@ from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
 from jaxscale.runs.arrays import RunBatch
 
-PLANS = 120
+PLANS = 60
 """Plans of each middle that are crossed with sizes [1]."""
 
 
@@ -101,7 +101,7 @@ def every_design(middles: list[dict[str, float]], where: IntegerSpace, wide: int
         for row in np.argsort(plans.merits, kind="stable")[:PLANS].tolist():
             plan = {name: float(column[row]) for name, column in plans.table.columns.items()}
             found.append(_crossed(middle, plan, where, wide))
-    rows = joined(found)
+    rows = put_together(found)
     facts = {**model_columns(built(rows, where)[0]), **{name: rows[name] for name in FIELDS}}
     facts |= {"n_chips": where.n_chips, "domain_size": number(problem.cluster.network.level(0)[0])}
     valid = obeys(facts, rules=[rule for rule in where.space.rules if rule is not BATCH_RULE])
@@ -196,13 +196,17 @@ def main() -> None:
         line = (f"{case.n_chips} {case.gpu}", f"{case.days:g}", case.template, bound, f"{judged:,}", f"{lost:+.2%}")
         lines.append((*line, f"{lost / price:+.1%}", f"{choice.gap:+.2%}", f"{taken:.1f}"))
         print(*lines[-1], flush=True)
+        (Path(__file__).parent / "design_oracle.md").write_text(page(lines), encoding="utf-8")
+
+
+def page(lines: list[tuple[str, ...]]) -> str:
+    """The table of fits/design_oracle.md."""
     head = ("chips", "days", "template", "bound", "designs", "excess loss lost", "time lost", "integer gap", "CPU s")
-    text = (
+    return (
         "Integer designs against brute force (`fits/design_oracle.py`): excess loss of the answer over the least of all"
         " designs, and what that is worth in time at the price of time; a minus: the answer is the better one. CPU time"
         f" of the search, first ones compile.\n\n{markdown_table(head, lines)}\n"
     )
-    (Path(__file__).parent / "design_oracle.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Ask one question at every door that answers it: plan, time, memory and risk must be the same.
 
 Doors: a row of a table with open cells (`js.predict`), `jaxscale predict --model`, `jaxscale plan`, `js.best_plan`, and
-the page. Run: python scripts/one_answer.py (60 questions, some minutes)
+the page; and `jaxscale shape`, whose design is asked for its plan. Run: python scripts/one_answer.py (some minutes)
 """
 
 import contextlib
@@ -162,6 +162,24 @@ def differences(question: Question) -> list[str]:
     ]
 
 
+SIZES = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "seq_len")
+
+
+def design_differences(gpu: str, n_gpus: int, framework: str | None) -> str:
+    """Where the plan of a design of ten days takes other time or memory than `js.best_plan` says of its model."""
+    software = ["--framework", framework] if framework else []
+    what = ["--gpu", gpu, "--n-gpus", n_gpus, "--days", 10, "--seq-len", 4096]
+    found = document("shape", *what, *software)
+    if found is None:
+        return "shape refuses"
+    shape = js.Transformer(**{name: found[name] for name in SIZES}, gated_mlp=True)
+    batch = round(found["global_batch_tokens"] / found["seq_len"])
+    best = js.best_plan(shape, gpu, batch, n_chips=n_gpus, levels={"framework": framework}).best
+    ours = (found["step_time_s"], 1e9 * found["memory_gb"])
+    is_same = np.allclose(ours, (best.step_time, best.memory), rtol=TOLERANCE)
+    return "" if is_same else f"shape: {ours} instead of {(best.step_time, best.memory)}"
+
+
 def is_best(question: Question) -> bool:
     """Whether the plan is the fastest of all valid plans that fit, or none fits."""
     row = js.read_runs(question.row)
@@ -198,6 +216,10 @@ def main(arguments: Sequence[str]) -> int:
         best += is_best(question)
         answered += bool(by_table(question).plan)
         print(f"{question}: {'; '.join(found) or 'one answer'}", flush=True)
+    for gpu, n_gpus, _, framework in CLUSTERS:
+        found = design_differences(gpu, n_gpus, framework)
+        different += bool(found)
+        print(f"a design of ten days, {n_gpus} {gpu}, {framework}: {found or 'one answer'}", flush=True)
     count = len(questions)
     print(
         f"{count} questions, {answered} with a plan that fits: {different} with different answers; {best} best of all"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.models.transformer import model_flops
 from jaxscale.runs import write_table
 
 HEADER = (
@@ -155,3 +156,14 @@ def test_a_measured_run_without_a_status_ended(tmp_path, default: js.Fit, status
     assert prediction.status.tolist() == ["ok", "ok", "oom", ""]
     assert prediction.errors()["oom_accuracy"] == pytest.approx(2.0 / 3.0)
     assert prediction.errors()["n_memory"] == 0
+
+
+def test_a_flop_rate_alone_is_a_time_where_its_convention_is_known():
+    """A framework that counts attention in full says its flops; one of which nothing is known may count any."""
+    run = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "seq_len": 4096, "gpu": "h100-80gb", "n_gpus": 8, "tp": 1}
+    run |= {"pp": 1, "micro_batch_size": 1, "global_batch_size_seqs": 64, "tflops_per_gpu": 400.0}
+    table = {name: [value] * 2 for name, value in run.items()} | {"framework": ["maxtext", "somebody's own"]}
+    found = js.predict(table)
+    flop = float(model_flops(js.Transformer(32, 4096, 32, 4096))) * 64 * 4096
+    np.testing.assert_allclose(found.measured[0], flop / (8 * 400e12), rtol=1e-5)
+    assert np.isnan(found.measured[1])

@@ -206,12 +206,14 @@ def test_bubble_is_pp_minus_one_over_m(pp: int, m: int):
     assert step.pipeline_imbalance < 1e-6 * work
 
 
-def test_interleaving_divides_the_bubble_and_zero_bubble_fills_two_thirds():
+def test_interleaving_divides_the_bubble_and_weight_gradients_fill_it():
     plain = pipeline_case(pp=8, n_microbatches=16)
     interleaved = pipeline_case(pp=8, n_microbatches=16, vpp=4, schedule="interleaved")
     np.testing.assert_allclose(interleaved.pipeline_bubble, plain.pipeline_bubble / 4.0, rtol=1e-9)
     filled = pipeline_case(pp=8, n_microbatches=16, schedule="zero-bubble")
-    np.testing.assert_allclose(filled.pipeline_bubble, plain.pipeline_bubble / 3.0, rtol=1e-9)
+    # A third of the matmuls are gradients of weights; attention has none.
+    weights = plain.matmul / 3.0 / (plain.matmul + plain.attention)
+    np.testing.assert_allclose(filled.pipeline_bubble, plain.pipeline_bubble * (1.0 - 2.0 * weights), rtol=1e-6)
     np.testing.assert_allclose(pipeline_case(pp=8, n_microbatches=16, schedule="gpipe").total, plain.total, rtol=1e-12)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
@@ -96,6 +96,26 @@ def stacked(trees: Sequence[Tree]) -> Tree:
 def filled_rows(count: int, block: int) -> np.ndarray:
     """Rows of a table filled up with its last row to whole blocks, so that few shapes are compiled [row]."""
     return np.minimum(np.arange(-(-count // block) * block), count - 1)
+
+
+def in_blocks_of(size: int, function: Callable[[Any], Any], rows: Any) -> Any:
+    """Results of a compiled function over rows, in blocks of a fixed size, so that one program serves any number.
+
+    Args:
+        size: rows of a call; the last call is padded with the last row [1].
+        function: from a tree of arrays to another, each leaf [row of a block, ...].
+        rows: tree of arrays, each [row, ...].
+
+    Returns:
+        Tree of arrays of the host, each [row, ...].
+    """
+    count = len(jax.tree.leaves(rows)[0])
+    blocks = []
+    for picked in filled_rows(count, size).reshape(-1, size):
+        # All leaves at once: a transfer of each by itself costs more than its bytes.
+        blocks.append(function(jax.device_put(jax.tree.map(lambda leaf, own=picked: np.asarray(leaf)[own], rows))))
+    # Reading only now lets the device work on one block while the host lays out the next.
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:count], *blocks)
 
 
 def number(leaf: Any) -> float:

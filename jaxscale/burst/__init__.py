@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from jaxscale.burst.spatial import spatial_network as spatial_network
     from jaxscale.burst.spatial import spatial_step as spatial_step
     from jaxscale.burst.spatial import spatial_table as spatial_table
-    from jaxscale.burst.spatial import survey_splits as survey_splits
     from jaxscale.burst.step_costs import BurstJob as BurstJob
     from jaxscale.burst.traced_network import network_step as network_step
 

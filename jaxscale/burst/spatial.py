@@ -1,4 +1,4 @@
-"""Spatial splits: halo exchange of 3-D convolutional networks, with or without a split of the batch."""
+"""Spatial splits: halo exchange of 3-D convolutional networks, beside a split of the batch."""
 
 import functools
 from typing import Any
@@ -189,71 +189,3 @@ def spatial_step(
     # Activations for the backward pass and their gradients; weights, gradients and two moments.
     held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
     return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_chips)
-
-
-def splits_of(pieces: int, rank: int) -> tuple[int, ...]:
-    """Parts per dimension of a power of two, as near to a cube as powers of two allow.
-
-    Raises:
-        InputError: `pieces` is not a power of two.
-    """
-    if pieces < 1 or pieces & (pieces - 1):
-        raise InputError(f"pieces = {pieces}: expected a power of two")
-    exponent = pieces.bit_length() - 1
-    return tuple(2 ** (exponent // rank + (dim < exponent % rank)) for dim in range(rank))
-
-
-_compiled = eqx.filter_jit(spatial_step)
-
-
-class Split(eqx.Module):
-    """One way to use a number of GPUs.
-
-    Attributes:
-        pieces: parts of a sample, their product [1].
-        groups: groups of samples [1].
-        step: terms of the iteration.
-        fits: a group has at least one sample, and the memory holds it.
-    """
-
-    pieces: int = eqx.field(static=True)
-    groups: int = eqx.field(static=True)
-    step: SpatialStep
-    fits: bool
-
-
-def survey_splits(
-    network: SpatialNetwork,
-    n_chips: int,
-    batch: int,
-    machine: SpatialMachine,
-    coefficients: LayerTimeCoefficients,
-    device: Device,
-    memory: float,
-    regime: int = 0,
-) -> list[Split]:
-    """All hybrids of sample and spatial split on `n_chips` GPUs, pieces in powers of two.
-
-    Args:
-        n_chips: a power of two [1].
-        batch: global batch [sample].
-        coefficients: analytical layer time.
-        memory: of one GPU [byte].
-        regime: index of its software regime.
-
-    Returns:
-        Splits from no spatial split to all GPUs on one group.
-
-    Raises:
-        InputError: `n_chips` is not a power of two.
-    """
-    splits_of(n_chips, 1)
-    rank = network.extent.shape[1]
-    splits = []
-    for exponent in range(n_chips.bit_length()):
-        pieces, groups = 2**exponent, n_chips // 2**exponent
-        parts = jnp.asarray(splits_of(pieces, rank), jnp.result_type(float))
-        sizes = jnp.asarray(groups, parts.dtype), jnp.asarray(batch, parts.dtype)
-        step = _compiled(network, parts, *sizes, machine, coefficients, device, regime)
-        splits.append(Split(pieces, groups, step, bool(groups <= batch and step.memory <= memory)))
-    return splits

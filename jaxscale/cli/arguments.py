@@ -115,7 +115,7 @@ def checked_batch(text: str, seq_len: Any) -> int:
     return int(sequences)
 
 
-def checked_number(flag: str, text: str) -> float:
+def float_of(flag: str, text: str) -> float:
     """A number in words.
 
     Raises:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     HardwareFile,
@@ -14,7 +15,7 @@ from jaxscale.cli.arguments import (
     Quiet,
     ReportFolder,
     SequenceLength,
-    checked_number,
+    float_of,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
@@ -42,6 +43,10 @@ class ShapeCommand:
             help="template whose proportions are kept: sequence length, vocabulary, key/value heads, experts",
         ),
     ] = "llama3-8b"
+    like: Annotated[
+        str | None,
+        option(metavar="NAME|FILE", help="a built model: its run in the same budget is told beside the design's"),
+    ] = None
     seq_len: SequenceLength = None
     precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
@@ -87,18 +92,21 @@ class ShapeCommand:
         cells = {"precision": self.precision.lower(), **stated_values("--set", pairs("--set", self.set))}
         cells["framework"] = checked_framework(self.framework or cells.get("framework"), js.load_fit(self.fit))
         law = None if self.law is None else load_law(self.law)
+        template = load_model(self.model, self.seq_len)
+        like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
+        if like is not None and law is not None:
+            raise InputError("--like does not go with --law; expected one of them")
         stage("searching the best design")
         document = shape_report(
             self.gpu,
             self.n_gpus,
             budget,
             fit=self.fit,
-            template=load_model(self.model, self.seq_len),
+            template=template,
+            like=like,
             hardware=self.hardware,
             cells=cells,
-            bounds={
-                name: checked_number(f"--bound {name}", value) for name, value in pairs("--bound", self.bound).items()
-            },
+            bounds={name: float_of(f"--bound {name}", text) for name, text in pairs("--bound", self.bound).items()},
             oom_probability=self.oom_probability,
             law=law,
             n_draws=self.draws,
@@ -109,6 +117,7 @@ class ShapeCommand:
         parts = (
             f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",
             shape_choice(document),
+            *([] if like is None else [like_text(str(self.like), document)]),
             *([] if law is None else [law_choice_table(document["law"])]),
             price_list(document["shadow_prices"], document["objective"]),
             document["certificate"],
@@ -119,3 +128,15 @@ class ShapeCommand:
 
             drawn = (document, f"The best design for {parts[0]}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))
+
+
+def like_text(name: str, document: dict[str, Any]) -> str:
+    """What the same budget makes of a built model."""
+    built, objective = document["like"], " and ".join(document["objective"]).replace("_", " ")
+    from jaxscale.plans.plan import in_short
+
+    return (
+        f"{name} in the same budget: {built['n_layers']} x {built['d_model']}, {built['params']:.3g} parameters,"
+        f" {built['tokens']:.3g} tokens, loss {built['loss']:.4f} in {built['training_days']:.1f} days;"
+        f" {objective} {built['cost']:+.2%} of the design's; plan {in_short(built['plan'])}"
+    )

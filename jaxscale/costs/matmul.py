@@ -201,10 +201,8 @@ def adapter_forward(
     """Forward matmul time of the adapters of all layers for one microbatch, in no fewer than 16 bits [s]."""
     rank = local.plan.lora_rank
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
-    weights = rank * local.adapter_width
-    # Of the two matrices of an adapter one reads a whole input and writes the rank, the other the other way round.
-    thin = weights / larger(rank, 1.0) + weights / local.model.d_model
-    return matmul_time(local.tokens, weights, thin, rates, temperature)
+    # Of the two matrices of an adapter one reads a whole input, the other writes a whole output; r numbers lie between.
+    return matmul_time(local.tokens, rank * local.adapter_width, local.adapter_width, rates, temperature)
 
 
 def head_forward(

@@ -70,18 +70,18 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
 def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares) -> Array:
     """Idle time of the busiest stage while the pipeline fills and drains [s].
 
-    In ZB-H1 weight gradients of the other stages and of p - 1 microbatches of the busiest stage fill the backward part
-    of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
+    In ZB-H1 weight gradients of the other stages, and of up to p - 1 microbatches of the busiest stage, fill the
+    backward part of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
     """
     plan, others = local.plan, stages.total - stages.busiest
-    filled = passes.weights * (others + (plan.pp - 1.0) * stages.busiest)
+    filled = passes.weights * (others + (smaller(plan.pp, plan.n_microbatches) - 1.0) * stages.busiest)
     zero_bubble = larger(others - filled, passes.forward * others)
-    dual_pipe = dual_pipe_leaves(plan.pp, passes) * others
+    dual_pipe = dual_pipe_leaves(plan.pp, plan.n_microbatches, passes) * others
     switched = plan.zero_bubble * (zero_bubble - others) + plan.dual_pipe * (dual_pipe - others)
     return (others + switched) / plan.vpp
 
 
-def dual_pipe_leaves(pp: ArrayLike, passes: PassShares) -> Array:
+def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShares) -> Array:
     r"""Bubble of DualPipe over that of 1F1B [1].
 
     $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$, B the gradients of inputs alone:
@@ -90,7 +90,8 @@ def dual_pipe_leaves(pp: ArrayLike, passes: PassShares) -> Array:
     halves = 0.5 * larger(jnp.subtract(pp, 2.0), 0.0)
     forward, weights = passes
     inputs = 1.0 - forward - weights
-    idle = halves * (forward + 2.0 * inputs - weights) - smaller(forward, halves * (inputs - forward))
+    idle = halves * (forward + 2.0 * inputs) - smaller(halves, n_microbatches) * weights
+    idle = idle - smaller(forward, halves * (inputs - forward))
     return idle / larger(jnp.subtract(pp, 1.0), 1.0)
 
 

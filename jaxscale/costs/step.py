@@ -224,10 +224,10 @@ def microbatch_pace(
     head = (2.0 + trainable) * logits + 3.0 * elementwise.logits_forward(*compute)
     head = head + weight_streams.head_accumulation_time(*compute, temperature)
     stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
-    passes = pipeline.PassShares(
-        forward=(layers.forward + head / (2.0 + trainable)) / stages.total,
-        weights=trainable * (layers.matmul / (2.0 + trainable) + logits) / stages.total,
-    )
+    # The host launches about as many kernels in each pass.
+    forward = layers.forward + (waiting + head) / (2.0 + trainable)
+    weights = trainable * ((layers.matmul + waiting) / (2.0 + trainable) + logits)
+    passes = pipeline.PassShares(forward / stages.total, weights / stages.total)
     return MicrobatchPace(layers, waiting, head, stages, passes)
 
 

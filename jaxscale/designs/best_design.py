@@ -6,11 +6,12 @@ model: width, depth, MLP ratio, batch, micro-batch and every degree at once; und
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.store import AnyFit, fit_of
@@ -64,6 +65,7 @@ def best_design(
     objective: str = "time",
     oom_probability: float = 0.1,
     head_dim: int | None = None,
+    like: Transformer | None = None,
     n_starts: int = 60,
     n_steps: int = 80,
 ) -> DesignChoice:
@@ -85,6 +87,7 @@ def best_design(
         objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
         oom_probability: accepted probability of running out of memory [1].
         head_dim: width of a head; the best of 64, 96 and 128 where None, of latent attention the template's [1].
+        like: a built model; the same budget on it, with its best batch and plan, is told beside the design.
         n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
         n_steps: evaluations of each [1].
 
@@ -115,14 +118,22 @@ def best_design(
         numbers = (number(budget.params), compute_exponent(), heads[-1])
         shape = ShapeProblem(base, plan, cluster, fitted, rules.shape, *numbers)
         return _search([shape], 1, wanted, round_shape, n_starts, n_steps)
-    wanted = budget_goals(budget, rules, limit, bounds, objective)
-    fixed, software = (base, cluster, fitted, rules), question.space.software
-    problems = [DesignProblem(*fixed, family, heads[-1], software) for family in _families(question.space, n_chips)]
+    wanted = budget_goals(budget, rules, limit, bounds, objective, base)
+    choices = question.space
+    if bounds and "expert_chips" in bounds:
+        spread = divisors(number(base.n_experts))
+        choices = replace(choices, ep=tuple(spread[spread <= bounds["expert_chips"]].tolist()))
+    fixed, software = (base, cluster, fitted, rules), choices.software
+    problems = [DesignProblem(*fixed, family, heads[-1], software) for family in _families(choices, n_chips)]
 
     def rounded(relaxed: list[Design], problem: DesignProblem, wanted: Goals) -> Rounded:
-        return round_design(relaxed, IntegerSpace(problem, question.space, heads, limit), wanted)
+        return round_design(relaxed, IntegerSpace(problem, choices, heads, limit), wanted)
 
-    return _search(problems, N_COORDINATES, wanted, rounded, n_starts, n_steps)
+    choice = _search(problems, N_COORDINATES, wanted, rounded, n_starts, n_steps)
+    if like is None:
+        return choice
+    where = IntegerSpace(choice.relaxed.problem, choices, heads, limit, like)  # pyright: ignore[reportArgumentType]
+    return replace(choice, like=round_design([choice.relaxed.design], where, wanted))
 
 
 def _head_widths(template: Transformer) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from jaxscale.base.units import DAY
 from jaxscale.designs.design_space import LOWEST
 from jaxscale.designs.quantities import QUANTITIES
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
-from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss
+from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, loss_of_template
 from jaxscale.designs.whole_sizes import HEADS, whole_shapes
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.models.transformer import Transformer, n_active_params, n_params
@@ -84,7 +84,8 @@ def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws:
     for name, value in budget.given().items():
         if name in least and value < least[name]:
             raise InputError(f"{name} = {value:g} is out of range; the smallest run takes {least[name]:.2g}")
-    if budget.loss is not None and budget.loss > (worst := number(laws.loss.loss(active, LOWEST["tokens"]))):
+    worst = number(laws.loss.loss(active, LOWEST["tokens"]))
+    if budget.loss is not None and budget.loss > worst:
         raise InputError(f"loss = {budget.loss:g} is out of range; the smallest run reaches {worst:.3g}")
 
 
@@ -94,6 +95,7 @@ def budget_goals(
     memory_bytes: float,
     bounds: Mapping[str, float | int] | None = None,
     objective: str = "time",
+    template: Transformer | None = None,
 ) -> Goals:
     """Objective and bounds of a budget.
 
@@ -103,6 +105,7 @@ def budget_goals(
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `QUANTITIES`, SI units.
         objective: of `OBJECTIVES`; a budget of days always asks for the least loss.
+        template: whose share of active parameters, and the worth of whose experts, count; a dense one where None.
 
     Raises:
         InputError: a loss that no run reaches, an unknown objective, or one that does not go with the budget.
@@ -119,7 +122,7 @@ def budget_goals(
     if budget.params is not None:
         limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
         limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
-    loss, floor = target_loss(budget, laws), number(laws.loss.irreducible)
+    loss, floor = target_loss(budget, laws, template), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
     if objective == "tokens_per_second":
@@ -149,10 +152,13 @@ def shape_goals(
     return goals(SHAPE_QUANTITIES, {"time_to_loss": 1.0}, {"memory": memory_bytes, **(bounds or {})})
 
 
-def target_loss(budget: Budget, laws: Laws) -> float:
-    """Loss that a budget of loss, compute or size stands for [nat per token]."""
+def target_loss(budget: Budget, laws: Laws, template: Transformer | None = None) -> float:
+    """Loss that a budget of loss, compute or size stands for, with the experts of a template [nat per token]."""
     if budget.loss is not None:
         return float(budget.loss)
     with jax.enable_x64(True):
-        flop = compute_optimal_flop(laws, budget.params) if budget.params is not None else jnp.asarray(budget.flop)
-        return number(compute_optimal_loss(laws, flop))
+        law = laws.loss if template is None else loss_of_template(laws, template)
+        if budget.params is None:
+            return number(compute_optimal_loss(law, jnp.asarray(budget.flop)))
+        active = 1.0 if template is None else n_active_params(template) / n_params(template)
+        return number(compute_optimal_loss(law, compute_optimal_flop(law, budget.params * active)))

@@ -11,6 +11,7 @@ from jaxscale.designs.design_space import Design
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import ShapeProblem
+from jaxscale.models.transformer import n_active_params
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.plan import in_short
 
@@ -63,6 +64,7 @@ class DesignChoice:
         goals: objective and bounds.
         trajectory: objective of every start of the rough search [step, start].
         path: points of every start along the rough search [step, start, coordinate].
+        like: the same budget on a built model, where one was given.
     """
 
     rounded: Rounded
@@ -71,6 +73,12 @@ class DesignChoice:
     goals: Goals = field(repr=False)
     trajectory: np.ndarray = field(repr=False)
     path: np.ndarray = field(repr=False)
+    like: Rounded | None = None
+
+    @property
+    def like_cost(self) -> float:
+        """Objective of the built model over that of the design, less 1 [1]."""
+        return float("nan") if self.like is None else float(np.expm1(self.like.objective - self.rounded.objective))
 
     @property
     def gap(self) -> float:
@@ -106,15 +114,11 @@ class DesignChoice:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `jaxscale shape --json`."""
-        shape = self.rounded.model
-        sizes = {name: round(number(getattr(shape, name))) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
-        more = ("n_kv_heads", "head_dim", "seq_len", "vocab_size", "n_experts", "moe_top_k", "d_ff_expert")
-        sizes |= {name: round(number(getattr(shape, name))) for name in more}
         objective = [name for name, weight in zip(self.goals.names, self.goals.weights, strict=True) if weight]
+        like = {} if self.like is None else {"like": {**self._figures(self.like), "cost": self.like_cost}}
         return {
-            **sizes,
-            "plan": self.rounded.plan.words(),
-            **self.relaxed.problem.figures(self.rounded.values),
+            **self._figures(self.rounded),
+            **like,
             "objective": objective,
             "gradient_norm": self.relaxed.residual,
             "relaxed_optimum": self.relaxed.to_json(),
@@ -125,6 +129,14 @@ class DesignChoice:
             "certified": self.certified,
             "certificate": self.certificate,
         }
+
+    def _figures(self, found: Rounded) -> dict[str, Any]:
+        """Sizes, plan and figures of an integer design as plain numbers."""
+        names = ("n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim", "seq_len", "vocab_size")
+        names += ("n_experts", "moe_top_k", "d_ff_expert")
+        sizes = {name: round(number(getattr(found.model, name))) for name in names}
+        sizes["active_params"] = number(n_active_params(found.model))
+        return {**sizes, "plan": found.plan.words(), **self.relaxed.problem.figures(found.values)}
 
     def summary(self) -> str:
         """The choice in a few lines of text."""

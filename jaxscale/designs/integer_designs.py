@@ -45,12 +45,14 @@ class IntegerSpace(NamedTuple):
         space: choices that plans have, and what their software does.
         head_dims: widths of a head [1].
         memory_limit: largest peak of a chip [byte].
+        model: the only one, whose plans and batches alone are searched; None where sizes are open.
     """
 
     problem: DesignProblem
     space: PlanSpace
     head_dims: tuple[float, ...]
     memory_limit: float
+    model: Transformer | None = None
 
     @property
     def n_chips(self) -> int:
@@ -60,9 +62,13 @@ class IntegerSpace(NamedTuple):
 
 def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
     """Models and plans of rows, stacked [design]."""
+    count = len(rows["tp"])
+    own, software = (
+        jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], count, axis=0), part)
+        for part in (where.model, where.space.software)
+    )
     sizes = (rows["d_model"], rows["n_layers"], rows["head_dim"], rows["tp"], rows["mlp_ratio"])
-    models, count = whole_shapes(where.problem.template, *sizes), len(rows["tp"])
-    software = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], count, axis=0), where.space.software)
+    models = whole_shapes(where.problem.template, *sizes) if where.model is None else own
     return models, with_columns(software, {name: rows[name] for name in FIELDS})
 
 
@@ -73,13 +79,13 @@ def row_of(stacked: Any, row: int) -> Any:
 
 def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
     """Whole sizes and batches near a continuous design that many degrees divide."""
-    model, template = design.model, where.problem.template
+    model, template = where.model or design.model, where.problem.template
     ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
     head_dim = where.head_dims[-1]
     step = float(width_step(template, np.full(1, int(head_dim)), np.ones(1, int))[0])
     depth, batch = number(model.n_layers), number(design.plan.global_batch_size_seqs)
     size = {"d_model": _multiple(number(model.d_model), step), "head_dim": head_dim, "mlp_ratio": ratio}
-    size["n_layers"] = _multiple(depth, 8.0 if depth > 24.0 else 4.0)
+    size["n_layers"] = depth if where.model else _multiple(depth, 8.0 if depth > 24.0 else 4.0)
     return [{**size, "batch": wide} for wide in _batches(batch, where.n_chips)]
 
 
@@ -116,7 +122,7 @@ def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) ->
         rows = best_of_kinds(plans.table.columns, plans.merits)[:UNLIKE]
         own = {name: np.asarray(plans.table.columns[name][rows], float) for name in FIELDS}
         found.append({**{name: np.full(len(rows), size[name]) for name in SIZES}, **own})
-    return joined(found)
+    return put_together(found)
 
 
 def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.ndarray:
@@ -142,7 +148,7 @@ def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
     lattice = [
         _lattice({name: float(column[row]) for name, column in rows.items()}, where, factors) for row in range(count)
     ]
-    found = joined(lattice)
+    found = put_together(lattice)
     facts = {**model_columns(built(found, where)[0]), **{name: found[name] for name in FIELDS}}
     facts |= {"n_chips": where.n_chips, "domain_size": number(where.problem.cluster.network.level(0)[0])}
     valid = obeys(facts, rules=[rule for rule in where.space.rules if rule is not BATCH_RULE])
@@ -152,6 +158,11 @@ def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
 def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence[float]) -> Rows:
     """Designs around one, valid or not [design]."""
     template, tp, chunk = where.problem.template, int(middle["tp"]), middle["pp"] * middle["vpp"]
+    batches = _splits(middle, where.space, factors)
+    if where.model is not None:
+        columns = {name: np.full(len(batches), value) for name, value in middle.items()}
+        columns["micro_batch_size"], columns["n_microbatches"] = np.asarray(batches).T
+        return columns
     widths: list[tuple[float, float]] = []
     for head_dim in where.head_dims:
         step = float(width_step(template, np.full(1, int(head_dim)), np.full(1, tp))[0])
@@ -161,7 +172,6 @@ def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence
     depth = _multiple(middle["n_layers"], chunk)
     depths = [deep for deep in (depth - deeper, depth, depth + deeper) if deep >= chunk]
     ratios = np.clip(middle["mlp_ratio"] * np.asarray(factors), LOWEST["d_ff"], HIGHEST["d_ff"])
-    batches = _splits(middle, where.space, factors)
     grid = np.meshgrid(*(np.arange(len(part)) for part in (widths, depths, ratios, batches)), indexing="ij")
     wide, deep, high, split = (place.ravel() for place in grid)
     columns = {name: np.full(len(wide), value) for name, value in middle.items()}
@@ -186,6 +196,6 @@ def _splits(middle: Mapping[str, float], space: PlanSpace, factors: Sequence[flo
     return sorted(found) or [(size, middle["n_microbatches"])]
 
 
-def joined(tables: Sequence[Rows]) -> Rows:
+def put_together(tables: Sequence[Rows]) -> Rows:
     """Several tables of designs as one."""
     return {name: np.concatenate([table[name] for table in tables]) for name in (*SIZES, *FIELDS)}

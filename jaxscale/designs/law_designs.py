@@ -80,7 +80,7 @@ def design_figures(choice: DesignChoice) -> dict[str, float]:
 
 
 def shape_ends() -> dict[str, ShapeLaw]:
-    """Shape laws within the interval of the fitted one: none, Kaplan's, and the fitted one with its ends."""
+    """Shape laws within the interval of the fitted one: Kaplan's, and the fitted one with its ends."""
     entry, error = law_table("shape", "gemstones"), law_errors("shape", "gemstones")
     laws = {"shape law of Kaplan": shape_law("kaplan"), "shape law of Gemstones": shape_law("gemstones")}
     for name, sign in (("narrower", -1.0), ("wider", 1.0)):

@@ -30,9 +30,15 @@ QUANTITIES: tuple[str, ...] = (
     "batch_over_critical",
     "step_time",
     "inverse_params",
+    "serving_memory",
+    "expert_chips",
 )
 """Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip, and an
-upper bound on `inverse_params` is a lower one on the parameters."""
+upper bound on `inverse_params` is a lower one on the parameters. `params` counts all experts; `serving_memory` is that
+of all weights in 16 bits, and `expert_chips` the chips over which the experts of a layer are spread, ep."""
+
+SERVED_BYTES = 2.0
+"""Bytes of a weight that is served [byte]."""
 
 JOULE_PER_MWH = 3.6e9
 """Joules of a megawatt hour [J]."""
@@ -79,6 +85,7 @@ class DesignProblem(eqx.Module):
         plain = dict(zip(QUANTITIES, np.exp(values).tolist(), strict=True))
         return {
             "params": plain["params"],
+            "serving_memory_gb": plain["serving_memory"] / GB,
             "tokens": plain["tokens"],
             "loss": plain["excess_loss"] + number(self.laws.loss.irreducible),
             "global_batch_tokens": plain["batch"],
@@ -140,5 +147,7 @@ def quantities(design: Design, spent: Costs, problem: DesignProblem) -> Float[Ar
         "batch_over_critical": batch / run.critical_batch,
         "step_time": spent.step_seconds,
         "inverse_params": 1.0 / n_params(design.model),
+        "serving_memory": SERVED_BYTES * n_params(design.model),
+        "expert_chips": jnp.asarray(design.plan.ep),
     }
     return jnp.log(jnp.stack([values[name] for name in QUANTITIES]))

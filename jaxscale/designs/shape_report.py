@@ -28,6 +28,7 @@ def shape_report(
     cells: Mapping[str, Any] | None = None,
     bounds: Mapping[str, float | int] | None = None,
     oom_probability: float = ACCEPTED_RISK,
+    like: Transformer | None = None,
     price_per_chip_hour: float | int | None = None,
     law: FittedLaw | None = None,
     n_draws: int = 4,
@@ -46,6 +47,7 @@ def shape_report(
         cells: what is stated of plan and software, by column of a runs table, such as `framework`.
         bounds: further upper bounds by name of `QUANTITIES`, SI units.
         oom_probability: accepted probability of running out of memory [1].
+        like: a built model, whose run in the same budget is told beside the design's.
         price_per_chip_hour: adds `money` to the document [1/h].
         law: fitted law of the loss; adds the compute-optimal run of the same flop, and how far the choice moves under
             drawn laws and other shape laws.
@@ -66,7 +68,7 @@ def shape_report(
     common = {"template": base, "fit": fit, "levels": question.levels, "space": question.space}
     common |= {"bounds": bounds, "oom_probability": oom_probability}
     if law is None:
-        design = best_design(machine, budget, **common)
+        design = best_design(machine, budget, **common, like=like)
         document = design.to_json()
     else:
         under = law_design(law, budget, machine, **common, n_draws=n_draws, progress=progress)

@@ -24,10 +24,12 @@ from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import (
     FLOP_PER_PARAM_TOKEN,
     BatchLaw,
+    ExpertsLaw,
     FailureLaw,
     LossLaw,
     ShapeLaw,
     batch_law,
+    experts_law,
     failure_law,
     law_table,
     loss_law,
@@ -48,6 +50,7 @@ class Laws(eqx.Module):
         failure: failures and checkpoints.
         power: of chips by what they do.
         embeddings: share of the embeddings that the law of the loss counts among the parameters [1].
+        experts: worth of the active parameters of a mixture.
     """
 
     loss: LossLaw
@@ -57,10 +60,11 @@ class Laws(eqx.Module):
     failure: FailureLaw
     power: ChipPower
     embeddings: Float[ArrayLike, ""] = eqx.field(converter=as_float, default=1.0)
+    experts: ExpertsLaw = eqx.field(default_factory=experts_law)
 
 
 def default_laws() -> Laws:
-    """Besiroglu's loss, Bergsma's critical batch, Kaplan's shape penalty, Llama 3's failures, Fernandez' power."""
+    """Joint loss of Besiroglu's points, Bergsma's batch, Gemstones' shapes, Llama 3's failures, Fernandez' power."""
     mlp_kappa = law_table("mlp", "kaplan")["kappa"]
     power = ChipPower(**law_table("power", "fernandez"))
     return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power)
@@ -131,8 +135,22 @@ def mlp_ratio(model: Transformer) -> Array:
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
     """Loss of a shape over the loss of the best shape of the same size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
-    inner = n_params(model) - embedding_params(model)
+    inner = n_active_params(model) - embedding_params(model)
     return 1.0 + laws.shape.penalty(model.d_model, total_layers(model), inner) + laws.mlp_kappa * stretch**2
+
+
+def expert_leverage(model: Transformer, laws: Laws, training_flop: ArrayLike) -> Array:
+    """Dense parameters that an active parameter of a model is worth; of a dense model one [1]."""
+    seen, every = model.moe_top_k + model.n_shared_experts, model.n_experts + model.n_shared_experts
+    leverage = laws.experts.leverage(seen / every, 2.0 * model.d_model / model.d_ff_expert, training_flop)
+    return jnp.asarray(1.0 + (1.0 - is_dense(model.n_experts)) * (leverage - 1.0))
+
+
+def loss_of_template(laws: Laws, template: Transformer) -> LossLaw:
+    """Law of the loss in active parameters of models with the experts of a template, at the largest tested compute."""
+    leverage = expert_leverage(template, laws, laws.experts.largest_flop)
+    scale = leverage ** -jnp.asarray(laws.loss.params_exponent)
+    return eqx.tree_at(lambda law: law.params_coefficient, laws.loss, laws.loss.params_coefficient * scale)
 
 
 def run_figures(
@@ -147,7 +165,7 @@ def run_figures(
 ) -> RunFigures:
     """Loss and duration of a run.
 
-    The loss law counts the parameters that a token passes through; for mixtures of experts that is the cautious side.
+    The loss law counts the parameters that a token passes through, those of a mixture at their worth in dense ones.
 
     Args:
         model: the transformer.
@@ -162,7 +180,8 @@ def run_figures(
         The figures of the run.
     """
     active = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
-    ideal = laws.loss.loss(active, small_batch_tokens)
+    work = FLOP_PER_PARAM_TOKEN * active * jnp.asarray(small_batch_tokens)
+    ideal = laws.loss.loss(active * expert_leverage(model, laws, work), small_batch_tokens)
     loss = ideal * shape_factor(model, template, laws)
     critical = laws.batch.critical(active, small_batch_tokens, ideal)
     tokens = jnp.asarray(small_batch_tokens * (1.0 + batch_tokens / critical))
@@ -171,17 +190,16 @@ def run_figures(
     return RunFigures(loss, loss - laws.loss.irreducible, tokens, critical, slowdown, seconds)
 
 
-def compute_optimal_loss(laws: Laws, training_flop: ArrayLike) -> Array:
+def compute_optimal_loss(law: LossLaw, training_flop: ArrayLike) -> Array:
     """Loss that training flop buy with the best parameters, small batches and the best shape [nat per token]."""
-    return laws.loss.loss(*laws.loss.optimum(training_flop))
+    return law.loss(*law.optimum(training_flop))
 
 
-def compute_optimal_flop(laws: Laws, params: ArrayLike) -> Array:
+def compute_optimal_flop(law: LossLaw, params: ArrayLike) -> Array:
     r"""Training flop of the run for which a number of parameters is the optimum of `LossLaw.optimum` [flop].
 
     $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
     """
-    law = laws.loss
     exponents = jnp.add(law.params_exponent, law.tokens_exponent)
     log_work = (exponents * jnp.log(params) - law.log_balance()) / law.tokens_exponent
     return FLOP_PER_PARAM_TOKEN * jnp.exp(log_work)

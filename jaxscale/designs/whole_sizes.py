@@ -62,7 +62,7 @@ def whole_shapes(
     group = np.ones_like(tp) if share == 1.0 else np.lcm(head_unit, tp)
     n_heads = group * np.maximum(np.round(d_model * share / (head_dim * group)), 1.0)
     changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads}
-    changes["n_kv_heads"] = key_value_heads(template, n_heads, tp)
+    changes["n_kv_heads"] = kept_key_value_heads(template, n_heads, tp)
     for name in ("head_dim", "v_head_dim", "rope_head_dim"):
         changes[name] = number(getattr(template, name)) * scale
     for name in WIDTH_FIELDS:
@@ -75,7 +75,7 @@ def whole_shapes(
     return with_columns(plain, {name: np.broadcast_to(value, len(d_model)) for name, value in changes.items()})
 
 
-def key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndarray) -> np.ndarray:
+def kept_key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndarray) -> np.ndarray:
     """Numbers of key/value heads: the template's, or another usual one that divides the heads and suits tp [shape].
 
     Args:

@@ -47,6 +47,9 @@ NUMBERS = (
 TEXTS = ("vendor", "name", "note", "aliases", "source")
 """What a chip may state beside its numbers."""
 
+LEAST = 1e-9
+"""Least number that a chip may state, in the unit of its table: smaller ones vanish in arithmetic on floats [1]."""
+
 NO_SPINE = 1e9
 """Rail size of a network without a spine level: more chips than any cluster has [1]."""
 
@@ -190,7 +193,7 @@ def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntr
     stated = {key: value for key, value in fields.items() if key not in TEXTS}
     check_keys(where, stated, NUMBERS, "a known number")
     numbers = {
-        key: number_of(f"{where}.{key}", stated[key], "a number above 0", 0.0, 1e15, is_above=True)
+        key: number_of(f"{where}.{key}", stated[key], f"a number from {LEAST:g} to 1e15", LEAST, 1e15)
         for key in NUMBERS
         if key in stated
     }

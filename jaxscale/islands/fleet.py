@@ -90,12 +90,6 @@ class Links(eqx.Module):
         nominal = jnp.where(itself, NO_LIMIT, smaller(jnp.where(itself, NO_LIMIT, self.bandwidth), ends))
         return nominal / (1.0 + self.slow_loss * jnp.sqrt(REFERENCE_BANDWIDTH / nominal))
 
-    @property
-    def uplink_rate(self) -> Array:
-        """Bandwidth that all transfers of an island get together [byte/s], [island]."""
-        uplink = jnp.asarray(self.uplink)
-        return uplink / (1.0 + self.slow_loss * jnp.sqrt(REFERENCE_BANDWIDTH / uplink))
-
 
 class Fleet(eqx.Module):
     """Islands and the links between them.

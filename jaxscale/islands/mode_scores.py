@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.base.arrays import filled_rows, host_arrays, number, stacked, with_fields
+from jaxscale.base.arrays import host_arrays, in_blocks_of, number, stacked, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.units import DAY
 from jaxscale.islands.batch_shares import Pace, least_finish, whole_shares
@@ -149,13 +149,8 @@ def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[n
     Returns:
         Paces by fleet.
     """
-    rows = filled_rows(len(jobs), FLEETS_AT_A_TIME)
     together, periods = host_arrays((stacked(jobs), np.asarray(inner_steps, float)))
-    tables = []
-    for start in range(0, len(rows), FLEETS_AT_A_TIME):
-        block = jax.tree.map(lambda leaf, part=rows[start : start + FLEETS_AT_A_TIME]: leaf[part], together)
-        tables.append(np.asarray(survey_fleets(block, periods)))
-    return np.concatenate(tables)[: len(jobs)]
+    return in_blocks_of(FLEETS_AT_A_TIME, lambda block: survey_fleets(block, periods), together)
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:

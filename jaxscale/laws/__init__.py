@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from jaxscale.laws.fitted_law import load_law as load_law
     from jaxscale.laws.fitted_law import save_law as save_law
     from jaxscale.laws.loss import BatchLaw as BatchLaw
+    from jaxscale.laws.loss import ExpertsLaw as ExpertsLaw
     from jaxscale.laws.loss import FailureLaw as FailureLaw
     from jaxscale.laws.loss import LossLaw as LossLaw
     from jaxscale.laws.loss import ShapeLaw as ShapeLaw
     from jaxscale.laws.loss import batch_law as batch_law
     from jaxscale.laws.loss import compute_exponent as compute_exponent
+    from jaxscale.laws.loss import experts_law as experts_law
     from jaxscale.laws.loss import failure_law as failure_law
     from jaxscale.laws.loss import loss_law as loss_law
     from jaxscale.laws.loss import shape_law as shape_law

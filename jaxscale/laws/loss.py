@@ -21,6 +21,7 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.arrays import Number, as_float, weak
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.smooth import smaller
 
 FLOP_PER_PARAM_TOKEN = 6.0
 """Training flop per parameter and token: one forward and two backward multiply-adds (Kaplan et al. 2020, eq. 2.2)."""
@@ -38,7 +39,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
     """Numbers of a law of the shipped table.
 
     Args:
-        kind: loss, batch, shape or compute.
+        kind: loss, experts, batch, shape or compute.
 
     Raises:
         InputError: unknown name; says which there are.
@@ -215,8 +216,54 @@ class ShapeLaw(eqx.Module):
         return jnp.multiply(self.kappa, jnp.log(d_model / (n_layers * self.best_ratio(n_params))) ** 2)
 
 
-def loss_law(name: str = "besiroglu") -> LossLaw:
-    """A loss law of the shipped table: `hoffmann`, `besiroglu` or `besiroglu-refit`."""
+class ExpertsLaw(eqx.Module):
+    r"""Dense parameters that an active one of a mixture is worth, $\hat A^{a + d \log_{10} C + \gamma g^2 + \beta g}$.
+
+    $g = \log_2 (2 d / d_\mathrm{expert})$, $1 / \hat A = 1 / (A + (1 / A_s - 1 / A_m)^{-1}) + 1 / A_m$, A the share of
+    the experts that see a token (Tian et al. 2025, arXiv 2507.17702). Loss falls with ever more experts: it is memory,
+    traffic or a bound that ends it.
+
+    Attributes:
+        exponent: a [1].
+        flop: d [1].
+        granularity_square: gamma [1].
+        granularity: beta [1].
+        least: A_s [1].
+        most: A_m [1].
+        largest_flop: C beyond which the law is not continued [flop].
+    """
+
+    exponent: Number = eqx.field(converter=as_float)
+    flop: Number = eqx.field(converter=as_float)
+    granularity_square: Number = eqx.field(converter=as_float)
+    granularity: Number = eqx.field(converter=as_float)
+    least: Number = eqx.field(converter=as_float)
+    most: Number = eqx.field(converter=as_float)
+    largest_flop: Number = eqx.field(converter=as_float)
+
+    def leverage(self, active_share: ArrayLike, fineness: ArrayLike, training_flop: ArrayLike) -> Array:
+        """Dense parameters per active parameter at equal loss [1].
+
+        Args:
+            active_share: A, experts that see a token over all, shared ones in both [1].
+            fineness: G, twice the width of the model over that of an expert [1].
+            training_flop: C [flop].
+        """
+        fine = jnp.log2(fineness)
+        work = jnp.log10(smaller(jnp.asarray(training_flop), jnp.asarray(self.largest_flop)))
+        power = self.exponent + self.flop * work + self.granularity_square * fine**2 + self.granularity * fine
+        floor = 1.0 / (1.0 / self.least - 1.0 / self.most)
+        share = 1.0 / (1.0 / (active_share + floor) + 1.0 / self.most)
+        return jnp.asarray(jnp.exp(power * jnp.log(share)))
+
+
+def experts_law(name: str = "tian") -> ExpertsLaw:
+    """A law of mixtures of experts of the shipped table."""
+    return ExpertsLaw(**law_table("experts", name))
+
+
+def loss_law(name: str = "besiroglu-joint") -> LossLaw:
+    """A loss law of the shipped table: `hoffmann`, `besiroglu`, `besiroglu-refit` or `besiroglu-joint`."""
     return LossLaw(**law_table("loss", name))
 
 
@@ -225,8 +272,8 @@ def batch_law(name: str = "bergsma") -> BatchLaw:
     return BatchLaw(**law_table("batch", name))
 
 
-def shape_law(name: str = "kaplan") -> ShapeLaw:
-    """A shape law of the shipped table: `kaplan`, or `gemstones`, whose best ratio grows with the size."""
+def shape_law(name: str = "gemstones-built") -> ShapeLaw:
+    """A shape law of the shipped table: `kaplan`, or `gemstones` and `gemstones-built`, which drift with the size."""
     return ShapeLaw(**law_table("shape", name))
 
 

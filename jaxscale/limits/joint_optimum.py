@@ -83,7 +83,7 @@ class TokenPrice:
 
 def published_price() -> TokenPrice:
     """Prices by the laws of `data/laws.toml`: batch `erdil`, shape and compute `kaplan`."""
-    shape, overhead = shape_law(), batch_law("erdil").overhead
+    shape, overhead = shape_law("kaplan"), batch_law("erdil").overhead
     return TokenPrice(*(float(np.asarray(x)) for x in (overhead, shape.kappa / compute_exponent(), shape.ratio)))
 
 

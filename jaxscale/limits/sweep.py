@@ -18,10 +18,13 @@ Several processes (`jax.distributed`) share the chunks by turns. A file's bytes 
 and the kind of device, so an interrupted sweep that is resumed ends with the same files.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,7 +284,8 @@ def prepare(spec: SweepSpec, folder: str | Path, resume: bool) -> list[int]:
             raise InputError(f"{folder}: holds another sweep than this one; expected the same specification")
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(kept, text)
-    return [index for index in range(spec.n_chunks) if not (folder / chunk_name(index)).exists()]
+    counts = [min(spec.chunk, spec.n_points - index * spec.chunk) for index in range(spec.n_chunks)]
+    return [index for index, count in enumerate(counts) if not is_whole(folder / chunk_name(index), count)]
 
 
 def clear_leftovers(folder: str | Path) -> None:
@@ -307,8 +311,57 @@ def run_sweep(spec: SweepSpec, folder: str | Path, chunks: Iterable[int]) -> Ite
         yield index
 
 
+@contextlib.contextmanager
+def alone_in(folder: str | Path) -> Iterator[None]:
+    """A folder that no other sweep writes to meanwhile; the system frees it when the process ends, however it does.
+
+    Raises:
+        InputError: another sweep writes there.
+    """
+    try:
+        import fcntl
+    except ImportError:  # systems without such locks
+        yield
+        return
+    with (check_folder(folder) / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None
+        yield
+
+
+def is_whole(file: Path, n_points: int) -> bool:
+    """Whether a file of a sweep is there, agrees with its checksums and has all its points."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if archive.testzip() is not None:
+                return False
+        with np.load(file) as arrays:
+            return len(arrays.files) > 0 and all(len(arrays[name]) == n_points for name in arrays.files)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return False
+
+
 def load_sweep(folder: str | Path) -> dict[str, np.ndarray]:
-    """All results of a finished sweep, in the order of its points."""
-    files = sorted(Path(folder).glob("chunk-*.npz"))
+    """All results of a finished sweep, in the order of its points.
+
+    Args:
+        folder: of the sweep.
+
+    Raises:
+        InputError: no sweep, or one of which files are missing, cut or changed.
+    """
+    kept = Path(folder) / SPEC_FILE
+    if not kept.is_file():
+        raise InputError(f"{folder}: holds no sweep; expected the folder of one")
+    document = json.loads(kept.read_text(encoding="utf-8"))
+    chunk, n_points = document["chunk"], math.prod(len(values) for values in document["axes"].values())
+    counts = [min(chunk, n_points - first) for first in range(0, n_points, chunk)]
+    files = [Path(folder) / chunk_name(index) for index in range(len(counts))]
+    bad = [file.name for file, count in zip(files, counts, strict=True) if not is_whole(file, count)]
+    if bad:
+        told = f"{len(bad)} of {len(files)} files are missing or not whole, the first {bad[0]}"
+        raise InputError(f"{folder}: {told}; expected a finished sweep: end it with --resume")
     tables = [dict(np.load(file)) for file in files]
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

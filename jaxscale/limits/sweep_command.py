@@ -1,5 +1,6 @@
 """`jaxscale sweep`: millions of points of the limits, in chunks, on all devices."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,7 @@ class SweepCommand:
         import jax
 
         import jaxscale as js
-        from jaxscale.limits.sweep import clear_leftovers, prepare, read_spec, run_sweep
+        from jaxscale.limits.sweep import alone_in, clear_leftovers, prepare, read_spec, run_sweep
 
         if not 0 <= self.process < self.n_processes:
             raise InputError(
@@ -54,11 +55,13 @@ class SweepCommand:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # Of several processes all but the first find the folder set up, or set it up the same.
         missing = prepare(spec, self.out, self.resume or self.n_processes > 1)
-        if self.n_processes == 1:
-            clear_leftovers(self.out)
-        stage("sweep", total=spec.n_points, done=(spec.n_chunks - len(missing)) * spec.chunk)
-        for _ in run_sweep(spec, self.out, missing):
-            advance(spec.chunk)
+        # Several processes of one sweep write side by side.
+        with alone_in(self.out) if self.n_processes == 1 else contextlib.nullcontext():
+            if self.n_processes == 1:
+                clear_leftovers(self.out)
+            stage("sweep", total=spec.n_points, done=(spec.n_chunks - len(missing)) * spec.chunk)
+            for _ in run_sweep(spec, self.out, missing):
+                advance(spec.chunk)
         say(f"{spec.n_points:,} points in {spec.n_chunks:,} files: {self.out}")
         counts = {"n_points": spec.n_points, "n_files": spec.n_chunks, "n_computed": len(missing)}
         answer(self.json, lambda: {"folder": str(self.out), **counts}, tuple)

@@ -89,6 +89,8 @@ def _from_file(path: Path) -> ModelDescription:
         raise InputError(f"{path}: is no configuration; expected the config.json of a model, one JSON object")
     try:
         result = converted(config)
+    except ArithmeticError:
+        raise InputError(f"{path}: a size by which others are divided is 0; expected sizes above 0") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return ModelDescription(result.fields, result.parts, result.not_modelled)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import stacked
+from jaxscale.base.arrays import in_blocks_of, stacked
 from jaxscale.base.jit import filter_jit
 from jaxscale.optimise.problems import Problem
 
@@ -145,13 +145,6 @@ def in_blocks(
     Returns:
         The columns that the function returns.
     """
-    count = len(columns[0])
-    rows = np.minimum(np.arange(-(-count // size) * size), count - 1)
+    doubles = tuple(np.asarray(column, np.float64) for column in columns)
     with jax.enable_x64(True):
-        blocks = []
-        for start in range(0, len(rows), size):
-            picked = rows[start : start + size]
-            blocks.append(function(*(np.asarray(column[picked], np.float64) for column in columns), *fixed))
-        # Reading only now lets the device work on one block while the host lays out the next.
-        parts = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*blocks, strict=True)]
-    return tuple(part[:count] for part in parts)
+        return in_blocks_of(size, lambda block: function(*block, *fixed), doubles)

@@ -23,12 +23,14 @@ from jaxscale.base.smooth import (
 )
 from jaxscale.hardware.formats import mean_over_formats, wide_shares
 from jaxscale.models.transformer import (
+    Heads,
     Transformer,
     attention_layers,
     attention_params,
     dense_layer_params,
     embedding_params,
     expert_params,
+    key_value_numbers,
     mean_over_heads,
     moe_layers,
     total_layers,
@@ -173,10 +175,14 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
-    kv_width = key_value_width(model, plan, temperature)
-    # Ranks beyond the key/value heads hold copies of them.
-    once = mean_over_heads(model, lambda kind: kind.n_kv_heads * (kind.head_dim + kind.v_head_dim))
-    copied = (kv_width - once / plan.tp) * model.d_model
+    # Ranks beyond the key/value heads hold copies of them; latents are no heads.
+    copies = mean_over_heads(
+        model,
+        lambda kind: (
+            (_heads_on_rank(kind, plan, temperature) * plan.tp / kind.n_kv_heads - 1.0) * key_value_numbers(kind)
+        ),
+    )
+    copied = copies / plan.tp * model.d_model * (1.0 - jnp.clip(model.kv_lora_rank, 0.0, 1.0))
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     layers = stage_layers(model, plan, temperature)
@@ -193,7 +199,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         wide=wide_shares(plan.precision),
         sequence_split=1.0 + plan.sequence_parallel * (plan.tp - 1.0),
         loss_split=1.0 + plan.vocab_parallel_loss * (plan.tp - 1.0),
-        key_value_width=kv_width,
+        key_value_width=key_value_width(model, plan, temperature),
         attention_params=attention_params(model) / plan.tp + copied,
         optimizer_sharded=sharding(plan, 1),
         gradients_sharded=sharding(plan, 2),
@@ -234,12 +240,16 @@ def end_share(model: Transformer, plan: Plan) -> Array:
 def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
     """Numbers in the keys and values of a token and attention layer on a tensor-parallel rank [1].
 
-    A rank has K / tp heads of width h + h_v, or a copy of one where ranks outnumber them; the mean where layers differ.
+    The mean where layers differ.
     """
     return mean_over_heads(
-        model,
-        lambda kind: smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature) * (kind.head_dim + kind.v_head_dim),
+        model, lambda kind: _heads_on_rank(kind, plan, temperature) * (kind.head_dim + kind.v_head_dim)
     )
+
+
+def _heads_on_rank(kind: Heads, plan: Plan, temperature: Temperature) -> Array:
+    """Key/value heads of a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
+    return smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature)
 
 
 def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:

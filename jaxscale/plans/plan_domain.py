@@ -24,6 +24,11 @@ FLAGS = (
 )
 """Fields that are 1 where software does something, else 0."""
 
+WORDS = ("gpipe", "zero_bubble", "dual_pipe", "compiled", "cuda_graphs", "tp_overlap_backward", "tp_overlap_full") + (
+    *("dispatch_allgather", "deepep", "hybridep"),
+)
+"""Switches that a word turns on, see `plan.SWITCHES`."""
+
 DEGREE = Bound(1.0, 1e12)
 SWITCH = Bound(0.0, 1.0)
 BYTES = Bound(0.0, 1e12)
@@ -64,6 +69,7 @@ PLAN = Domain(
         "offload_activations": SWITCH._replace(meaning="share of the activations in the host's memory"),
         "offload_optimizer": SWITCH._replace(meaning="share of the optimizer's state in the host's memory"),
         **{name: SWITCH._replace(meaning="1 where software does so") for name in FLAGS},
+        **{name: SWITCH._replace(meaning="1 where the word of this name is chosen") for name in WORDS},
     },
 )
 """Valid numbers of a `Plan`."""

@@ -88,6 +88,10 @@ def remarks_on(
                 "lora_rank is empty: taken as {:g}".format,
                 plan["lora_rank"],
             ),
+            _said(
+                (runs.numbers("trainable_share") == 0.0) & (plan["lora_rank"] == 0.0),
+                "trainable_share = 0: adapters are left out; state lora_rank and lora_targets".format,
+            ),
             together(Categorical.of_numbers(plan["lora_rank"]), runs.categories("lora_targets"), targets).map(
                 lambda row: f"lora_targets is empty: taken as {row[2]}" if row[0] > 0.0 and row[1] is None else ""
             ),

@@ -72,21 +72,22 @@ def run_levels(
         "stack": together(runs.categories("source"), runs.categories("framework")).map(setup_name),
         "recipe": empty.default("recipe"),
         "company": company_of(runs),
-        "unstated": unstated(runs, empty),
+        "unstated": unstated(runs, empty, (shapes.column("trainable_share") == 0.0) | (plan["lora_rank"] > 0.0)),
         "execution": _launches(runs, empty),
     }
     return _as_levels(columns, len(runs))
 
 
-def unstated(runs: Runs, empty: EmptyCells) -> Categorical:
+def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
     """What of its memory each row leaves to a guess, by the columns that would say it.
 
-    Neither stated nor known of its framework or table.
+    Neither stated nor known of its framework or table; frozen weights have no state to guess.
     """
     columns = []
     for fact, (cells, defaults) in GUESSED.items():
         told = together(*(runs.categories(name) for name in cells))
         says = told.matches(lambda row: any(cell is not None for cell in row)) | empty.is_known(defaults)
+        says |= is_frozen & (fact == "optimizer_bytes")
         columns.append(Categorical(says.astype(int), (fact, "")))
     return together(*columns).map(lambda facts: GUESSES.join(fact for fact in facts if fact) or None)
 

@@ -30,7 +30,7 @@ MOST_SEQUENCES = 4096.0
 """Sequences of a copy at most: beyond, schedulers set the limit [1]."""
 
 DECODING_SHARES = tuple(part / 8.0 for part in range(1, 8))
-"""Shares of the copies that decode, where prompts have copies of their own [1]."""
+"""Shares of decoding copies if prompts have separate copies [1]."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ServingSpace:
         tp: tensor-parallel degrees; powers of two up to a domain where empty [1].
         pp: pipeline stages [1].
         attention_dp: attention ranks of a mixture of experts; powers of two where empty [1].
-        disaggregated: whether prompts may have engines of their own.
+        disaggregated: whether prompts may have separate engines.
     """
 
     precisions: Sequence[str] = ("bf16",)
@@ -53,13 +53,13 @@ class ServingSpace:
 
 
 class EngineTable(NamedTuple):
-    """Candidates, one for each combination of degrees, format, split and batch.
+    """Candidates: combinations of degrees, format, split and batch.
 
     Attributes:
         engine: decoding copies and degrees [candidate].
         requests: loads [candidate].
         n_prefill: copies for prompts alone [1], [candidate].
-        precision: place of the format among those of the space [candidate].
+        precision: index of the format in the space [candidate].
     """
 
     engine: Engine
@@ -124,7 +124,7 @@ def _ladder() -> np.ndarray:
 
 
 def _splits(copies: int, disaggregated: bool) -> list[tuple[int, int]]:
-    """Decoding copies and copies for prompts alone; no such copies where each engine does both."""
+    """Decoding copies and copies for prompts alone, zero without a split."""
     splits = [(copies, 0)] if copies else []
     if disaggregated and copies > 1:
         decoding = {min(max(round(copies * share), 1), copies - 1) for share in DECODING_SHARES}
@@ -171,7 +171,7 @@ class EngineScores(NamedTuple):
         tpot: time per token after the first [s].
         throughput: answer tokens of all copies [token/s].
         memory: of a chip at full length [byte].
-        waiting: time for which a request waits for a place [s].
+        waiting: queueing delay of a request [s].
     """
 
     ttft: Any
@@ -193,7 +193,7 @@ class ScoredEngine:
         ttft: time to the first token [s].
         tpot: time per token [s].
         throughput: answer tokens [token/s].
-        throughput_per_chip: of all chips in use, those for prompts included [token/s].
+        throughput_per_chip: of all chips in use, also for prompts [token/s].
         memory: of a chip [byte].
         dollars_per_million_tokens: price of a million answer tokens; nan without a price of a chip [dollar].
     """
@@ -235,8 +235,8 @@ class ServingChoice:
 
     Attributes:
         best: the engine that answers most per chip.
-        top: the best ones of different degrees, best first.
-        frontier: time per token [s] and throughput per chip [token/s] of engines that none beats in both [point, 2].
+        top: the best engines of different degrees, best first.
+        frontier: time per token [s] and throughput per chip [token/s] of engines on the Pareto front [point, 2].
         prices: relative change of throughput per relative change of each limit [1].
         searched: candidates [1].
     """
@@ -286,7 +286,7 @@ def _scored(
 def score_engines(
     model: Transformer, cluster: Cluster, coefficients: ServingCoefficients, table: EngineTable
 ) -> EngineScores:
-    """Scores of every candidate, in one program."""
+    """Scores of every candidate."""
     rows = padded(host_arrays((table.engine, table.requests, table.n_prefill)), len(table))
     shared = jax.device_put(host_arrays((model, cluster, coefficients)))
     return EngineScores(*(np.asarray(part)[: len(table)] for part in _scored(*shared, *rows)))
@@ -323,10 +323,10 @@ def best_serving_plan(
         top: engines to rank [1].
 
     Returns:
-        The ranked engines, the frontier, and what each limit costs.
+        The ranked engines, the frontier, and the price of each limit.
 
     Raises:
-        InputError: an argument out of range, or no engine that keeps the limits; says how near one comes.
+        InputError: an argument out of range, or no engine within the limits.
     """
     limits = {"tpot": tpot_limit, "ttft": ttft_limit, "input_len": input_len, "output_len": output_len}
     for name, value in limits.items():
@@ -366,7 +366,7 @@ def best_serving_plan(
 
 
 def _chips(table: EngineTable) -> np.ndarray:
-    """Chips in use, those for prompts included [candidate]."""
+    """Chips in use, also for prompts [candidate]."""
     engine = table.engine
     return engine.tp * engine.pp * engine.attention_dp * (engine.copies + table.n_prefill)
 
@@ -413,7 +413,7 @@ def _best_keys(keys: np.ndarray, gain: np.ndarray, is_allowed: np.ndarray, top: 
 
 
 def _refined(table: EngineTable, key: np.ndarray, batches: np.ndarray) -> EngineTable:
-    """Candidates of one combination with other batches."""
+    """Candidates of a combination with further batches."""
     row = int(np.flatnonzero((_keys(table) == key).all(axis=1))[0])
 
     def spread(leaf: np.ndarray) -> np.ndarray:
@@ -465,7 +465,7 @@ def _prices(
     tpot_limit: float | None,
     ttft_limit: float | None,
 ) -> dict[str, float]:
-    r"""Relative change of throughput per relative change of the limit that binds the batch; 0 for the others [1].
+    r"""Relative change of throughput per relative change of the limit that binds the batch; 0 for further limits [1].
 
     Along the batch, $d \ln X / d \ln l = (d \ln X / d \ln b) / (d \ln q / d \ln b)$ for a quantity q with limit l.
     """
@@ -481,7 +481,7 @@ def _prices(
 
 
 def _pareto(tpot: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Points that no other beats in both [point, 2]."""
+    """Points on the Pareto front [point, 2]."""
     order = np.lexsort((-gain, tpot))
     best = np.maximum.accumulate(gain[order])
     is_new = np.concatenate([[True], best[1:] > best[:-1]]) if len(order) else np.zeros(0, dtype=bool)

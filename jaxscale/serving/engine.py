@@ -1,6 +1,6 @@
 """Engines that serve a model, and the requests that they answer: the inputs of every time and size of serving.
 
-An engine is one copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
+An engine is a copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
 Words such as the kind of serving become switches, so that rows of every kind stack and one program evaluates them all.
 """
 
@@ -75,13 +75,13 @@ class Engine(eqx.Module):
     Attributes:
         tp: tensor-parallel degree [1].
         pp: pipeline stages [1].
-        attention_dp: ranks that each hold the attention of their own sequences, and share the experts [1].
+        attention_dp: ranks with the attention of separate sequences and shared experts [1].
         copies: engines that answer requests side by side [1].
         weight_bytes: stored bytes of a weight of the layers [byte].
         cache_bytes: stored bytes of an element of the key/value cache [byte].
         formats: share of the matmuls in each number format [1].
         overlap: share of the collectives that may hide behind the work on the other half of the batch [1].
-        expert_nodes: domains to which a token is sent at most, where its experts are limited to some [1].
+        expert_nodes: most domains to which a token is sent [1].
     """
 
     tp: Number
@@ -155,7 +155,7 @@ class Requests(eqx.Module):
         output_len: S_out, answer of a request [token].
         continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
         at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
-        disaggregated: 1 where prompts are worked off on engines of their own [1].
+        disaggregated: 1 for prompts on separate engines [1].
         n_requests: requests of a benchmark that sends them all at once; 0 for a stream without end [1].
         prefix_hit: share of prompt tokens whose keys and values are cached [1].
         draft_tokens: tokens guessed ahead in each step, by speculation or multi-token prediction [1].
@@ -179,7 +179,7 @@ class Requests(eqx.Module):
 
 
 def _shown(module: Engine | Requests) -> Printout:
-    """Fields of an engine or of requests, those of many as their range."""
+    """Fields of an engine or of requests; ranges for many."""
     fields = {name: getattr(module, name) for name in module.__dataclass_fields__}
     rows = [(name, leaf_text(value)) for name, value in fields.items() if np.any(np.asarray(value) != 0.0)]
     return Printout(type(module).__name__, ("", ""), rows)

@@ -31,17 +31,17 @@ from jaxscale.serving.serving_problem import (
 from jaxscale.serving.serving_record import NOVELTIES, ServingFit, ServingWidth, load_serving_fit
 
 KNOWN_SPREAD = 0.7
-"""Spread of a further effect of a level that the earlier fit has seen, relative to that of a new one [1]."""
+"""Spread of a further effect of a known level, relative to a new level [1]."""
 
 FEW_ROWS = 10
-"""Rows of a stack that are shown to the fit, where the others are predicted [1]."""
+"""Rows of a stack shown to the fit that predicts the rest [1]."""
 
 LEAST_ROWS = 30
-"""Rows of a stack from which on its other rows are scored [1]."""
+"""Least rows of a scored stack [1]."""
 
 
 def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> ServingFit:
-    """An earlier fit with what few rows add.
+    """Earlier fit refined by few rows.
 
     Args:
         earlier: the fit, whose pooled values and spreads stay.
@@ -64,7 +64,7 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
 
 
 def _scaled(kind: str, usual: Mapping[str, float], measured: MeasuredServing, earlier: ServingFit) -> dict[str, float]:
-    """Spreads of further effects of a kind: in full where any level is new, else a part of them."""
+    """Spreads of further effects of a factor: in full with a new level, else reduced."""
     is_new = earlier.is_new(kind, measured.levels).any()
     spreads = {**usual, **earlier.spreads.get(kind, {})}
     return {name: spread * (1.0 if is_new else KNOWN_SPREAD) for name, spread in spreads.items()}
@@ -81,7 +81,7 @@ def _scales(problem: ServingProblem, solution: MixedSolution) -> np.ndarray:
 def _own_widths(
     measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
 ) -> tuple[ServingWidth, ...]:
-    """Widths from the rows themselves, each part left out once; none where they are few."""
+    """Widths from left-out folds of the rows; empty for few rows."""
     if len(measured.groups) < 10:
         return ()
     rows = np.arange(len(measured.groups)).astype(str)
@@ -119,7 +119,7 @@ def stacks_left_out(
 
 
 def drawn_by_group(groups: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Indices of rows at random, one of every group before a second of any [1]."""
+    """Indices of random rows, a row of every group before a second of any group [1]."""
     order = np.random.default_rng(seed).permutation(len(groups))
     codes = np.unique(groups.astype(str), return_inverse=True)[1][order]
     turns = np.asarray([np.count_nonzero(codes[:place] == code) for place, code in enumerate(codes)])
@@ -132,10 +132,10 @@ Progress = Callable[[str], None]
 def fit_and_hold_out(
     measured: MeasuredServing, name: str = "default", progress: Progress | None = None
 ) -> tuple[ServingFit, HeldOutServing]:
-    """Fit measured rows from the priors, and refit without parts of them.
+    """Fit of measured rows from the priors, with refits without folds.
 
     Args:
-        progress: told what begins.
+        progress: receives messages of progress.
 
     Returns:
         The fit with its intervals, and the errors they rest on.
@@ -173,13 +173,13 @@ def fit_serving(
 ) -> ServingFit:
     """Fit serving stacks to measured rows, `js.serving.fit_serving(js.serving.read_serving("mine.csv"))`.
 
-    Ten rows of a new stack are enough: what they do not tell stays as the start has it.
+    Ten rows of a new stack are enough: effects without information stay as in the start.
 
     Args:
-        tables: one serving table, or several.
+        tables: serving tables.
         start: an earlier fit, from which levels that it has not seen may differ by its spreads, and levels that it has
             seen by a part of them; `prior` to begin from the priors alone.
-        progress: told what begins.
+        progress: receives messages of progress.
 
     Raises:
         InputError: no row has a measured time or rate, or unknown start.

@@ -62,7 +62,7 @@ class TrainingPlans(eqx.Module):
             may_run: plans that are valid for it; all where None [plan].
 
         Returns:
-            The chip time, infinite where no plan fits [s/token], and the place of the plan [1].
+            Chip time, infinite where no plan fits [s/token], and index of the plan [1].
         """
 
         def of_plan(plan: Plan) -> tuple[Array, Array]:
@@ -84,7 +84,7 @@ class TrainingPlans(eqx.Module):
         return np.broadcast_to(obeys(facts), shape)
 
     def plan(self, place: int) -> Plan:
-        """One of the plans."""
+        """Plan by index."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[place], self.plans)
 
 
@@ -96,7 +96,7 @@ def training_plans(
     levels: Mapping[str, str | None] | None = None,
     oom_probability: float = 0.1,
 ) -> TrainingPlans:
-    """Plans on which shapes may train, with what a fit says of their step time and memory.
+    """Plans on which shapes may train, with coefficients for step time and memory.
 
     Args:
         plans: degrees and batches; each uses all chips.
@@ -104,7 +104,7 @@ def training_plans(
         oom_probability: accepted probability of running out of memory [1].
 
     Raises:
-        InputError: no plan, or a plan of another number of chips.
+        InputError: no plan, or a plan with a different number of chips.
     """
     if not plans:
         raise InputError("plans is empty; expected at least one training plan")
@@ -121,11 +121,11 @@ def training_plans(
 
 
 SERVING_FLOP = 2.0
-"""Flop per parameter and token of a forward pass: one multiply-add [flop]."""
+"""Flop per parameter and token of a forward pass: a multiply-add [flop]."""
 
 
 class LifetimeLoad(eqx.Module):
-    """Tokens of a lifetime and the price of each kind of work.
+    """Tokens of a lifetime and the prices of training, prompts and answers.
 
     Attributes:
         prompt_tokens: D_in [token].
@@ -185,7 +185,7 @@ def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> Lifet
     implicit function theorem.
 
     Args:
-        loss: above the irreducible one [nat per token].
+        loss: above the irreducible loss [nat per token].
         load: tokens of the lifetime and prices.
     """
     least = least_params(law, loss)
@@ -212,7 +212,7 @@ class LifetimeCost(NamedTuple):
         serving: chip seconds of all answers, prompts included [s].
         tpot: time per token [s].
         n_tokens: training tokens [token].
-        place: of the training plan that is fastest; 0 where a utilisation counts [1].
+        place: index of the fastest training plan; 0 for a given utilisation [1].
     """
 
     training: Array
@@ -255,7 +255,7 @@ def lifetime_cost(
         training: plans whose step time counts, or the model flop utilisation of training [1].
         temperature: 0 for exact maxima, else their smoothing [1].
         shape: law of the shape; every shape is as good as the best where None.
-        experts_exponent: gamma, 0 where experts are worth nothing (Clark et al. 2022, equation 6) [1].
+        experts_exponent: gamma, 0 for experts without effect (Clark et al. 2022, equation 6) [1].
         may_run: training plans that are valid for the shape; all where None [plan].
 
     Returns:
@@ -276,7 +276,7 @@ def lifetime_cost(
 
 
 class RolloutTime(NamedTuple):
-    """Time of a batch of answers on one copy.
+    """Time of a batch of answers on a copy.
 
     Attributes:
         prefill: work on prompts [s].
@@ -292,7 +292,7 @@ class RolloutTime(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Sum of the parts [s]."""
+        """Sum of all causes [s]."""
         return self.prefill + self.decode + self.refresh
 
 
@@ -305,7 +305,7 @@ def rollout_time(
     lengths: Float[ArrayLike, " answer"],
     samples_per_prompt: ArrayLike = 1.0,
 ) -> RolloutTime:
-    """Time in which one copy answers a batch whose answers differ in length.
+    """Time in which a copy answers a batch of unequal lengths.
 
     Args:
         input_len: prompt of every answer [token].
@@ -313,7 +313,7 @@ def rollout_time(
         samples_per_prompt: answers that share a prompt, which is worked off once [1].
 
     Returns:
-        The time by part.
+        The time by cause.
     """
     model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
     ends = jnp.sort(jnp.asarray(lengths))
@@ -344,8 +344,8 @@ class RolloutSplit(NamedTuple):
     Attributes:
         rollout_chips: for rollouts [1].
         training_chips: for training [1].
-        step: where both run side by side [s].
-        colocated: where all chips do one after the other [s].
+        step: with rollout and training side by side [s].
+        colocated: with rollout and training in turn on all chips [s].
     """
 
     rollout_chips: Array
@@ -357,7 +357,7 @@ class RolloutSplit(NamedTuple):
 def rollout_split(
     n_chips: ArrayLike, rollout_chip_seconds: ArrayLike, training_chip_seconds: ArrayLike, swap: ArrayLike = 0.0
 ) -> RolloutSplit:
-    """Chips for rollouts and for training such that neither waits for the other.
+    """Chips for rollouts and for training of equal duration.
 
     With chip seconds r and t of a step, $n_r = n r / (r + t)$, and a step takes $(r + t) / n$.
 

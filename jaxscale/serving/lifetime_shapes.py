@@ -73,7 +73,7 @@ class LifetimeLattice:
 
 
 class LifetimeTask(NamedTuple):
-    """What a lifetime asks for; every leaf traces.
+    """Requirements of a lifetime; every leaf traces.
 
     Attributes:
         template: proportions of the model.
@@ -166,10 +166,10 @@ def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) ->
 
     Args:
         points: values of `AXES` [point, axis].
-        task: what the lifetime asks for.
+        task: requirements of the lifetime.
 
     Returns:
-        Both chip times are infinite where a point breaks a bound or does not reach the loss.
+        Chip times are infinite where a point breaks a bound or misses the loss.
     """
     blocks, shared = [], jax.device_put(host_arrays(as_arrays(task)))
     allowed = _plans_that_run(points, task)
@@ -184,7 +184,7 @@ def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) ->
 
 
 def _plans_that_run(points: Float[np.ndarray, "point axis"], task: LifetimeTask) -> Bool[np.ndarray, "point plan"]:
-    """Training plans that are valid for each point; one that always is where a utilisation counts [point, plan]."""
+    """Training plans that are valid for each point; a trivial plan for a given utilisation [point, plan]."""
     if not isinstance(task.training, TrainingPlans):
         return np.ones((len(points), 1), dtype=bool)
     template = as_arrays(task.template)
@@ -219,7 +219,7 @@ def best_lifetime_shape(
         training: plans of which the fastest that fits trains a shape, see `training_plans`; or the model flop
             utilisation of training on the chips that serve [1].
         shape: law of the shape; every shape is as good where None.
-        experts_exponent: gamma of the worth of experts; 0 where they are worth nothing [1].
+        experts_exponent: gamma of the effect of experts; 0 without effect [1].
 
     Returns:
         The best point that the search meets.
@@ -260,7 +260,7 @@ def _evaluate_places(
     task: LifetimeTask,
     seen: dict[tuple[int, ...], np.ndarray],
 ) -> None:
-    """Score the places of the lattice that are not scored yet."""
+    """Score the points of the lattice without a score."""
     new = [place for place in dict.fromkeys(places) if place not in seen]
     if not new:
         return

@@ -41,10 +41,10 @@ def release_time(framework: str, release: str) -> float:
     """Time of a release of a framework, nan where its text tells none [year].
 
     A month in the text counts, or the middle of several; else the version, by the months of versions in
-    `data/serving.toml`: it takes the time of the latest one there that is not above it.
+    `data/serving.toml`: it takes the time of the latest lower release there.
 
     Args:
-        framework: its name; of the port of a framework the months are those of the framework.
+        framework: its name; a port has the months of its framework.
         release: its text, as `0.9.1 rocm 6.4.1`, `2024-09 to 2024-11` or `nightly-dev-20260402`.
     """
     months = [int(year) + (int(month) - 1) / 12.0 for year, month in _MONTH.findall(release) if 1 <= int(month) <= 12]
@@ -63,7 +63,7 @@ def release_time(framework: str, release: str) -> float:
 def nearest_release(level: str, known: Collection[str]) -> str:
     """Release that stands in for a release without effects: the nearest of its framework in time.
 
-    A release whose text tells no time counts as one that is not stated.
+    A release without a known time counts as not stated.
 
     Args:
         level: framework and release, separated by a blank.
@@ -89,7 +89,7 @@ def framework_level(framework: str, maker: str, release: str) -> str:
     Args:
         framework: its name, as `vllm`.
         maker: of the chip, as `AMD`.
-        release: its text; a release that tells no time is a present one.
+        release: its text; a release without a known time is a present release.
     """
     port = serving_facts()["ports"].get(framework)
     if port is None or port["maker"] != maker:

@@ -81,10 +81,10 @@ def latency_against_load(
 
 
 def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -> "Figure":
-    """Throughput per chip against time per token of engines that none beats in both, with the best of each kind.
+    """Pareto front of throughput per chip and time per token, with the best engines of different degrees.
 
     Args:
-        tpot_limit: largest time per token, drawn where there is one [s].
+        tpot_limit: largest time per token, if any [s].
     """
     latency, throughput = choice.frontier.T
     with style():

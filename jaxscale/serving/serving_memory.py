@@ -73,7 +73,7 @@ def serving_memory(
     context: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> ServingMemory:
-    """Memory of one chip.
+    """Memory of a chip.
 
     Args:
         engine: its spread over chips.
@@ -82,7 +82,7 @@ def serving_memory(
         temperature: 0 for exact minima, else their smoothing [1].
 
     Returns:
-        The parts [byte].
+        Bytes by purpose [byte].
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature) / engine.pp
@@ -92,7 +92,7 @@ def serving_memory(
 def max_batch(
     model: Transformer, engine: Engine, cluster: Cluster, context: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    """Sequences of a given context for which an attention rank has memory; may be below one, never below zero [1].
+    """Sequences of a given context in the memory of an attention rank; at least 0, perhaps below 1 [1].
 
     Args:
         engine: its spread over chips.

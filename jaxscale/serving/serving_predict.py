@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import host_arrays
+from jaxscale.base.arrays import host_arrays, in_blocks_of
 from jaxscale.base.jit import array_jit
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_figures import is_latent
-from jaxscale.runs.arrays import bucket_of, padded
+from jaxscale.runs.arrays import bucket_of
 from jaxscale.runs.table import Runs
 from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
@@ -48,7 +48,7 @@ class ServingPrediction:
         hi: upper end [answer, row].
         memory: peak memory of a chip [byte], [row].
         max_batch: sequences for which all copies have memory [1], [row].
-        notes: why a row has no prediction, or what was assumed [row].
+        notes: reason of an absent prediction, or assumptions [row].
     """
 
     values: Mapping[str, np.ndarray]
@@ -158,13 +158,7 @@ def predict_serving(
 def _answers(batch: ServingBatch, logs: np.ndarray) -> dict[str, np.ndarray]:
     """Values of `_evaluate` on the host, block by block [row]."""
     size = min(bucket_of(len(batch)), BLOCK)
-    blocks = []
-    for start in range(0, len(batch), size):
-        rows = slice(start, start + size)
-        part = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], batch)
-        own = host_arrays((part, logs[rows]))
-        blocks.append(_evaluate(*padded(own, len(logs[rows]), size)))
-    return {name: np.concatenate([np.asarray(block[name]) for block in blocks])[: len(batch)] for name in blocks[0]}
+    return in_blocks_of(size, lambda block: _evaluate(*block), host_arrays((batch, logs)))
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:

@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import Number, as_arrays, host_arrays, with_fields
+from jaxscale.base.arrays import Number, as_arrays, host_arrays, in_blocks_of, with_fields
 from jaxscale.base.jit import array_jit
 from jaxscale.base.smooth import Temperature, larger, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.arrays import padded
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.forward_pass import PassTime, decode_pass, engine_shares, prefill_pass
 from jaxscale.serving.kv_cache import cache_per_sequence
@@ -197,8 +196,5 @@ def load_curve(
     """
     arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
     weights, copies, chips, lengths, rates = arrays  # once on the device, whatever the number of blocks
-    loads, blocks = np.asarray(concurrency, float), []
-    for start in range(0, len(loads), BUCKET):
-        block = loads[start : start + BUCKET]
-        blocks.append(_curve(weights, copies, chips, lengths, rates, padded(block, len(block), BUCKET)))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(loads)], *blocks)
+    loads = np.asarray(concurrency, float)
+    return in_blocks_of(BUCKET, lambda block: _curve(weights, copies, chips, lengths, rates, block), loads)

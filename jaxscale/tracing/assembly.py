@@ -30,7 +30,7 @@ LINEAR = frozenset(
 """Operations of which a sum of inputs gives the sum of outputs."""
 
 SCALING = frozenset({"mul", "div"})
-"""Operations that are linear where all but one input are literals."""
+"""Operations that are linear in an input if all further inputs are literals."""
 
 
 class SumPoint(NamedTuple):
@@ -40,7 +40,7 @@ class SumPoint(NamedTuple):
         value: the value, in the narrowest form that its partial sums had.
         classes: classes whose split makes it a partial sum.
         role: `gradient` of weights, `table` (a table that its gradient is scattered into), `activation` (or gradient of
-            one), or `statistic`: a sum that no product makes.
+            one), or `statistic`: a sum without a product.
         phase: of the operation that makes it.
     """
 
@@ -95,7 +95,7 @@ class _Sums:
         return all(value in self.zeros for value in inputs)
 
     def _kept(self, inputs: Sequence[Value], found: Sequence[Classes]) -> Classes:
-        """Classes for which all inputs are partial sums; zeros are the sum of nothing."""
+        """Classes for which all inputs are partial sums; zeros are the empty sum."""
         counted = [classes for value, classes in zip(inputs, found, strict=True) if value not in self.zeros]
         return frozenset.intersection(*counted) if counted else NONE
 
@@ -163,7 +163,7 @@ class WeightUse(NamedTuple):
         gathers: all-gathers of the array in a step: for the forward pass, and again for
             the backward pass inside a loop [1].
         loops: turns of the loops that read it, each with an all-gather of its shard [1].
-        pooled: what look-ups make of it before anything else reads them; None where it is no table.
+        pooled: pooled look-ups before their first further reader; None for an array that is no table.
     """
 
     value: Value
@@ -209,7 +209,7 @@ def _use(value: Value, readers: dict[Value, list[Operation]]) -> WeightUse:
 
 
 def _pooled(value: Value, readers: dict[Value, list[Operation]]) -> Value:
-    """The smallest form of looked-up rows on the way to the first operation that does more than sum or cast them."""
+    """Smallest form of looked-up rows before the first operation beside sums and casts."""
     smallest = value
     while True:
         following = readers.get(value, [])
@@ -223,7 +223,7 @@ class ClassTable:
     """Dimension classes in the order in which they are named.
 
     Attributes:
-        places: place of each class; 0 stands for the number one.
+        places: index of each class; 0 stands for the number one.
         names: of the classes.
         origins: `data`, `weights`, `loop` or `made`.
         sizes: lengths [1].

@@ -80,13 +80,13 @@ Params = Mapping[str, Any]
 
 
 def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Axes of an output of a primitive that is not heavy, equal to those of its inputs wherever the primitive says so.
+    """Axes of an output of a light primitive, equal to axes of its inputs by the rule of the primitive.
 
     Args:
         inputs: its inputs; None for a literal.
 
     Returns:
-        One axis for each length of the shape.
+        Axes, by length of the shape.
     """
     rule = RULES.get(name, _same_place)
     axes = rule([value for value in inputs if value is not None], shape, params)
@@ -174,7 +174,7 @@ def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) 
 
 
 def _gather(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Offset axes are those of the operand that are read whole; the others are those of the indices."""
+    """Offset axes are axes of the operand that are read whole; all further axes are axes of the indices."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     operand = inputs[0]
     batching = getattr(numbers, "operand_batching_dims", ())

@@ -81,7 +81,7 @@ def class_plan(
         tensor: chips among which the classes of `split` are divided [1].
         pipeline: stages [1].
         n_microbatches: microbatches of a step [1].
-        split: names of classes that `tensor` divides; `tensor_classes` proposes some.
+        split: names of classes that `tensor` divides; see `tensor_classes`.
         data_class: name of the class that is the batch; the largest class that only data have where None.
         tables: placement of embedding tables over the data group.
         joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
@@ -125,7 +125,7 @@ def class_plan(
 
 
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
-    """Two of some classes that one product or one array of weights has: the same chips cannot split both."""
+    """Two classes of a product or an array of weights, which no chips can split together."""
     for terms in (work.tables.terms["flop"], work.tables.weights):
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
         for first in range(len(places)):
@@ -147,7 +147,7 @@ def class_plan_checked(plan: Any) -> ClassPlan:
 
 
 def batch_class(work: ClassedProgram) -> int:
-    """Place of the class of the batch: that of the data whose split leaves the most gradients to add up.
+    """Index of the class of the batch: the class of the data whose split leaves the most gradients to add up.
 
     Raises:
         InputError: no class of the data can be split.
@@ -204,13 +204,13 @@ class ClassExchanges(NamedTuple):
     """Exchanges of a chip in a step, by cause.
 
     Attributes:
-        gradients: all-reduce of gradients over chips that hold the same weights; of shards between copies.
+        gradients: all-reduce of gradients over chips that hold equal weights; of shards between copies.
         scatters: scatters of gradients to the chips that share a copy.
         gathers: gathers of weights from them.
         statistics: all-reduce of sums over the batch that are no gradients.
         tensor_forward: all-reduce of partial sums of the forward pass and of its recomputation.
         tensor_backward: all-reduce of partial sums of the backward pass.
-        look_ups: all-to-all of pooled look-ups, both ways.
+        look_ups: all-to-all of pooled look-ups, forward and back.
         partial_look_ups: scatter of partial look-ups, and gather of their gradients.
     """
 
@@ -236,7 +236,7 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
         work: the workload, of the whole batch.
 
     Returns:
-        Volumes [byte] and counts [1]; without data parallelism those of the data are nothing, and so on.
+        Volumes [byte] and counts [1]; zero for each kind of parallelism that the plan lacks.
     """
     tables, sizes = work.tables, local_sizes(work, plan)
     n_sums, n_weights = len(tables.sum_roles), len(tables.weight_names)

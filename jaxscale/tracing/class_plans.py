@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import divisors, number, stacked
+from jaxscale.base.arrays import divisors, in_blocks_of, number, stacked
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.hardware.cluster import Cluster
@@ -286,11 +286,4 @@ def class_plan_scores(
     work: ClassedProgram, plans: Sequence[ClassPlan], cluster: Cluster, coefficients: Coefficients
 ) -> tuple[np.ndarray, np.ndarray]:
     """Step time [s] and peak memory [byte] of every plan."""
-    seconds, peaks = [], []
-    for begin in range(0, len(plans), BLOCK):
-        block = list(plans[begin : begin + BLOCK])
-        filled = block + [block[-1]] * (BLOCK - len(block))
-        times, memories = _scores(work, stacked(filled), cluster, coefficients)
-        seconds.append(np.asarray(times)[: len(block)])
-        peaks.append(np.asarray(memories)[: len(block)])
-    return np.concatenate(seconds), np.concatenate(peaks)
+    return in_blocks_of(BLOCK, lambda block: _scores(work, block, cluster, coefficients), stacked(plans))

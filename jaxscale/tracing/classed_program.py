@@ -66,9 +66,9 @@ class WorkloadTables:
         weight_gathers: all-gathers of a sharded weight in a step [1].
         weight_turns: pieces of an all-gather, a piece for each turn of a loop; rows are weights [1].
         pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights that are no tables [byte].
-        handed: bytes that a loop over weights hands from turn to turn in the forward pass; one row [byte].
+        handed: carried bytes of a loop over weights in the forward pass; a row [byte].
         sums: values that chips add up where a class is split among them [byte].
-        sum_counts: times that each is added up in a step; rows are those of `sums` [1].
+        sum_counts: all-reduces in a step; rows as in `sums` [1].
         sum_classes: classes whose split asks for each sum.
         sum_roles: `gradient`, `table`, `activation` or `statistic`, see `partial_sums.SumPoint`.
         sum_phases: phase of each sum.
@@ -239,7 +239,7 @@ def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapp
 def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str, str, float, float, float]]:
     """Group, phase, flop [flop], bytes [byte] and launches [1] of the kernels, in program order of the groups.
 
-    Groups beyond the largest `MOST_GROUPS` by bytes are one, `others`.
+    Groups beyond the largest `MOST_GROUPS` by bytes are pooled as `others`.
     """
     flop, moved, launches = (np.asarray(one, float) for one in (columns.flop, columns.bytes, columns.launches))
     size: dict[str, float] = {}
@@ -259,7 +259,7 @@ class ClassedProgram(eqx.Module):
     """A program as kernels over dimension classes.
 
     Attributes:
-        sizes: length of each dimension class; the first is one [1].
+        sizes: length of each dimension class; the first is 1 [1].
         tables: kernels, stored values and names.
     """
 
@@ -303,7 +303,7 @@ class ClassedProgram(eqx.Module):
         return {name: float(sizes[place]) for place, name in enumerate(self.tables.class_names) if place}
 
     def sizes_with(self, changes: Mapping[str, Any]) -> Array:
-        """Sizes of the classes, some of them changed [1], [class].
+        """Sizes of the classes with changes [1], [class].
 
         Args:
             changes: sizes by name of the class; numbers or tracers [1].

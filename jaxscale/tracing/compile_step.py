@@ -52,7 +52,7 @@ class ComparedFigure(NamedTuple):
     Attributes:
         name: of the figure.
         compiled: by the compiler.
-        traced: by the trace under the same plan.
+        traced: by the trace under the plan.
     """
 
     name: str
@@ -107,7 +107,7 @@ class CompiledStep:
         return float(sum(one.bytes for one in self.kernels if not kinds or one.kind in kinds))
 
     def beside_trace(self) -> list[ComparedFigure]:
-        """Figures of the compiled step beside those of its trace under the same plan, of one chip."""
+        """Figures of the compiled step and of its trace under the plan, on a chip."""
         local = Workload(local_sizes(self.work, self.plan), self.work.tables)
         columns = local.columns()
         moved, launches = np.asarray(columns.bytes), np.asarray(columns.launches)
@@ -147,7 +147,7 @@ class CompiledStep:
         return float(sum(one.bytes for one in self.collectives if one.kind in kinds))
 
     def parts(self) -> list[str | Table]:
-        """A line on the compilation, figures of the compiler beside those of the trace, and the collectives."""
+        """Line on the compilation, figures of compiler and trace, and the collectives."""
         capacity = "" if np.isinf(self.capacity) else f" of {self.capacity / 1e9:.1f} GB"
         told = f"compiled for {self.name} in {self.seconds:.1f} s: {self.peak_bytes / 1e9:.2f} GB at the peak{capacity}"
         figures = [(row.name, f"{row.compiled:,.2f}", f"{row.traced:,.2f}") for row in self.beside_trace()]
@@ -158,12 +158,12 @@ class CompiledStep:
         return [told, make_table("", FIGURE_COLUMNS, figures), *collectives]
 
     def __str__(self) -> str:
-        """Figures of the compiler beside those of the trace, and the collectives."""
+        """Figures of compiler and trace, and the collectives."""
         return text_of(self.parts())
 
 
 AXES = ("copies", "shard", "tensor")
-"""Axes of the mesh of a plan: copies of the weights, chips that share one, chips among which classes are divided."""
+"""Axes of the mesh of a plan: copies of the weights, chips that share a copy, chips that divide classes."""
 
 
 class ShardedArguments(NamedTuple):
@@ -206,10 +206,10 @@ def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Seq
 
 
 def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh) -> NamedSharding:
-    """Sharding of one array: the batch over all copies, divided classes over `tensor`, weights over `shard` if shared.
+    """Sharding of an array: the batch over all copies, divided classes over `tensor`, weights over `shard` if shared.
 
     Raises:
-        InputError: a class that is not the major part of its axis, or does not divide evenly.
+        InputError: a class that is not the major factor of its axis, or does not divide evenly.
     """
     parts: list[Any] = [None] * len(one.shape)
     for axis, places in enumerate(one.classes):
@@ -240,14 +240,14 @@ def ways_of(mesh: Mesh, names: str | tuple[str, ...]) -> int:
 def output_shardings(
     function: Callable[..., Any], leaves: Sequence[jax.ShapeDtypeStruct], state: Sequence[int], shardings: Sequence[Any]
 ) -> Any:
-    """Shardings of the results of a step: of the new state those of the old one, of other results the compiler's.
+    """Shardings of the results of a step: the new state as the old, further results by the compiler.
 
     Args:
         function: of the leaves, to a list of arrays.
-        state: places of weights and state among them.
+        state: indices of weights and state among the arguments.
 
     Returns:
-        One sharding for each result, None where the compiler chooses; None where there is no new state.
+        Sharding by result, None where the compiler chooses; None without a new state.
     """
     made = jax.eval_shape(function, *leaves)
     old = [leaves[place] for place in state]
@@ -262,7 +262,7 @@ OPTIONS: dict[str, Any] = {"xla_gpu_autotune_level": 0}
 
 
 class Memories(NamedTuple):
-    """Memory of a compiled program on one chip.
+    """Memory of a compiled program on a chip.
 
     Attributes:
         arguments: weights, state and data [byte].
@@ -294,7 +294,7 @@ def compile_for(
         args: its arguments, arrays or `jax.ShapeDtypeStruct`s; leaves that are no arrays are static.
         gpu: id of the GPU or TPU in the catalogue of chips.
         n: number of chips [1].
-        weights: places of the arguments that hold weights and state of the optimiser, whose memory the step may use
+        weights: indices of the arguments with weights and state of the optimiser, whose memory the step may use
             again for its results.
         plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
 
@@ -328,9 +328,9 @@ def compile_on(
 
     Args:
         devices: devices, present or absent.
-        weights: places of the arguments that hold weights and state.
+        weights: indices of the arguments with weights and state.
         plan: degrees over dimension classes; all devices share the batch where None.
-        capacity: memory of one of them [byte].
+        capacity: memory of a device [byte].
 
     Returns:
         The compiled step.

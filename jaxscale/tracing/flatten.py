@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
     Attributes:
         loop: loop in whose body.
-        phase: phase that a transformation says, or that of the place around; None where only data flow tells.
+        phase: phase by a transformation or by the enclosing scope; None if only data flow decides.
         scope: names of the user, outermost first.
         remat: identity of the rematerialised block; 0 outside.
     """
@@ -57,7 +57,7 @@ class Flattener:
         Args:
             consts: arrays or values for its constants.
             inputs: values of its arguments; None for a literal.
-            place: where it stands.
+            place: its scope.
 
         Returns:
             Its results; None for a literal.

@@ -1,4 +1,4 @@
-r"""Fusion: which operations of a flat program become one kernel, and which values are stored between kernels.
+r"""Fusion: operations of a flat program grouped into kernels, and values stored between kernels.
 
 Heavy operations read and write memory. Elementwise work is folded into its readers; its result is stored where a heavy
 operation, a loop or the end of the program reads it, or where n readers would read more from its sources again than
@@ -34,7 +34,7 @@ class FusedKernel:
         reads: bytes read of each stored value, over all turns.
         written: bytes written, over all turns.
         loop: loop in whose turns it runs.
-        phase: part of the step.
+        phase: of the step.
         scope: names of the user.
         position: index of its last root in the program.
         stores: values that it writes.
@@ -213,7 +213,7 @@ class Fusion:
         return self._kernel(work.kind, [operation], reads, written, operation.outputs)
 
     def _stack_kernels(self, operation: Operation) -> list[FusedKernel]:
-        """Filling of a stack with zeros, and a copy into it of what a heavy operation has written elsewhere."""
+        """Filling of a stack with zeros, and copies of results of heavy operations into the stack."""
         stack = operation.outputs[0]
         kernels = [self._kernel("copy", [operation], {}, [bytes_of(stack)], [stack])]
         inner = self.base(operation.inputs[0])
@@ -225,7 +225,7 @@ class Fusion:
         return kernels
 
     def fused_kernels(self) -> list[FusedKernel]:
-        """Kernels of elementwise work and reductions, those over equal axes merged."""
+        """Kernels of elementwise work and reductions, merged over equal axes."""
         buckets: dict[tuple[Loop | None, int, int, str], list[Operation]] = defaultdict(list)
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):

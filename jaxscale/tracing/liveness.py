@@ -43,7 +43,7 @@ class LivePoint(NamedTuple):
     """Values in memory at a point of a program.
 
     Attributes:
-        phase: part of the step.
+        phase: of the step.
         held: bytes of each value, with its origin: `weights`, `state`, `data`, `constant` or `made`.
     """
 
@@ -126,14 +126,14 @@ def is_scratch(value: Value, fusion: Fusion) -> bool:
 
 
 def is_cut_early(value: Value, fusion: Fusion) -> bool:
-    """Whether the parts of all turns of an unrolled loop are cut out of an array at once."""
+    """Whether the slices of all turns of an unrolled loop are cut out of an array at once."""
     return fusion.producers[value].name == BARRIER and value.loop is not None and value.loop.unrolled
 
 
 def _early(
     value: Value, first: int, place: int, readers: list[FusedKernel], ranges: dict[Loop, tuple[int, int]]
 ) -> Allocation:
-    """Memory of parts that the first kernel which reads their array cuts out, and that a later loop frees by turns."""
+    """Memory of slices that the first reader of an array cuts out, and that a later loop frees turn by turn."""
     assert value.loop is not None
     begin, _ = ranges[value.loop]
     last = max([place, *(kernel.position for kernel in readers)])
@@ -172,7 +172,7 @@ def _allocation(
 
 
 def _same_turns(foreign: list[Loop], value: Value) -> bool:
-    """Whether a foreign loop takes the values of the turns apart again, one for each of its own."""
+    """Whether another loop unstacks the values, a value in each of its turns."""
     return bool(value.loop) and foreign[0].axis.size == value.loop.axis.size
 
 

@@ -1,9 +1,9 @@
 """Paces of traced workloads: effects of workload and chip, fitted to measured steps, with the interval of each pair.
 
-The logarithm of measured over predicted step time is the sum of a pace of the workload, one of the chip and one of the
-workload on the chip, each about nothing with a spread that measured steps of MLPerf have (`data/kernels.toml`) and with
+The logarithm of measured over predicted step time is the sum of paces of the workload, of the chip and of the workload
+on the chip, each centred on 0 with a spread that measured steps of MLPerf have (`data/kernels.toml`) and with
 heavy tails: a step that takes twice as long as predicted is a slow workload rather than a wrong row. The chip on which
-the coefficients of kernels were fitted has no pace of its own.
+the coefficients of kernels were fitted has no pace.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRow
     """Rows of traced workloads that can be fitted; all rows of the table name a workload.
 
     Raises:
-        InputError: no row has both a measured step time and a prediction.
+        InputError: no row has a measured step time and a prediction.
     """
     measured = measured_times(runs, describe_runs(runs, hardware))
     answers = predict_traced(runs, fit, hardware or load_hardware())
@@ -258,7 +258,7 @@ T90 = float(stdtrit(DEGREES_OF_FREEDOM, 0.95))
 def fit_paces(
     runs: Runs, start: Fit, *, n_folds: int = 5, name: str = "fit", hardware: Hardware | None = None
 ) -> PaceResult:
-    """Fit the paces of traced workloads to a table of which all rows name one.
+    """Fit of the paces of traced workloads to a table whose rows all name a workload.
 
     Args:
         start: predicts the rows, by its paces too where it has some; the fit has all that it knows.
@@ -269,7 +269,7 @@ def fit_paces(
         The start with paces, and how near it comes.
 
     Raises:
-        InputError: no row has both a measured step time and a prediction.
+        InputError: no row has a measured step time and a prediction.
     """
     rows = pace_rows(runs, start, hardware)
     problem = pace_problem(rows)
@@ -298,7 +298,7 @@ def fit_paces(
 
 
 def _held_out(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, n_folds: int) -> np.ndarray:
-    """Predicted minus measured log step time of rows that the paces did not see; nan where there is one group [row]."""
+    """Predicted minus measured log step time of left-out rows; nan with a single group [row]."""
     n_groups = int(rows.groups.max()) + 1
     held_out = np.full(len(rows.measured), np.nan)
     if n_groups < 2:

@@ -1,6 +1,6 @@
 r"""Time of traced kernels on one chip; step time and memory of a traced workload under a plan.
 
-A matmul, or a convolution that is like one, of F flop and B bytes takes
+A matmul, or an equivalent convolution, of F flop and B bytes takes
 
 $$ t = \max\left( \frac{F}{e\,C} \left(1 + \frac{a}{m\,n}\right) + x \frac{B}{h W}, \frac{B}{h W} \right) $$
 
@@ -64,10 +64,10 @@ COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 
 
 SUMS = 0.02
-"""Bytes written over those read below which a reduction makes nothing but sums [1]."""
+"""Bytes written over bytes read below which a reduction only sums [1]."""
 
 BACKWARD_PASSES = 5.0
-"""Passes of a fused batch norm over its input backward: two reads of input and gradient each, one write [1]."""
+"""Passes of a fused batch norm over its input backward: two reads of input and of gradient, a write [1]."""
 
 
 class KernelRows(NamedTuple):
@@ -80,7 +80,7 @@ class KernelRows(NamedTuple):
         launches: per step [1].
         code: index in `PRODUCTS`, or a code of `CODES`.
         phase: 0 forward and backward, 1 recompute, 2 update.
-        precision: place of the peak among `PRECISIONS`.
+        precision: index of the peak in `PRECISIONS`.
     """
 
     flop: Float[Array, " kernel"]
@@ -98,7 +98,7 @@ class KernelTimes(NamedTuple):
     Attributes:
         matmul: matmuls and convolutions, forward and backward.
         attention: fused attention.
-        memory_bound: all kernels that multiply nothing, forward and backward.
+        memory_bound: all kernels without products, forward and backward.
         recompute: forward work done again.
         optimizer: update after the gradients, without tables.
         table_update: rows of tables updated where they were read.
@@ -133,12 +133,12 @@ def kernel_rows(
     """Kernels of a workload.
 
     Args:
-        columns: quantities of its kernels, where they are not those of its sizes.
-        eager: whether no compiler copies what rematerialised blocks read.
+        columns: quantities of its kernels, if not by its sizes.
+        eager: whether inputs of rematerialised blocks are not copied.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
 
     Returns:
-        One row for each kernel.
+        Kernels by row.
     """
     columns = work.columns() if columns is None else columns
     tables = work.tables
@@ -158,7 +158,7 @@ def kernel_rows(
 
 
 class FusedShares(NamedTuple):
-    """What is left of each kernel where batch norms are fused with activation and addition.
+    """Work left to each kernel after fusion of batch norms with activation and addition.
 
     Attributes:
         traffic: share of the bytes [1].
@@ -206,7 +206,7 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
 
 
 def _has_vectors_alone(work: ClassedProgram) -> np.ndarray:
-    """Which elementwise kernels and reductions touch nothing of more than one dimension [kernel]."""
+    """Mask of elementwise kernels and reductions of vectors alone [kernel]."""
     widest = np.zeros(len(work.tables.kinds), int)
     for quantity in ("read", "read_weights", "written"):
         terms = work.tables.terms[quantity]
@@ -222,7 +222,7 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
         temperature: smoothing of the maximum [1].
 
     Returns:
-        Times [s]; those of collectives are nothing here.
+        Times [s]; zero for collectives.
     """
     peak = jnp.asarray(chip.peak_flops)[rows.precision]
     memory = rows.bytes / (c.traffic_efficiency * chip.hbm_bandwidth)
@@ -284,7 +284,7 @@ class StageShares(NamedTuple):
 
     Attributes:
         layers: time of the kernels inside loops over layers [s].
-        outside: time of kernels outside loops, which lie on one stage [s].
+        outside: time of kernels outside loops, on a single stage [s].
     """
 
     layers: Array
@@ -315,7 +315,7 @@ def traced_terms(
         work: the workload, of the whole batch.
         plan: degrees over its classes.
         coefficients: fitted parameters of the network, what hides it, stragglers.
-        kernels: fitted parameters of kernels; those of JAX where None.
+        kernels: fitted parameters of kernels; of JAX where None.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
@@ -378,7 +378,7 @@ def exchange_time(
 
 
 def combined(exchange: Exchange) -> Exchange:
-    """The exchange in buckets of `COMBINED`, at least one and no more than it has collectives."""
+    """Number of buckets of `COMBINED` of an exchange, between 1 and its number of collectives."""
     buckets = jnp.minimum(exchange.count, jnp.maximum(exchange.volume / COMBINED, 1.0))
     return Exchange(exchange.volume, buckets)
 

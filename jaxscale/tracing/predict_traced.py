@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import filled_rows, stacked
+from jaxscale.base.arrays import in_blocks_of, stacked
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.coefficients import from_values
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
@@ -35,7 +35,7 @@ class _Cases(NamedTuple):
 
     Attributes:
         row: of each case [case].
-        plan: place of its plan among those of the row's question [case].
+        plan: index of its plan in the question of the row [case].
         question: question of its row [case].
     """
 
@@ -108,15 +108,10 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
         of_case = jax.tree.map(
             lambda leaf, mine=mine: np.asarray(leaf)[place[mine]], (clusters, matrix.T, kernels, fused)
         )
-        cases_of_work = (sizes, plans, *of_case)
-        for begin in range(0, len(mine), BLOCK):
-            block = slice(begin, begin + BLOCK)
-            count = len(mine[block])
-            filled = begin + filled_rows(count, BLOCK)
-            part = jax.tree.map(lambda leaf, filled=filled: np.asarray(leaf)[filled], cases_of_work)
-            answers = _evaluate(Workload(part[0][0], tables), *jax.device_put(part))
-            for name, values in answers.items():
-                found[name][mine[block]] = np.asarray(values)[:count]
+        work = Workload(sizes[0], tables)
+        answers = in_blocks_of(BLOCK, lambda part, work=work: _evaluate(work, *part), (sizes, plans, *of_case))
+        for name, values in answers.items():
+            found[name][mine] = values
     capacity = np.asarray(clusters.chip.hbm_bytes)[place]
     return _paced(found, rows.levels.take(cases.row), n_chips[cases.row], capacity, fit)
 

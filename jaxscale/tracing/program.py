@@ -41,7 +41,7 @@ def representative(axis: Axis) -> Axis:
 
 
 def atoms(axes: Sequence[Axis]) -> list[Axis]:
-    """Classes whose ordered product a sequence of axes is; axes of length one are left out."""
+    """Classes whose ordered product is a sequence of axes; axes of length 1 are left out."""
     flat: list[Axis] = []
     stack = list(reversed(axes))
     while stack:
@@ -120,12 +120,12 @@ def loops_of(loop: Loop | None) -> list[Loop]:
 
 @dataclass(eq=False)
 class Value:
-    """An array that an operation reads or writes, of one turn of the loops around the operation.
+    """Array that an operation reads or writes, in a turn of the enclosing loops.
 
     Attributes:
         axes: its axes.
         itemsize: bytes of an element [byte].
-        loop: loop whose turns each have a value of their own.
+        loop: loop with a value in each turn.
         origin: `weights`, `state` or `data` for an argument of the program, `constant`, or `made`.
         label: path of the argument.
         after_backward: whether it depends on a gradient.
@@ -150,7 +150,7 @@ class Value:
 
     @property
     def all_axes(self) -> list[Axis]:
-        """Axes, and those of the loops that make one value per turn."""
+        """Axes, and axes of the loops with a value per turn."""
         return [*self.axes, *(loop.axis for loop in loops_of(self.loop))]
 
     @property
@@ -172,7 +172,7 @@ class Operation:
         inputs: values read; literals are left out.
         outputs: values written.
         params: of the primitive.
-        phase: part of the step.
+        phase: of the step.
         scope: names that the user gave, outermost first.
         loop: loop in whose body it stands.
         work: of a heavy operation.
@@ -201,8 +201,8 @@ class Work:
         kind: `matmul`, `conv`, `attention`, `scatter`, ...: decides which efficiency applies.
         flop: floating-point operations [flop].
         m, n, k, batch: sizes of the matmul that it is, or is like [1].
-        read: bytes read, where they are not those of the inputs [byte].
-        written: bytes written, where they are not those of the outputs [byte].
+        read: bytes read, if not the bytes of the inputs [byte].
+        written: bytes written, if not the bytes of the outputs [byte].
     """
 
     kind: str

@@ -92,11 +92,11 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def array_bytes(shape: str, in_memory: bool = False) -> list[float]:
-    """Bytes of each array of a type, those of a tuple one by one [byte].
+    """Bytes of each array of a type, or of the members of a tuple [byte].
 
     Args:
         shape: type as text.
-        in_memory: nothing for arrays that a TPU keeps in the memory of its core.
+        in_memory: zero for arrays in the memory of a TPU core.
     """
     return [
         0.0 if in_memory and _ON_CHIP in layout else _width(kind) * math.prod(map(int, filter(None, sizes.split(","))))
@@ -160,7 +160,7 @@ LIBRARIES = {"cublas": "matmul", "conv": "conv", "fmha": "attention", "softmax":
 """Kinds of library kernels, by a word of their name."""
 
 PHASES = (("rematted", "recompute"), ("transpose(", "backward"), ("jvp(", "forward"))
-"""Phases by what the transformations of JAX write into the name of an operation; the first counts."""
+"""Phases by the marks of the transformations of JAX in the name of an operation; the first mark counts."""
 
 
 class CompiledKernel(NamedTuple):
@@ -189,7 +189,7 @@ class CompiledCollective(NamedTuple):
         members: chips of a group; 0 where the text does not say [1].
         stride: distance of the first two of them [1].
         count: values that they move in a step; a compiler may join several in one collective [1].
-        bytes: reduced, gathered or sent by all of them, of one chip [byte].
+        bytes: reduced, gathered or sent, of a chip [byte].
     """
 
     kind: str
@@ -345,7 +345,7 @@ def _readers(inner: Mapping[str, Instruction]) -> dict[str, list[Instruction]]:
 def _parameter_bytes(
     part: Instruction, inner: Mapping[str, Instruction], readers: Mapping[str, list[Instruction]]
 ) -> float:
-    """Bytes of an operand that a fusion reads: of one that it slices alone the slices [byte]."""
+    """Bytes of an operand that a fusion reads; the slices of an operand that is only sliced [byte]."""
     total = 0.0
     for name, reader in _uses(part, readers):
         if reader.opcode in ("dynamic-slice", "slice", "gather") and reader.operands[0] == name:
@@ -365,7 +365,7 @@ def _uses(part: Instruction, readers: Mapping[str, list[Instruction]]) -> Iterat
 
 
 def _written(part: Instruction, inner: Mapping[str, Instruction]) -> float:
-    """Bytes that a fusion writes of one of its results: of an update in place the update [byte]."""
+    """Bytes of a result that a fusion writes; the update for an update in place [byte]."""
     while part.opcode in ("bitcast", "reshape", "copy") and part.operands and part.operands[0] in inner:
         part = inner[part.operands[0]]
     if part.opcode == "dynamic-update-slice":

@@ -23,7 +23,7 @@ class TracedKind(AbstractRowKind):
         return workload_problems(runs, is_kind, is_catalogue_model, bad)
 
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions by kernels, under the plan of each row or the best one."""
+        """Predictions by kernels, under the plan of each row or the best plan."""
         return predict_traced(runs, fit, hardware)
 
     def fit(

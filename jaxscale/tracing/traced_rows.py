@@ -79,7 +79,7 @@ def workload_problems(
     """Problems of rows that name a workload, by row.
 
     Args:
-        named: which rows name one [row].
+        named: mask of rows that name a workload [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
         bad: rows whose problems are told already.
     """
@@ -150,7 +150,7 @@ class TracedQuestion:
     Attributes:
         work: the workload at the batch of the rows.
         plans: every plan that agrees; none where the rows cannot be answered.
-        assumed: what the rows leave open, in words, of each plan.
+        assumed: open choices of the rows, in words, by plan.
         reason: why there is no plan; empty where there is.
     """
 
@@ -168,8 +168,8 @@ class TracedRows:
         question: question of each row [row].
         questions: the distinct questions.
         machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] [row].
-        levels: levels of each row by kind.
-        is_eager: whether a host launches the kernels of each row one by one [row].
+        levels: of each row.
+        is_eager: whether a host launches the kernels singly [row].
         fused_norms: 1 where a row says that its norms are fused kernels [1], [row].
     """
 
@@ -203,20 +203,20 @@ def traced_rows(runs: Runs) -> TracedRows:
 
 
 def _is_eager(stack: tuple[str | None, str | None, str | None]) -> bool:
-    """Whether the stack of a row, by framework, its own cell and what an empty one means, launches kernels singly."""
+    """Whether the stack of a row launches kernels singly: by its cell, else by the framework."""
     framework, stated, filled = stack
     # A row that names neither runs what was traced: a compiled program.
     return bool(framework or stated) and translate("execution", str(filled)) == "eager"
 
 
 def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
-    """A degree of each row as it follows from all cells, else its own cell, nan where open; 1 on one chip [1]."""
+    """Degree of each row by all cells, else by its cell, nan where open; 1 on a single chip [1]."""
     degree = np.where(np.isnan(known), runs.numbers(name), known)
     return np.where(runs.numbers("n_gpus") == 1.0, 1.0, degree)
 
 
 def _levels(runs: Runs) -> Levels:
-    """Levels of rows: their software, chip and system; the workload is an architecture of its own."""
+    """Levels of rows: software, chip and system, with the workload as architecture."""
     setups = together(runs.categories("source"), runs.categories("framework"), EmptyCells(runs).default("apart"))
     frameworks = runs.categories("framework").map(lambda name: name or STACK)
     columns = {
@@ -269,7 +269,7 @@ def one_chip(work: Workload) -> ClassPlan:
 
 
 def _stated(row: Mapping[str, Any]) -> StatedDegrees:
-    """Degrees that a row states, or that follow from its cells; others are left open."""
+    """Degrees that a row states, or that follow from its cells; None where open."""
     data, tensor, pipeline = (None if np.isnan(row[name]) else float(row[name]) for name in ("dp", "tp", "pp"))
     count, micro, stage = row["n_microbatches"], row["micro_batch_size"], row["zero_stage"]
     is_whole = data is not None and tensor is not None and pipeline is not None

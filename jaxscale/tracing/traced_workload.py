@@ -19,7 +19,7 @@ class Workload(ClassedProgram, AbstractWork):
     """A program as kernels over dimension classes, made by `jaxscale.trace`; its plans are `ClassPlan`s.
 
     Attributes:
-        sizes: length of each dimension class; the first is one [1].
+        sizes: length of each dimension class; the first is 1 [1].
         tables: kernels, stored values and names.
     """
 
@@ -30,7 +30,7 @@ class Workload(ClassedProgram, AbstractWork):
             changes: sizes by name of the class; numbers or tracers [1].
 
         Returns:
-            The workload, whose kernels are those of the traced sizes.
+            The workload, with the kernels of the traced sizes.
 
         Raises:
             InputError: a class that the workload does not have.

@@ -36,7 +36,7 @@ def trace(
     Args:
         fn: function of the arguments, such as a training step.
         args: its arguments; leaves that are no arrays are static.
-        weights: places of the arguments that hold weights and state of the optimiser; the others are data.
+        weights: indices of the arguments with weights and state of the optimiser; further arguments are data.
         turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
         names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
 
@@ -227,7 +227,7 @@ class _Division(NamedTuple):
 
     Attributes:
         array: the array.
-        place: major class of its axis.
+        place: index of the major class of its axis.
         names: axes of the mesh.
     """
 
@@ -248,7 +248,7 @@ def trace_sharded(
     Args:
         fn: function of the arguments, such as a training step.
         args: its arguments; leaves that are no arrays are static.
-        weights: places of the arguments that hold weights and state of the optimiser.
+        weights: indices of the arguments with weights and state of the optimiser.
         joint_statistics: whether norms over the batch see the batch of all chips.
 
     Returns:
@@ -316,7 +316,7 @@ def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | No
 
 
 def _shared_axes(divisions: Sequence[_Division], data: set[str]) -> set[str]:
-    """Axes of the mesh among which both weights and state are spread."""
+    """Axes of the mesh that shard weights and state."""
     of_weights, of_state = (
         {name for one in divisions if one.array.origin == origin for name in one.names if name in data}
         for origin in ("weights", "state")

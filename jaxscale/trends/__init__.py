@@ -1,7 +1,7 @@
 """Trends of hardware scaling by the calibrated step time, with power and prices.
 
-Returns of more chips, watts and dollars, and layouts that overtake each other. Step times are those that
-`jaxscale.runs.predict` gives for rows of the same framework, chip, degrees and batch.
+Returns of more chips, watts and dollars, and crossovers of layouts. Step times equal the predictions of
+`jaxscale.runs.predict` for rows of equal framework, chip, degrees and batch.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from jaxscale.trends.outcome import Batch as Batch
     from jaxscale.trends.outcome import Outcome as Outcome
     from jaxscale.trends.outcome import best_tensor_degree as best_tensor_degree
-    from jaxscale.trends.outcome import strong_scaling as strong_scaling
     from jaxscale.trends.outcome import weak_scaling as weak_scaling
     from jaxscale.trends.published_scaling import published_values as published_values
     from jaxscale.trends.published_scaling import reproduce as reproduce

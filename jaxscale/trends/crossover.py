@@ -1,4 +1,4 @@
-r"""Where one layout overtakes another, and the best tensor-parallel degree or sharding group as a function of n.
+r"""Crossovers of layouts, and the best tensor-parallel degree or sharding group as a function of n.
 
 A choice is among whole degrees (`best_whole_degrees`). How the best degree moves is told by its continuous relaxation:
 $t^*(n)$ maximises throughput over $u = \ln t$ between its bounds; where it lies inside, the implicit function theorem
@@ -35,7 +35,7 @@ LAYOUTS: Mapping[str, ParallelLayout] = {
 """Layouts that compete for two sequences per chip; a pipeline shards the optimizer alone, with microbatches of one."""
 
 SEARCH = 33
-"""Points of one pass over a degree [1]."""
+"""Points of a pass over a degree [1]."""
 
 PASSES = 4
 """Passes of the search; each narrows the bracket to a sixteenth [1]."""
@@ -50,7 +50,7 @@ class BestDegree(NamedTuple):
     Attributes:
         degree: t* [1].
         elasticity: d ln t* / d ln n; zero at a bound [1].
-        gain: throughput over that of the lower bound, less one [1].
+        gain: throughput over that of the lower bound, less 1 [1].
     """
 
     degree: np.ndarray
@@ -104,7 +104,7 @@ def best_degrees(
         bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
 
     Returns:
-        The degree, how it moves with n, what it gains.
+        Degree, elasticity in n, and gain.
     """
     samples, rule = host_arrays((deployments, batch))
     n = np.asarray(n_chips, float)
@@ -129,7 +129,7 @@ Speeds = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _search(speeds: Speeds, least: np.ndarray, most: np.ndarray, chips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithm of the best degree, and of the speed at the least one [sample, point]."""
+    """Logarithm of the best degree, and of the speed at the least degree [sample, point]."""
     left, right, at_least = least, most, None
     best = least
     for _ in range(PASSES):
@@ -182,11 +182,11 @@ def layout_speeds(
 
 
 class WholeDegree(NamedTuple):
-    """The fastest of some whole degrees on n chips, every leaf [sample, point].
+    """Fastest of given whole degrees on n chips, every leaf [sample, point].
 
     Attributes:
         degree: t [1].
-        gain: throughput over that of the least degree that is valid, less one [1].
+        gain: throughput over that of the least valid degree, less 1 [1].
     """
 
     degree: np.ndarray
@@ -200,7 +200,7 @@ def best_whole_degrees(
     degrees: Sequence[float] | np.ndarray,
     field: str = "tp",
 ) -> WholeDegree:
-    """The fastest of some degrees on each number of chips, in every sampled deployment.
+    """Fastest of given degrees on each number of chips, in every sampled deployment.
 
     Args:
         deployments: every leaf [sample].
@@ -211,7 +211,7 @@ def best_whole_degrees(
         field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
 
     Returns:
-        The degree, and what it gains.
+        Degree and gain.
     """
     n, choices = np.asarray(n_chips, float), np.asarray(degrees, float)
     log_speeds = layout_speeds(deployments, batch, n, {f"{one:g}": ParallelLayout(**{field: one}) for one in choices})
@@ -232,7 +232,7 @@ def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: 
         n_chips: ascending [point].
         log_speeds: of every layout [sample, layout, point].
         first: which layout is overtaken.
-        second: which one overtakes.
+        second: index of the overtaking layout.
 
     Returns:
         Chips [sample]: the first number where it is faster throughout, infinity where it never is.

@@ -1,4 +1,4 @@
-"""Deployments of catalogue models and chips: by name, drawn at random, of other generations, and with one change."""
+"""Deployments of catalogue models and chips: by name, drawn at random, by generation, and with a single change."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from jaxscale.trends.layout import UNLIMITED, Deployment, ParallelLayout, Price
 from jaxscale.trends.outcome import Batch, Outcome, peak_memory, scaling_outcomes
 
 FITTED = "hardware_trends.toml"
-"""Result of `fits/hardware_trends.py`: two powers fitted to published ones."""
+"""Result of `fits/hardware_trends.py`: two powers fitted to published values."""
 
 
 @functools.cache
@@ -40,12 +40,12 @@ def fitted_table() -> dict[str, Any]:
 
 
 def unfitted_power() -> dict[str, float]:
-    """Power above idle of each activity, by publications other than the one compared with [1]."""
+    """Power above idle of each activity, by publications that are not compared with [1]."""
     return {name: entry["value"] for name, entry in table()["power"].items()}
 
 
 def fitted_power() -> dict[str, float]:
-    """The same, with those of memory-bound kernels and of exposed collectives by `fits/hardware_trends.py` [1]."""
+    """Power above idle of each activity, two of them by `fits/hardware_trends.py`: memory, exposed collectives [1]."""
     return {**unfitted_power(), **fitted_table()["power"]}
 
 
@@ -99,7 +99,7 @@ def deployment(
             workload where None.
         power: share of each activity [1]; `fitted_power` where None.
         power_cap: of each chip [W].
-        changes: replace fields of a catalogue model, such as `seq_len`.
+        changes: fields of the catalogue model to replace, as `seq_len`.
 
     Raises:
         InputError: an unknown model or chip, or a cap that is not above idle power.
@@ -193,7 +193,7 @@ def generations(
     chip_ids: Sequence[str] = GENERATIONS,
     **changes: Any,
 ) -> Deployment:
-    """The same model on several chips, each with its catalogue network; every leaf [chip]."""
+    """A model on several chips with their catalogue networks; every leaf [chip]."""
     return stacked([deployment(model, chip_id, **changes) for chip_id in chip_ids])
 
 
@@ -208,7 +208,7 @@ def side_by_side(
     n_chips: Sequence[float | int] | np.ndarray,
     layout: ParallelLayout | None = None,
 ) -> tuple[Outcome, np.ndarray]:
-    """Outcomes of stacked deployments on the same numbers of chips.
+    """Outcomes of stacked deployments on given numbers of chips.
 
     Args:
         deployments: every leaf [deployment].

@@ -45,20 +45,20 @@ class Price(eqx.Module):
 
 
 UNLIMITED = 1e9
-"""Above every chip's power and every number of chips: no power cap [W], one copy that all replicas share [1]."""
+"""Above every power and number of chips: no power cap [W], a copy shared by all replicas [1]."""
 
 
 class Deployment(eqx.Module):
-    """A model, chips, and everything that decides speed, power and cost except how many chips there are.
+    """Deployment: all that decides speed, power and cost, but the number of chips.
 
     Attributes:
         model: the transformer.
         cluster: chips and network; its `n_chips` is not read.
         coefficients: fitted parameters of the run's framework and chip, `fit.coefficients(levels)`.
-        software: plan of what the framework does by default; a `ParallelLayout` replaces its degrees and batch.
-        power: what a chip draws while it computes, streams, communicates and waits.
+        software: default plan of the framework; a `ParallelLayout` replaces its degrees and batch.
+        power: of a chip that computes, streams, communicates or waits.
         price: of a chip with its share of server and network, and of electricity.
-        power_cap: limit set on each chip; the board's own where it is larger [W].
+        power_cap: limit of each chip, at most the limit of the board [W].
     """
 
     model: Transformer
@@ -77,7 +77,7 @@ class ParallelLayout(eqx.Module):
         tp: tensor-parallel degree [1].
         pp: pipeline stages [1].
         cp: context-parallel degree [1].
-        shard_group: data-parallel ranks that share one copy of the parameters (HSDP); all of them where larger [1].
+        shard_group: data-parallel ranks that share a copy of the parameters (HSDP), at most all [1].
         n_microbatches: per step and replica [1].
         zero_stage: 3 is FSDP; 1 where a pipeline would gather again for every microbatch [1].
     """
@@ -96,7 +96,7 @@ def plan_at(
     """The plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
 
     Args:
-        software: what the framework does, of which degrees and batch are replaced.
+        software: default plan of the framework, whose degrees and batch are replaced.
         n_chips: n [1].
         temperature: smoothing of the sharding group [1].
 

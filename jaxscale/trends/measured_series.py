@@ -33,7 +33,7 @@ FREE = {
     "status",
     "notes",
 }
-"""Columns in which the runs of a series may differ: size, what follows from it, what was measured."""
+"""Columns in which the runs of a series may differ: size, consequences of size, measurements."""
 
 SCALING_TABLES = tuple(name for name, facts in table_facts().items() if "scaling" in facts)
 """Tables made to show how training scales; in a sweep of plans, sizes are incidental and repeats differ by a fifth."""
@@ -181,7 +181,7 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
         residual: log predicted over measured step time by table and row, of some cross-validation [1].
 
     Returns:
-        The series with those predictions; None where a run has none.
+        The series with those predictions; None if a run lacks a prediction.
     """
     errors = np.asarray([residual.get((series.table, int(row)), np.nan) for row in series.rows])
     if not np.isfinite(errors).all():

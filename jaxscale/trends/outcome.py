@@ -1,4 +1,4 @@
-"""Outcomes on a number of chips: speed, power and cost of a deployment, for one point or along a curve."""
+"""Outcomes on a number of chips: speed, power and cost of a deployment, at a point or along a curve."""
 
 from collections.abc import Sequence
 
@@ -145,9 +145,9 @@ def scaling_outcomes(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        layout: degrees, the same everywhere or one for each point.
+        layout: degrees, common or by point.
         n_chips: chips [point].
-        global_batch_size_seqs: batch, the same everywhere or one for each point [sequence].
+        global_batch_size_seqs: batch, common or by point [sequence].
 
     Returns:
         Outcomes; every leaf [point].
@@ -207,28 +207,6 @@ def weak_scaling(
     """
     n = np.asarray(n_chips, float)
     return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)
-
-
-def strong_scaling(
-    deployment: Deployment,
-    n_chips: Sequence[float | int] | np.ndarray,
-    global_batch_size_seqs: float | int,
-    layout: ParallelLayout | None = None,
-    temperature: float = 0.0,
-) -> Outcome:
-    """Speed, power and cost at a global batch.
-
-    Args:
-        deployment: model, chips, coefficients, power, price.
-        n_chips: n [point].
-        layout: degrees; pure FSDP where None.
-
-    Returns:
-        Outcomes; every leaf [point].
-    """
-    return scaling_outcomes(
-        deployment, layout or ParallelLayout(), np.asarray(n_chips, float), global_batch_size_seqs, temperature
-    )
 
 
 def best_tensor_degree(

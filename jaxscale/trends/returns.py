@@ -1,11 +1,11 @@
-r"""Marginal returns: what one more chip, watt or dollar adds to throughput.
+r"""Marginal returns: throughput added by a further chip, watt or dollar.
 
 With throughput R(n) [token/s], power P(n) [W] and cost C(n) [dollar/s] of all chips,
 
 $$ \frac{dR}{dn}, \qquad \frac{dR}{dP} = \frac{dR/dn}{dP/dn}, \qquad \frac{dR}{dC} = \frac{dR/dn}{dC/dn}, $$
 
 all by differentiating the model in n. A chip returns the share $(dR/dn) / (R(n_0) / n_0)$ of what a chip gave at the
-reference size. Raising the power cap of all chips is another way to spend watts: $(dR/dp) / (dP/dp)$.
+reference size. A higher power cap of all chips spends watts as well: $(dR/dp) / (dP/dp)$.
 """
 
 from collections.abc import Sequence

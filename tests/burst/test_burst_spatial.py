@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.burst import Device, spatial_network, spatial_step, survey_splits
+from jaxscale.burst import Device, spatial_network, spatial_step
 from jaxscale.burst.layer_time import REGIMES, load_coefficients
-from jaxscale.burst.spatial import SpatialMachine, halo_time, spatial_table, splits_of
+from jaxscale.burst.spatial import SpatialMachine, halo_time, spatial_table
 
 NETWORK, TABLE = spatial_network("cosmoflow"), spatial_table()
 MACHINE = SpatialMachine(**{k: TABLE["machine"][k] for k in SpatialMachine.__dataclass_fields__})
@@ -66,19 +66,18 @@ def test_gradients_are_finite_and_smooth_is_close():
 
 
 def test_large_samples_need_the_spatial_split():
-    """64 samples of 512^3 on 512 V100: one sample does not fit a GPU, and fewer than 8 parts leave GPUs idle."""
-    coefficients = load_coefficients()
-    splits = survey_splits(NETWORK, 512, 64, MACHINE, coefficients, DEVICE, TABLE["machine"]["memory"], REGIME)
-    fitting = [s for s in splits if s.fits]
-    assert min(s.pieces for s in fitting) == 8
-    assert min(fitting, key=lambda s: float(s.step.total)).pieces <= 32
-    few = survey_splits(NETWORK, 64, 64, MACHINE, coefficients, DEVICE, TABLE["machine"]["memory"], REGIME)
-    assert not any(s.fits for s in few), "26 GB of activations per GPU exceed 16 GB whatever the split"
+    """64 samples of 512^3 on 512 V100: at least 8 parts, or GPUs idle; many parts wait for halos."""
+    room = TABLE["machine"]["memory"]
+    splits = ((2, 2, 2), (4, 2, 2), (4, 4, 2), (4, 4, 4), (8, 8, 8))
+    steps = {parts: _step(parts, 512.0 / np.prod(parts), 64.0) for parts in splits}
+    assert all(float(step.memory) <= room for step in steps.values())
+    assert np.prod(min(splits, key=lambda parts: float(steps[parts].total))) <= 32
+    few = [_step(parts, 64.0 / np.prod(parts), 64.0) for parts in ((1, 1, 1), (4, 4, 4))]
+    assert all(float(step.memory) > room for step in few), (
+        "26 GB of activations per GPU exceed 16 GB whatever the split"
+    )
 
 
-def test_bad_splits_are_refused():
-    assert splits_of(32, 3) == (4, 4, 2)
-    with pytest.raises(InputError, match="power of two"):
-        splits_of(12, 3)
+def test_a_network_with_branches_is_refused():
     with pytest.raises(InputError, match="expects a chain"):
         spatial_network("inception_v3")

@@ -178,7 +178,7 @@ def test_compute_alone_gives_the_closed_form():
     tiny = {name: 1e-30 for name in TIMES}
     ideal = dataclasses.replace(COEFFICIENTS, **tiny, matmul_efficiency=1.0, layer_time_factor=1.0)
     single = eqx.tree_at(lambda c: (c.chip.hbm_bandwidth, c.chip.hbm_bytes), cluster("h100-80gb", 1), (1e40, 1e30))
-    laws = dataclasses.replace(default_laws(), batch=BatchLaw(1e40), shape=shape_law())
+    laws = dataclasses.replace(default_laws(), batch=BatchLaw(1e40), shape=shape_law("kaplan"))
     laws = eqx.tree_at(lambda r: r.failure.failures_per_chip_second, laws, 1e-30)
     template = Transformer(32, 4096, 32, 2, vocab_size=1)
     wanted = goals(QUANTITIES, {"excess_loss": 1.0}, {"time": 1e9})
@@ -251,6 +251,9 @@ def test_objectives_that_do_not_fit_are_refused(arguments, message):
         ({"days": 1.0, "loss": 2.0}, "days, loss given"),
         ({"days": -1.0}, "out of range"),
         ({"loss": 1.0}, "irreducible"),
+        ({"loss": 30.0}, "the smallest run reaches"),
+        ({"flop": 1e-300}, "the smallest run takes"),
+        ({"params": 1e3}, "the smallest run takes"),
         ({"days": 1.0, "n_gpus": 1.5}, "whole number"),
     ],
 )

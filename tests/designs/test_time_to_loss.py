@@ -1,5 +1,6 @@
 """Time to a loss: extra tokens of large batches, goodput and energy against closed forms."""
 
+import dataclasses
 import math
 
 import jax
@@ -14,12 +15,15 @@ from jaxscale.designs.time_to_loss import (
     compute_optimal_flop,
     compute_optimal_loss,
     default_laws,
+    expert_leverage,
+    loss_of_template,
     run_figures,
     shape_factor,
 )
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.laws.loss import FailureLaw, failure_law
+from jaxscale.laws.loss import FailureLaw, experts_law, failure_law, shape_law
 from jaxscale.models import model
+from jaxscale.models.transformer import n_active_params, n_params
 from jaxscale.plans.plan import Plan
 
 LAWS, LLAMA = default_laws(), model("llama3-8b")
@@ -43,14 +47,39 @@ def test_a_batch_of_the_critical_size_doubles_the_tokens():
 @pytest.mark.parametrize("flop", [1e20, 1e25, 1e30])
 def test_compute_optimal_flop_inverts_the_optimum(flop):
     params, tokens = LAWS.loss.optimum(flop)
-    assert float(compute_optimal_flop(LAWS, params)) == pytest.approx(flop, rel=1e-9)
-    assert float(compute_optimal_loss(LAWS, flop)) == pytest.approx(float(LAWS.loss.loss(params, tokens)), rel=1e-12)
+    assert float(compute_optimal_flop(LAWS.loss, params)) == pytest.approx(flop, rel=1e-9)
+    assert float(compute_optimal_loss(LAWS.loss, flop)) == pytest.approx(
+        float(LAWS.loss.loss(params, tokens)), rel=1e-12
+    )
 
 
 def test_shape_factor_is_one_at_the_best_shape():
+    laws = dataclasses.replace(LAWS, shape=shape_law("kaplan"))
     best = model("llama3-8b", d_model=64.0 * LLAMA.n_layers, d_ff=3.5 * 64.0 * LLAMA.n_layers)
-    assert float(shape_factor(best, LLAMA, LAWS)) == pytest.approx(1.0, abs=1e-12)
-    assert float(shape_factor(LLAMA, LLAMA, LAWS)) > 1.0
+    assert float(shape_factor(best, LLAMA, laws)) == pytest.approx(1.0, abs=1e-12)
+    assert float(shape_factor(LLAMA, LLAMA, laws)) > 1.0
+
+
+def test_worth_of_experts_is_that_of_its_paper():
+    """More than 7 at 3.1 % active, granularity 12 and 1e22 flop; best granularity about 12; Kimi K2's sparsities."""
+    law = experts_law()
+    assert float(law.leverage(0.031, 12.0, 1e22)) == pytest.approx(7.24, abs=0.01)
+    fine = np.geomspace(2.0, 64.0, 401)
+    assert fine[np.argmax(np.asarray(law.leverage(0.031, fine, 1e22)))] == pytest.approx(11.3, rel=0.02)
+    of = {sparsity: float(law.leverage(9.0 / (8.0 * sparsity + 1.0), 7.0, 1e21)) for sparsity in (16, 32, 48)}
+    assert [of[48] / of[other] for other in (16, 32)] == pytest.approx([1.55, 1.16], abs=0.03)
+    assert float(law.leverage(0.035, 7.0, 3.3e24)) == float(law.leverage(0.035, 7.0, 1e22))
+    assert float(expert_leverage(LLAMA, LAWS, 1e22)) == 1.0
+
+
+def test_mixtures_at_the_budget_of_deepseek_v3():
+    """Active size and total of the least loss of 3.29e24 flop lie about the built 37e9 and 671e9 of experts."""
+    deepseek = model("deepseek-v3")
+    active, _ = loss_of_template(LAWS, deepseek).optimum(3.29e24)
+    total = active * n_params(deepseek) / n_active_params(deepseek)
+    assert 20e9 < float(active) < 80e9 and 0.3e12 < float(total) < 1.5e12
+    dense, _ = LAWS.loss.optimum(3.29e24)
+    assert float(dense) > 1.5e11
 
 
 def test_slowdown_of_rare_failures_is_first_order():

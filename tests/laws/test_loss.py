@@ -9,7 +9,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.laws.loss import LossLaw, batch_law, compute_exponent, law_table, loss_law, shape_law
 
 
-@pytest.mark.parametrize("name", ["hoffmann", "besiroglu"])
+@pytest.mark.parametrize("name", ["hoffmann", "besiroglu", "besiroglu-joint"])
 def test_optimum_is_the_minimum_of_the_loss(name):
     law = loss_law(name)
     for flop in (1e19, 1e23, 1e27):
@@ -47,7 +47,7 @@ def test_batches_grow_with_training(name):
 
 def test_shape_penalty_joins_kaplans_pair():
     """6 layers of 4288 and 48 of 1600: losses within 3 %, the middle lower than both."""
-    law = shape_law()
+    law = shape_law("kaplan")
     ends = [float(law.penalty(4288.0, 6.0)), float(law.penalty(1600.0, 48.0))]
     assert abs(ends[0] - ends[1]) < 0.035
     assert float(law.penalty(64.0 * 24, 24.0)) == 0.0

@@ -197,3 +197,11 @@ def test_laws_survive_a_file(tmp_path):
     (tmp_path / "cut.toml").write_text("[law]\nform = 'joint'\n")
     with pytest.raises(InputError, match="cut or of another version; expected a whole law of loss"):
         js.laws.load_law(tmp_path / "cut.toml")
+
+
+def test_the_upper_decade_is_a_factor_of_ten():
+    flop = np.asarray([1e18, 2e18, 5e18, 9.5e18, 1.05e19, 1e20])
+    table = losses_of({"n_params": flop / 6e10, "tokens": np.full(6, 1e10), "loss": np.full(6, 3.0)})
+    is_fitted, is_predicted = upper_decade(table, 0.2)
+    assert np.flatnonzero(is_predicted).tolist() == [4, 5]
+    assert is_fitted.tolist() == [True, True, False, False, False, False]

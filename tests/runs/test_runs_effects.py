@@ -17,6 +17,7 @@ OPEN = {name: value for name, value in BASE.items() if name not in ("activation_
 OWN = {**BASE, "model": None, "n_layers": 32, "d_model": 4096, "n_heads": 32}
 MIXTURE = {**BASE, "model": "qwen3-30b-a3b", "ep": 4, "gpus_per_node": 2}
 LATENT = {**BASE, "model": "deepseek-v3", "n_gpus": 512, "pp": 1, "tp": 8, "ep": 64, "global_batch_size_seqs": 512}
+WINDOWED = {**BASE, "window": 1024, "window_share": 0.5}
 HYBRID = {**BASE, "model": "nemotron-h-8b"}
 SHARDED = {**BASE, "tp": 1, "pp": 1, "zero_stage": 3}
 ADAPTED = {**BASE, "framework": "transformers", "adapter": "lora"}
@@ -30,8 +31,12 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "head_dim": (BASE, 64), "tied_embeddings": ({**BASE, "pp": 1}, True), "d_ff_expert": (MIXTURE, 1024),
     "n_shared_experts": (MIXTURE, 1), "n_dense_layers": (MIXTURE, 4), "moe_latent_size": (MIXTURE, 1024),
     "q_lora_rank": (LATENT, 768), "kv_lora_rank": (LATENT, 256), "rope_head_dim": (LATENT, 32),
-    "v_head_dim": (LATENT, 64), "window": ({**BASE, "window_share": 0.5}, 1024),
-    "window_share": ({**BASE, "window": 1024}, 0.5), "n_attention_layers": (HYBRID, 8), "n_mlp_layers": (HYBRID, 12),
+    "v_head_dim": (LATENT, 64), "window": ({**WINDOWED, "window": 2048}, 1024),
+    "window_share": (WINDOWED, 0.9),
+    "window_heads": (WINDOWED, 16), "window_kv_heads": (WINDOWED, 4), "window_head_dim": (WINDOWED, 64),
+    "window_v_head_dim": (WINDOWED, 64), "window_shared_key_value": (WINDOWED, True),
+    "first_stage_layers": (BASE, 15), "last_stage_layers": (BASE, 15),
+    "n_attention_layers": (HYBRID, 8), "n_mlp_layers": (HYBRID, 12),
     "n_ssm_layers": (HYBRID, 12), "ssm_d_inner": (HYBRID, 4096), "ssm_state": (HYBRID, 256), "ssm_groups": (HYBRID, 1),
     "n_predict_layers": (BASE, 1), "o_lora_rank": (BASE, 512), "o_groups": ({**BASE, "o_lora_rank": 512}, 4),
     "position_embeddings": (BASE, 65536), "shared_key_value": (BASE, True), "attention_gate": (BASE, True),

@@ -72,7 +72,8 @@ def test_pure_16_bit_peaks_of_thunder(layers: int, measured: float):
     row |= {"n_gpus": 1, "ep": 1, "micro_batch_size": 2, "global_batch_size_seqs": 2}
     found = predicted({**row}, {**row, "kept_gate": False})
     assert found.memory[0] / 1e9 == pytest.approx(measured, rel=0.15)
-    assert layers < 10 or found.memory[1] / 1e9 < 0.92 * measured, "what a compiler makes again is not what it kept"
+    off = np.abs(found.memory[:2] / 1e9 - measured)
+    assert layers < 20 or off[0] < 0.5 * off[1], "what a compiler makes again is not what it kept"
     assert np.all(np.isfinite(found.step_time))
 
 

@@ -32,14 +32,14 @@ def best(answers, loss=2.1, limit=0.03, lattice=LATTICE, **others):
     """Best shape of a lifetime."""
     return serving.best_lifetime_shape(
         TEMPLATE, H100, LOAD, USUAL, LAW, loss=loss, answer_tokens=answers, lattice=lattice, tpot_limit=limit,
-        shape=shape_law(), **others,
+        shape=shape_law("kaplan"), **others,
     )  # fmt: skip
 
 
 def everything(answers, loss, limit):
     """Chip time of each point of the lattice, and its time per token."""
     points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))
-    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, loss, answers, limit, 0.4, shape_law(), 0.0)
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, loss, answers, limit, 0.4, shape_law("kaplan"), 0.0)
     scores = score_shapes(points, task)
     return points, scores[:, 0] + scores[:, 1], scores[:, 2]
 
@@ -67,7 +67,7 @@ def test_the_training_of_a_point_is_six_flop_per_parameter_and_token():
     flop = 6.0 * float(n_params(found.model)) * found.n_tokens
     assert found.training == pytest.approx(flop / (0.4 * float(H100.chip.peak("bf16"))), rel=1e-6)
     aspect_loss = 1.0 + float(
-        shape_law().penalty(found.sizes["d_model"], found.sizes["n_layers"], float(n_params(found.model)))
+        shape_law("kaplan").penalty(found.sizes["d_model"], found.sizes["n_layers"], float(n_params(found.model)))
     )
     reached = float(LAW.loss(n_params(found.model), found.n_tokens)) * aspect_loss
     assert reached == pytest.approx(2.1, rel=1e-6)
@@ -130,7 +130,7 @@ def test_a_step_of_a_given_utilisation_is_that_utilisation():
     point = np.asarray([[found.sizes[name] for name in lifetime_shapes.AXES]])
 
     def cost(training):
-        task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1e12, 0.03, training, shape_law(), 0.0)
+        task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1e12, 0.03, training, shape_law("kaplan"), 0.0)
         return score_shapes(point, task)[0, 0]
 
     assert 0.1 < utilisation < 0.7
@@ -142,7 +142,7 @@ def test_a_step_of_a_given_utilisation_is_that_utilisation():
 def test_without_answers_the_shape_trains_fastest_and_with_many_it_serves_cheapest():
     """Both limits of the lifetime against all points of the lattice."""
     points = np.asarray(list(itertools.product(*LATTICE.axes(TEMPLATE))))
-    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1.0, 0.03, TRAINING, shape_law(), 0.0)
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.1, 1.0, 0.03, TRAINING, shape_law("kaplan"), 0.0)
     scores = score_shapes(points, task)
     few, many = on_plans(1.0), on_plans(1e18)
     assert few.training == pytest.approx(scores[:, 0].min(), rel=0.01)
@@ -155,7 +155,7 @@ def test_a_shape_without_a_valid_plan_is_not_chosen():
     lattice = serving.LifetimeLattice((20, 32), (2048, 3072, 4096), (8,), tp=(1, 2), batch=(16, 64))
     stages = js.Plan(1, 1, 8, vpp=4, n_microbatches=128)
     points = np.asarray(list(itertools.product(*lattice.axes(TEMPLATE))))
-    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.3, 1e9, 0.03, TRAINING, shape_law(), 0.0)
+    task = LifetimeTask(TEMPLATE, H100, LOAD, USUAL, LAW, 2.3, 1e9, 0.03, TRAINING, shape_law("kaplan"), 0.0)
     alone = task._replace(training=serving.training_plans(H100, [stages, stages]))
     runs, others = (np.isfinite(score_shapes(points, each)[:, 0]) for each in (alone, task))
     assert not runs[points[:, 0] == 20].any() and runs[points[:, 0] == 32].any()

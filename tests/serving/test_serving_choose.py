@@ -11,6 +11,7 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, times
 import jaxscale as js
 from jaxscale import InputError, serving
 from jaxscale.laws import LossLaw
+from jaxscale.serving import best_engine
 from jaxscale.serving.best_engine import engine_table, score_engines
 from jaxscale.serving.lifetime import least_params, tokens_for_loss
 
@@ -241,3 +242,22 @@ def test_deepseek_v3_on_h800():
     # Collectives that nothing hides cost a fifth at least, and take prompts out of the tolerance.
     slower = np.mean(bare, axis=0) - np.mean(ratios, axis=0)
     assert np.all(np.expm1(slower) < -0.2) and np.expm1(np.mean(bare, axis=0))[2] < -0.25
+
+
+def test_the_second_search_stays_beside_the_best_batch_of_the_first(monkeypatch: pytest.MonkeyPatch):
+    """Its batches lie between the neighbours of the best coarse one, where a narrow peak would be."""
+    tried = []
+    refined = best_engine._refined
+
+    def watched(table, key, batches):
+        mine = (best_engine._keys(table) == key).all(axis=1)
+        tried.append((np.sort(table.requests.concurrency[mine] / table.engine.copies[mine]), batches))
+        return refined(table, key, batches)
+
+    monkeypatch.setattr(best_engine, "_refined", watched)
+    serving.best_serving_plan(DENSE, H100, 512, 128, fit="prior", top=1)
+    for coarse, batches in tried:
+        below = coarse[coarse < batches.min() + 0.5]
+        between = coarse[(coarse > batches.min()) & (coarse < batches.max())]
+        assert len(between) <= 1 and (len(below) or batches.min() == 1.0)
+    assert max(len(coarse) for coarse, _ in tried) > 3  # negative control: the first search spans more

@@ -1,7 +1,9 @@
 """The fit of serving stacks: what it recovers, what a stranger gets, files, few rows."""
 
 import csv
+import importlib
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from jaxscale.base.resources import fit_path
 from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.serving.fit_serving import drawn_by_group
-from jaxscale.serving.serving_problem import widths_of
+from jaxscale.serving.serving_problem import MeasuredServing, widths_of
 from jaxscale.serving.serving_record import ServingWidths
 from jaxscale.serving.serving_rows import describe_serving
 
@@ -181,3 +183,25 @@ def test_levels_of_a_planned_engine_are_those_of_a_row(tmp_path, name, attention
     bare = fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")
     floors = [coefficients.layer_floor for coefficients in (fit.coefficients(**planned), bare)]
     assert floors[0] != pytest.approx(floors[1], rel=0.05), "kinds differ in the floor of a layer"
+
+
+def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.MonkeyPatch):
+    # The function of this name hides its module.
+    module = importlib.import_module("jaxscale.serving.fit_serving")
+
+    class Solving(Exception):
+        """The solver has been reached."""
+
+    def solved(*_, **__):
+        raise Solving
+
+    problem, told = SimpleNamespace(row=[0], mixed=None), []
+    groups = MeasuredServing._fields.index("groups")
+    fields = [np.zeros(2) if at == groups else None for at in range(len(MeasuredServing._fields))]
+    measured = tuple.__new__(MeasuredServing, fields)
+    monkeypatch.setattr(module, "serving_problem", lambda _: problem)
+    monkeypatch.setattr(module, "solve_mixed", solved)
+    for progress in (None, told.append):
+        with pytest.raises(Solving):
+            module.fit_and_hold_out(measured, progress=progress)
+    assert told == ["fitting 1 measurements of 2 rows"]

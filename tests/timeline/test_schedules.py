@@ -40,7 +40,7 @@ def test_makespan_is_the_closed_form(pipeline):
     schedule, pp, vpp, n, forward, weights = pipeline
     left = {"zero-bubble": 1.0 - 2.0 * weights, "interleaved": 1.0 / vpp}.get(schedule, 1.0)
     if schedule == "dualpipe":
-        left = float(dual_pipe_leaves(float(pp), PassShares(jnp.asarray(forward), jnp.asarray(weights))))
+        left = float(dual_pipe_leaves(float(pp), float(n), PassShares(jnp.asarray(forward), jnp.asarray(weights))))
     assert makespan(events_of(*pipeline)) == pytest.approx(n + left * (pp - 1), rel=1e-6)
 
 

@@ -281,3 +281,17 @@ def test_the_command_refuses_in_one_line(arguments: list[str], message: str, cap
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_selection_reads_its_part_of_the_table_and_the_whole_index():
+    """512 of 4096 rows of 256 numbers in 32 bits are read and written, and the 512 indices that choose them read."""
+    rows = 512 * 256 * 4
+    table, index = array(4096, 256), jax.ShapeDtypeStruct((512,), jnp.int32)
+    taken = js.trace(lambda table, index: 2.0 * jnp.take(table, index, axis=0), table, index)
+    assert float(taken.columns().bytes[0]) == 2 * rows + 512 * 4
+    place = jax.ShapeDtypeStruct((), jnp.int32)
+    cut = js.trace(lambda table, at: 2.0 * jax.lax.dynamic_slice(table, (at, 0 * at), (512, 256)), table, place)
+    assert float(cut.columns().bytes[0]) == 2 * rows + 4
+    # A sum reads all that it adds up, though it writes as little as a selection.
+    summed = js.trace(lambda table: jnp.sum(table, axis=0), table)
+    assert float(summed.columns().bytes.sum()) == 4096 * 256 * 4 + 256 * 4

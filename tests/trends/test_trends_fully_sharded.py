@@ -7,7 +7,7 @@ import pytest
 from jaxscale.costs.machine import effective_link
 from jaxscale.trends.fully_sharded import layer_gather
 from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
-from jaxscale.trends.outcome import best_tensor_degree, scaling_outcomes, strong_scaling, weak_scaling
+from jaxscale.trends.outcome import best_tensor_degree, scaling_outcomes, weak_scaling
 
 
 def ring(deployment, layout, n):
@@ -51,7 +51,8 @@ def test_terms_add_up_and_weak_scaling_keeps_the_work_of_a_chip(paper):
 
 
 def test_strong_scaling_divides_the_work(paper):
-    curve = strong_scaling(paper, [64, 128, 256], 512.0)
+    chips = np.asarray([64.0, 128.0, 256.0])
+    curve = scaling_outcomes(paper, ParallelLayout(), chips, np.full(3, 512.0))
     assert np.asarray(curve.times.attention) * np.asarray(curve.n_chips) == pytest.approx(
         float(curve.times.attention[0]) * 64.0
     )

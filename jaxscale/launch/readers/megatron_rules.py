@@ -244,7 +244,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if (copies := read.number("num_distributed_optimizer_instances")) and copies > 1 and replicas:
         found["shard_group"] = replicas / copies
     reduces, gathers = read.flag("overlap_grad_reduce"), read.flag("overlap_param_gather")
-    if replicas and replicas > 1.0:
+    if replicas and replicas * product_of_degrees(cells, "cp") > 1.0:
         found["overlap_gradients"] = reduces
         found["overlap_gathers"] = gathers if found.get("zero_stage") else None
     else:
@@ -282,7 +282,8 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
     tp = plain_number(cells.get("tp")) or 1.0
     overlap = read.flag("tp_comm_overlap")
     if tp > 1.0 and overlap is not None:
-        found["tp_overlap"] = "full" if overlap else "none" if read.value("sequence_parallel") else "backward"
+        # Gradients of inputs travel beside those of weights, with sequence parallelism or without.
+        found["tp_overlap"] = "full" if overlap else "backward"
     if tp == 1.0:
         cells.pop("sequence_parallel", None)
     elif read.is_complete:

@@ -65,7 +65,7 @@ def _parsers(path: Path, text: str) -> list:
     return parsers.get(path.suffix.lower(), [] if is_command else [parsed_json, parsed_toml, parsed_yaml])
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Leaves of nested tables by their dotted keys; lists stay values."""
     found: dict[str, Any] = {}
     for key, value in tree.items():

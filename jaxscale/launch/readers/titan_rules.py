@@ -48,7 +48,8 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         if (replicate or 1.0) > 1.0:
             found["shard_group"] = shard
     never = read.value("fsdp_reshard_after_forward") == "never"
-    found["zero_stage"] = 0 if shard == 1 else 2 if never else 3
+    # Ranks of context parallelism share the shards.
+    found["zero_stage"] = 0 if shard == 1 and product_of_degrees(cells, "cp") == 1.0 else 2 if never else 3
     if "dp" in found:
         found["n_gpus"] = found["dp"] * product_of_degrees(cells, "tp", "pp", "cp")
     _batch(read, cells, found)
@@ -65,6 +66,8 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         found["vpp"] = 2
     if pp > 1.0 and layers:
         _stages(read, found, round(layers), round(pp))
+    elif pp == 1.0:
+        read.value("pipeline_parallel_layers_per_stage")
     read.value("attn_backend", "global_vocab_size")
     return found
 

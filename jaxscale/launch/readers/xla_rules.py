@@ -134,7 +134,7 @@ def _batch(read: ReadSettings, found: Cells) -> None:
     if replicas:
         found["dp"] = replicas
         shard = shards * (found["ep"] or 1.0)
-        found["zero_stage"] = 3 if shard > 1.0 else 0
+        found["zero_stage"] = 3 if shard * (found["cp"] or 1.0) > 1.0 else 0
         if 1.0 < shard < replicas:
             found["shard_group"] = shard
         if read.value("shard_optimizer_over_data"):

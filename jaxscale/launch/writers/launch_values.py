@@ -56,8 +56,8 @@ class RunSettings:
 
     @property
     def zero_stage(self) -> int:
-        """ZeRO stage; 0 for a single replica, which has nobody to share with [1]."""
-        return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") > 1 else 0
+        """ZeRO stage; 0 for one chip of all that hold the same weights, which has nobody to share with [1]."""
+        return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") * self.count("cp") > 1 else 0
 
     @property
     def n_chips(self) -> int:

@@ -166,6 +166,8 @@ def _mesh(run: RunSettings, lines: SettingLines) -> None:
         if inside != degrees[axis] or slices > 1:
             lines.add(f"dcn_{axis}_parallelism", degrees[axis] // inside)
     lines.facts["env.SLICES"] = slices
+    if run.zero_stage == 0 and max(run.count("cp"), ep) > 1:
+        lines.lacks("zero_stage = 0: weights are split over the ranks of cp and ep, as the program always has it")
     if run.zero_stage == 1:
         lines.add("shard_optimizer_over_data", True, "ZeRO 1: optimizer state split over the replicas")
     if run.zero_stage == 2:

@@ -128,7 +128,7 @@ def _sharding(run: RunSettings, lines: SettingLines) -> None:
 def _overlap(run: RunSettings, lines: SettingLines) -> None:
     """What runs beside compute."""
     reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
-    if run.count("dp") > 1 and reduces:
+    if run.count("dp") * run.count("cp") > 1 and reduces:
         lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
     if run.zero_stage and gathers and reduces:
         lines.add("--overlap-param-gather", True, "weights gathered beside the forward pass")
@@ -139,9 +139,8 @@ def _overlap(run: RunSettings, lines: SettingLines) -> None:
     overlap, splits_norms = str(run.plan.get("tp_overlap") or "none"), run.does("sequence_parallel")
     if overlap == "full" and splits_norms:
         lines.add("--tp-comm-overlap", True, "tensor-parallel collectives beside matmuls")
-    elif overlap != ("none" if splits_norms else "backward"):
-        written = "none" if splits_norms else "backward"
-        lines.lacks(f"tp_overlap = {overlap}: {written} is what the program does here")
+    elif overlap != "backward":
+        lines.lacks(f"tp_overlap = {overlap}: backward is what the program does here")
 
 
 def _recomputation(run: RunSettings, lines: SettingLines) -> None:

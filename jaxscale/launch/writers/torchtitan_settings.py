@@ -194,7 +194,9 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
     if run.zero_stage >= 2:
         reshard = "always" if run.zero_stage == 3 else "never"
         lines.add("parallelism.fsdp_reshard_after_forward", reshard, f"ZeRO {run.zero_stage}")
-    if run.zero_stage == 1:
+    if run.zero_stage < 2 and run.count("cp") > 1:
+        lines.lacks(f"zero_stage = {run.zero_stage}: FSDP over the ranks of cp, as the program always has it")
+    elif run.zero_stage == 1:
         lines.lacks("zero_stage = 1: FSDP splits gradients as well; plain replicas are written")
     for name, part in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert")):
         lines.add(f"parallelism.{part}_parallel_degree", run.count(name))
