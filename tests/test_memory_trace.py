@@ -75,8 +75,8 @@ def test_the_account_is_the_trace():
     assert abs(errors[worst]) < 0.05, (worst, errors[worst])
 
 
-@pytest.mark.parametrize("habit", [{"compiled": 0.0}, {"wide_weights": 0.0}, {"loss_bytes": 12.0}])
+@pytest.mark.parametrize("habit", [{"compiled": 0.0}, {"loss_bytes": 12.0}])
 def test_other_habits_are_not_the_trace(habit: dict):
-    """Negative control: eager software, no copies of 32-bit weights, logits in 32 bits three times."""
+    """Negative control: eager software, logits in 32 bits three times."""
     step = setting("plain", 512)
     assert abs(counted(step, **habit) / counted(step) - 1.0) > 0.05
