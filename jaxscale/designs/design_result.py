@@ -134,7 +134,7 @@ class DesignChoice:
         """Sizes, plan and figures of an integer design as plain numbers."""
         names = ("n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim", "seq_len", "vocab_size")
         names += ("n_experts", "moe_top_k", "d_ff_expert")
-        sizes = {name: round(number(getattr(found.model, name))) for name in names}
+        sizes: dict[str, float] = {name: round(number(getattr(found.model, name))) for name in names}
         sizes["active_params"] = number(n_active_params(found.model))
         return {**sizes, "plan": found.plan.words(), **self.relaxed.problem.figures(found.values)}
 

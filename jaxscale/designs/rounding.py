@@ -117,7 +117,8 @@ def _lengths(
         times = StepTime(**dict(zip(TERM_NAMES, cost[1:], strict=True)))
         power = problem.cluster.n_chips * mean_chip_power(times, problem.cluster.chip, problem.laws.power)
         every = Costs(times.total, power, cost[0])
-        return _with_length(*layout.module(row), every, problem, jnp.asarray(upper), jnp.asarray(least))
+        model, plan = layout.module(row)
+        return _with_length(model, plan, every, problem, jnp.asarray(upper), jnp.asarray(least))
 
     return (jax.vmap(one)(jnp.asarray(rows), jnp.asarray(spent)),)
 
@@ -231,7 +232,8 @@ def _answer(best: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goal
         raise InputError(_impossible(values, wanted))
     (smooth,) = design_quantities(best, problem, wanted, TEMPERATURE)
     objectives = float(wanted.objective(values)), float(wanted.objective(smooth))
-    return Rounded(*row_of(best, 0), values, *objectives, evaluated)
+    model, plan = row_of(best, 0)
+    return Rounded(model, plan, values, *objectives, evaluated)
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:
