@@ -94,7 +94,7 @@ class DesignProblem(eqx.Module):
             "training_days": plain["time"] / DAY,
             "chip_hours": plain["time"] * number(self.cluster.n_chips) / HOUR,
             "energy_mwh": plain["energy"] / JOULE_PER_MWH,
-            "memory_gb": plain["memory"] / GB,
+            "memory_gb": (plain["memory"] - number(self.coefficients.framework_bytes)) / GB,
         }
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import as_float
+from jaxscale.base.arrays import as_float, number
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.step import step_and_memory, tokens_per_step
@@ -84,7 +84,8 @@ class ShapeProblem(eqx.Module):
     def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
         """Quantities of a shape in the units of documents."""
         _, peak, seconds, params = np.exp(np.asarray(values)).tolist()
-        return {"params": params, "step_time_s": seconds, "memory_gb": peak / GB}
+        printed = peak - number(self.coefficients.framework_bytes)
+        return {"params": params, "step_time_s": seconds, "memory_gb": printed / GB}
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
         """Step time and memory of a shape in a few words."""

@@ -120,7 +120,7 @@ class PageView:
         if not self.is_changed:
             scored = self.scored
             run = self._run(scored.step_time)
-            return StateFigures(scored.terms, scored.memory_terms, scored.step_time, scored.memory, scored.mfu, run)
+            return StateFigures(scored.terms, scored.memory_terms, scored.step_time, scored.held, scored.mfu, run)
         found = self.figures
         step, memory, mfu = _first(found[2:5])
         run = RunOutcome(*_first(tuple(found.run)))

@@ -204,7 +204,7 @@ def against_best(
     ]
     rank, ranked = _place(found, mine)
     ordered = sorted(differences, key=lambda one: math.inf if one.time_cost is None else -one.time_cost)
-    return AgainstBest(mine, best, rank, ranked, mine.memory <= task.memory_limit, tuple(ordered), notes)
+    return AgainstBest(mine, best, rank, ranked, mine.held <= task.memory_limit, tuple(ordered), notes)
 
 
 _NAMES = tuple(BY_NAME)

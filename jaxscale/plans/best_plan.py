@@ -231,7 +231,8 @@ def scored_plans(task: PlanTask, usable: MemoryLimit, plans: Sequence[Plan]) -> 
     """
     details = detailed(task.model, plans, task.cluster, task.coefficients)
     risks = probability_of_oom(np.asarray([one.memory for one in details]), number(task.cluster.chip.hbm_bytes), usable)
-    return tuple(
-        ScoredPlan(plan, one.step_time, one.mfu, one.memory, float(risk), one.terms, one.memory_terms)
-        for plan, one, risk in zip(plans, details, np.asarray(risks).tolist(), strict=True)
-    )
+    scored = []
+    for plan, one, risk in zip(plans, details, np.asarray(risks).tolist(), strict=True):
+        printed = one.memory - one.memory_terms["framework"]
+        scored.append(ScoredPlan(plan, one.step_time, one.mfu, printed, risk, one.terms, one.memory_terms))
+    return tuple(scored)

@@ -18,10 +18,10 @@ class ScoredPlan:
         plan: the plan.
         step_time: [s].
         mfu: model flops over the 16-bit peak, attention counted in full [1].
-        memory: peak of the fullest chip [byte].
+        memory: peak of the fullest chip as a program prints it: all terms but `framework` [byte].
         oom_probability: that a run exceeds the chip's memory, from the scatter of measured peaks [1].
         terms: step time by cause [s].
-        memory_terms: peak memory by cause [byte].
+        memory_terms: peak memory by cause; `framework` is what the driver holds beside the program [byte].
     """
 
     plan: Plan
@@ -31,6 +31,11 @@ class ScoredPlan:
     oom_probability: float
     terms: Mapping[str, float] = field(repr=False)
     memory_terms: Mapping[str, float] = field(repr=False)
+
+    @property
+    def held(self) -> float:
+        """All that the fullest chip holds, which counts for its limit [byte]."""
+        return self.memory + self.memory_terms["framework"]
 
     def to_json(self) -> dict[str, Any]:
         """The plan's own fields, `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""

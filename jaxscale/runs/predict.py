@@ -36,6 +36,9 @@ GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 EVALUATED = ("step_time", "memory", "mfu", *TERM_NAMES)
 """Columns that are evaluated for every row."""
 
+BESIDE = "memory_framework"
+"""Column of the memory that the driver holds beside a program's own."""
+
 NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability", "mfu")
 """Predicted figures of every row, besides the terms of its step."""
 
@@ -50,7 +53,7 @@ class Prediction:
         step_time: predicted [s], [row].
         lo: lower end of the central 90 % interval [s], [row].
         hi: upper end [s], [row].
-        memory: predicted peak memory [byte], [row].
+        memory: predicted peak memory, of what a measured peak of the row counts (`mem_kind`) [byte], [row].
         memory_lo: lower end of its central 90 % interval [byte], [row].
         memory_hi: upper end [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
@@ -327,9 +330,12 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    answers = fit.with_intervals(collected(blocks, len(batch), EVALUATED), levels, chips, capacity)
+    evaluated = collected(blocks, len(batch), (*EVALUATED, BESIDE))
+    answers = fit.with_intervals(evaluated, levels, chips, capacity)
     refuse_impossible(answers)
-    return answers
+    # A chip holds contexts and communicators too, which count for its limit; peaks that programs print leave them out.
+    share = 1.0 - answers[BESIDE] * (1.0 - np.asarray(batch.counted)) / answers["memory"]
+    return {**answers, **{name: answers[name] * share for name in ("memory", "memory_lo", "memory_hi")}}
 
 
 def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:

@@ -99,7 +99,7 @@ def test_best_is_the_fastest_that_fits(choice):
 def test_terms_add_up(choice):
     for scored in choice.top:
         assert sum(scored.terms.values()) == pytest.approx(scored.step_time, rel=1e-5)
-        assert sum(scored.memory_terms.values()) == pytest.approx(scored.memory, rel=1e-5)
+        assert sum(scored.memory_terms.values()) == pytest.approx(scored.held, rel=1e-5)
         assert 0.0 < scored.mfu < 1.0
         assert 0.0 <= scored.oom_probability <= 0.1 + 1e-9
 
