@@ -28,6 +28,7 @@ from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
 from jaxscale.plans.score import detailed
+from jaxscale.tables.words import respelt
 
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
@@ -98,6 +99,8 @@ def question_of_levels(
         levels: of the run by kind; what its software does follows from them.
         space: choices that are open; where None, every valid plan that the framework can run.
     """
+    if framework := levels.get("framework"):
+        levels = {**levels, "framework": respelt("framework", framework)}
     cells = {kind: levels[kind] for kind in (*SOFTWARE_KINDS, "gpu") if levels.get(kind)}
     question = plan_question(model, cluster, batch, cells, levels)
     return question if space is None else question._replace(space=space)

@@ -11,7 +11,7 @@ from jaxscale.plans.plan import END_STAGES, Plan
 from jaxscale.plans.rules import RULES
 from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.software import software_of
-from jaxscale.tables.words import translate
+from jaxscale.tables.words import respelt, translate
 
 COUNTS = (
     *("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group"),
@@ -35,7 +35,7 @@ def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    cells = {"framework": framework, "precision": precision}
+    cells = {"framework": framework and respelt("framework", framework), "precision": precision}
     return stated_space(cells, software_of(cells).plan)
 
 

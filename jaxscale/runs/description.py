@@ -194,8 +194,9 @@ def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
 
 
 def adapters_of(runs: Runs) -> Categorical:
-    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone."""
-    stated = ~np.isnan(runs.numbers("lora_rank")) | runs.categories("lora_targets").matches(bool)
+    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone, none of a rank of 0."""
+    rank = runs.numbers("lora_rank")
+    stated = np.where(np.isnan(rank), runs.categories("lora_targets").matches(bool), rank > 0.0)
     words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))
     return words.map(lambda row: translate("adapter", str(row[0])) if row[0] else row[1])
 

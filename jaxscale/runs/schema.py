@@ -199,7 +199,7 @@ COLUMNS = (
         "lora where lora_rank or lora_targets is stated, else none",
         vocabulary="adapter",
     ),
-    _of_software("lora_rank", "integer", "rank of the adapters", "", "1"),
+    Column("lora_rank", "integer", "rank of the adapters; 0 for none", "1", "of the framework", minimum=0, maximum=1e6),
     _of_software("lora_targets", "words", "matmuls with an adapter, joined by +", "lora_targets"),
     _of_software("adapter_bytes", "amount", "an input of a matmul that is kept for adapters", "", "byte"),
     _of_software("autocast", "flag", "the residual stream stays in 32 bits, matmuls cast their inputs"),
@@ -242,7 +242,7 @@ MODEL_FIELDS = _NAMES[_NAMES.index(SHAPE[0]) : _NAMES.index("seq_len")]
 
 CARRIED = (
     "source_row", "step_time_s", "step_time_derived", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_mem_gb",
-    "mem_kind", "status", "notes",
+    "status", "notes",
 )  # fmt: skip
 """Columns that are carried along: what was measured, and where a row comes from. No prediction depends on them."""
 
