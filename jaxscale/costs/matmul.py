@@ -187,8 +187,9 @@ def expert_forward(
     thin = (2.0 + model.gated_mlp) * (expert_input(model) + width / split)
     each = matmul_time(expert_tokens, expert_params(model) / split, thin, rates, temperature)
     routed = model.n_experts / plan.ep * each
-    latent = jnp.clip(model.moe_latent_size, 0.0, 1.0) * 2.0 * model.d_model + 2.0 * model.moe_latent_size / plan.tp
-    seen = model.n_shared_experts * _thin_mlp(model, width / plan.tp) + latent
+    seen = model.n_shared_experts * _thin_mlp(model, width / plan.tp)
+    # What projections to and from the latent read and write, as of a latent as wide as the model.
+    seen = seen + 4.0 * model.moe_latent_size / plan.tp
     shared = matmul_time(local.tokens, shared_expert_params(model) / plan.tp, seen, rates, temperature)
     kept = local.tokens / local.sequence_split
     router = matmul_time(kept, router_params(model), model.d_model + model.n_experts, wide_rates, temperature)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.smooth import Temperature, larger, smaller, smooth_max
+from jaxscale.base.smooth import Temperature, is_exact, larger, smaller, smooth_max
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.collectives import send_time
 from jaxscale.costs.machine import Machine
@@ -67,7 +67,7 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     return StageTimes(jnp.asarray(layers + head), busiest - 0.5 * local.plan.dual_pipe * (busiest - others))
 
 
-def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares) -> Array:
+def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temperature: Temperature = 0.0) -> Array:
     """Idle time of the busiest stage while the pipeline fills and drains [s].
 
     In ZB-H1 weight gradients of the other stages, and of up to p - 1 microbatches of the busiest stage, fill the
@@ -78,6 +78,9 @@ def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares) -> Arr
     zero_bubble = larger(others - filled, passes.forward * others)
     dual_pipe = dual_pipe_leaves(plan.pp, plan.n_microbatches, passes) * others
     switched = plan.zero_bubble * (zero_bubble - others) + plan.dual_pipe * (dual_pipe - others)
+    if is_exact(temperature):
+        # A single stage has no bubble to fill: what is left of the others is rounding.
+        switched = jnp.where(jnp.greater(plan.pp, 1.0), switched, 0.0)
     return (others + switched) / plan.vpp
 
 

@@ -269,7 +269,7 @@ def times_of_step(
         "context_parallel": layers.context_parallel * work,
         "expert_parallel": layers.expert_parallel * work,
         "data_parallel": replicas.step + replicas.microbatch * plan.n_microbatches,
-        "pipeline_bubble": pipeline.bubble_time(local, stages, pace.passes),
+        "pipeline_bubble": pipeline.bubble_time(local, stages, pace.passes, temperature),
         "pipeline_imbalance": pipeline.imbalance_time(local, stages),
         "pipeline_transfer": pipeline.transfer_time(*compute, temperature),
         "optimizer": weight_streams.optimizer_time(*compute),
