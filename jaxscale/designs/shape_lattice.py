@@ -117,7 +117,11 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     d_model = np.repeat(widths, 2)
     n_layers = np.stack([below, below + chunk], axis=1).ravel()
     possible = n_layers >= chunk
-    return whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
+    models = whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
+    # What has been built is a shape to build, whatever the steps of the lattice.
+    if number(template.n_layers) % chunk or number(template.n_heads) % tp[0]:
+        return models
+    return jax.tree.map(lambda leaf, own: np.append(leaf, np.asarray(own, float)), models, template)
 
 
 def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: float = 0.0) -> np.ndarray:
