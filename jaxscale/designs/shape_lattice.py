@@ -19,7 +19,7 @@ from jaxscale.designs.relaxed_shape import depth_of
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
 from jaxscale.designs.whole_sizes import whole_shapes, width_step
-from jaxscale.models.transformer import Transformer
+from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
 from jaxscale.optimise.goals import Goals
 from jaxscale.plans.relaxation import TEMPERATURE
@@ -119,7 +119,8 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     possible = n_layers >= chunk
     models = whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
     # What has been built is a shape to build, whatever the steps of the lattice.
-    if number(template.n_layers) % chunk or number(template.n_heads) % tp[0]:
+    is_as_large = abs(math.log(number(n_params(template)) / number(problem.params))) <= PARAMS_TOLERANCE
+    if not is_as_large or number(template.n_layers) % chunk or number(template.n_heads) % tp[0]:
         return models
     return jax.tree.map(lambda leaf, own: np.append(leaf, np.asarray(own, float)), models, template)
 
