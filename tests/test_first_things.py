@@ -86,7 +86,7 @@ ANSWERS: dict[str, Callable[[Given], Any]] = {
     ),
     "repr of a peak": lambda g: "of 84.9 GB, fits" in repr(js.memory(*g.arguments)),
     "repr of a choice": lambda g: "dp 32  cp 2  mb 1 x 16  ZeRO-2" in repr(g.choice),
-    "repr of a prediction": lambda g: "7.38 s" in repr(js.predict(ROW)),
+    "repr of a prediction": lambda g: "7.41 s" in repr(js.predict(ROW)),
     "repr of a table": lambda g: repr(js.read_runs(ROW)).startswith("Runs: 1 rows of 5 columns"),
     "repr of a model": lambda g: "8.03e9 parameters" in repr(g.model) and "d_model" in repr(g.model),
     "repr of a plan": lambda g: "dp 64  tp 2  pp 4  mb 1 x 16  ZeRO-1 on 512 chips" in repr(PLAN),
