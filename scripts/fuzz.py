@@ -23,6 +23,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxscale as js
@@ -403,6 +404,8 @@ def drawn_row(rng: np.random.Generator) -> dict[str, Any]:
     for column in DRAWN:
         if column.name not in row and rng.random() < 0.12:
             row[column.name] = drawn_cell(column, rng)
+    if row.keys() & {"adapter", "lora_rank", "lora_targets"}:
+        row.pop("trainable_share", None)  # follows from the adapters
     if row.get("n_ssm_layers"):
         row |= {"n_ssm_layers": min(row["n_ssm_layers"], row["n_layers"]), "ssm_d_inner": 4096, "ssm_state": 1024}
     return row
@@ -490,7 +493,9 @@ def _least_time(batch: RunBatch) -> np.ndarray:
     """Time that the flops of each run take at the peak of its chips, half of the attention masked [s]."""
 
     def one(run: RunBatch) -> Any:
-        flops = model_flops(run.model, causal=True) * (2.0 + run.model.trainable_share) / 3.0
+        # Beside adapters no weight of the model itself has a gradient.
+        trained = run.model.trainable_share * (1.0 - jnp.clip(run.plan.lora_rank, 0.0, 1.0))
+        flops = model_flops(run.model, causal=True) * (2.0 + trained) / 3.0
         peak = run.cluster.chip.peak_flops.max()
         return flops * tokens_per_step(run.model, run.plan) / (run.cluster.n_chips * peak)
 

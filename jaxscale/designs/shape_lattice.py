@@ -120,7 +120,7 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     models = whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
     # What has been built is a shape to build, whatever the steps of the lattice.
     is_as_large = abs(math.log(number(n_params(template)) / number(problem.params))) <= PARAMS_TOLERANCE
-    if not is_as_large or number(template.n_layers) % chunk or number(template.n_heads) % tp[0]:
+    if not is_as_large or number(template.n_layers) < chunk or number(template.n_heads) % tp[0]:
         return models
     return jax.tree.map(lambda leaf, own: np.append(leaf, np.asarray(own, float)), models, template)
 

@@ -1,6 +1,8 @@
 """Domain of a `Transformer`: valid numbers of its arguments, wherever they come from."""
 
-from jaxscale.base.domains import Bound, Domain, at_most, divisor_of, needs
+import numpy as np
+
+from jaxscale.base.domains import Bound, Domain, Relation, at_most, divisor_of, needs
 
 LARGEST = 1e9
 """Size that no model comes near: a larger number is a slip [1]."""
@@ -72,6 +74,12 @@ MODEL = Domain(
         at_most("n_mlp_layers", "n_layers"),
         at_most("n_ssm_layers", "n_layers"),
         at_most("n_dense_layers", "n_mlp_layers"),
+        Relation(
+            ("n_mlp_layers", "n_attention_layers", "n_ssm_layers"),
+            lambda mlp, attention, ssm: np.add(np.add(mlp, attention), ssm) > 0.0,
+            lambda mlp, attention, ssm: "leaves layers without work; expected an MLP, attention or a state in one",
+            "one of `n_mlp_layers`, `n_attention_layers` and `n_ssm_layers` is above 0",
+        ),
         at_most("rope_head_dim", "head_dim"),
         at_most("o_groups", "n_heads"),
         at_most("window_kv_heads", "window_heads"),

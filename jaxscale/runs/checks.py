@@ -30,7 +30,9 @@ def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
     Returns:
         The checks.
     """
-    return [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes_of(runs, lookup)), *_adapter_checks(runs)]
+    shapes = shapes_of(runs, lookup)
+    checks = [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes)]
+    return [*checks, *_adapter_checks(runs), _stage_check(runs, shapes)]
 
 
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
@@ -129,6 +131,19 @@ def _quotes(count: float, note: str | None) -> bool:
     return any(
         first == "stated" and second in (f"GA={count:.15g}", f"n_microbatches={count:.15g}")
         for first, second in zip(words, words[1:], strict=False)
+    )
+
+
+def _stage_check(runs: Runs, shapes: Shapes) -> Check:
+    """The layers of both ends of a pipeline are there."""
+    layers, stated = shapes.column("n_layers"), [runs.numbers(f"{end}_stage_layers") for end in ("first", "last")]
+    ends = np.nan_to_num(stated[0]) + np.nan_to_num(stated[1])
+    return Check(
+        (ends > layers) & (ends > 0.0),
+        lambda row: (
+            f"columns 'first_stage_layers' and 'last_stage_layers' name {ends[row]:g} layers; "
+            f"expected at most n_layers = {layers[row]:g}"
+        ),
     )
 
 
