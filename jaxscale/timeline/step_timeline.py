@@ -1,6 +1,7 @@
 """A predicted step as events in time, in the trace format of Chrome, which Perfetto and `chrome://tracing` open.
 
-Each pipeline rank has two rows: its passes, one after the other, and the collectives that run beside them. What a step
+Each pipeline rank has three rows: its passes, one after the other, the collectives that run beside them, and the
+reduction of gradients behind the last of them. What a step
 takes outside of its passes (exposed transfers and gradient collectives, the optimizer, the host, stragglers) follows
 the last pass.
 Reference: Trace Event Format, Google, 2016 (complete events `X`, metadata events `M`).
@@ -99,11 +100,12 @@ class StepTimeline:
         return 1 + max(event.rank for event in self.passes)
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        """Names of the rows: two of each pipeline rank."""
+        """Names of the rows of each pipeline rank."""
         for rank in range(self.n_ranks):
             yield _metadata("process_name", rank, 0, f"pipeline rank {rank}")
             yield _metadata("thread_name", rank, 0, "passes")
             yield _metadata("thread_name", rank, 1, "collectives")
+            yield _metadata("thread_name", rank, 2, "gradients of the step")
 
     def _of_passes(self) -> Iterator[dict[str, Any]]:
         """Passes, and the collectives of each in proportion to its length: first what is exposed, then what is not."""
@@ -131,7 +133,7 @@ class StepTimeline:
         end = makespan(self.passes)
         for rank in range(self.n_ranks):
             if (hidden := min(self.hidden["data_parallel"], end)) > 0.0:
-                yield _complete("data_parallel", rank, 1, end - hidden, hidden, {"exposed_s": 0.0})
+                yield _complete("data_parallel", rank, 2, end - hidden, hidden, {"exposed_s": 0.0})
             start = end
             for name in AFTER_THE_PASSES:
                 if self.step[name] > 0.0:
