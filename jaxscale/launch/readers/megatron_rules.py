@@ -9,11 +9,11 @@ from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
     end_cells,
+    known_layers,
     known_model,
     plain_number,
     product_of_degrees,
 )
-from jaxscale.models import catalogue_model
 
 MIXERS, MLPS = "M*", "-E"
 """Letters of a hybrid's pattern: layers that mix tokens, and MLPs."""
@@ -252,16 +252,10 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
             cells.pop(name, None)
 
 
-def layers_of_run(read: ReadSettings, cells: Cells) -> float | None:
-    """Layers as stated, or those of a model of the catalogue [1]."""
-    name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
-    entry = catalogue_model(name) if name else None
-    return plain_number(cells.get("n_layers") or (entry or {}).get("n_layers"))
-
-
 def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Word of recomputation, or the share of the layers."""
-    layers = layers_of_run(read, cells)
+    name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
+    layers = known_layers(cells.get("n_layers"), name)
     granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
     if granularity is None and found["framework"] == "ms-swift-megatron":
         granularity = "selective"

@@ -118,6 +118,11 @@ def product_of_degrees(cells: Cells, *names: str) -> float:
     return found
 
 
+def known_layers(stated: Any, name: Any) -> float | None:
+    """Layers as stated, or those of a model of the catalogue; None for another [1]."""
+    return plain_number(stated) or plain_number((catalogue_model(str(name or "")) or {}).get("n_layers"))
+
+
 def known_model(name: str) -> str | None:
     """A name that the catalogue knows, as it was given; None for another."""
     for spelling in (name, name.replace("_", "-"), name.lower().removesuffix("-pretrain")):

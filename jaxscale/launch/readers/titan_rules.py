@@ -6,11 +6,11 @@ from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
     end_cells,
+    known_layers,
     known_model,
     plain_number,
     product_of_degrees,
 )
-from jaxscale.models import catalogue_model
 
 RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
 SIZES = {
@@ -59,9 +59,7 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     schedule = read.word("schedule", "pipeline_parallel_schedule")
     if pp > 1.0 and schedule:
         found["schedule"] = schedule
-    layers = plain_number(found.get("n_layers")) or plain_number(
-        (catalogue_model(str(found.get("model") or "")) or {}).get("n_layers")
-    )
+    layers = known_layers(found.get("n_layers"), found.get("model"))
     if found.get("schedule") == "interleaved":
         found["vpp"] = 2
     if pp > 1.0 and layers:

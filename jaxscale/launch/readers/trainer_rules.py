@@ -360,7 +360,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     return found
 
 
-BUILDER = re.compile(r"(?P<adapter>q?lora_)?(?P<name>\w+?)(_base|_instruct)?$")
+BUILDER = re.compile(r"(?:q?lora_)?(?P<name>\w+?)(_base|_instruct)?$")
 """Name of a function of torchtune that builds a model."""
 
 

@@ -5,12 +5,12 @@ import math
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
+    known_layers,
     known_model,
     plain_number,
     product_of_degrees,
     take_model,
 )
-from jaxscale.models import catalogue_model
 
 AXES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 SIZES = {
@@ -54,9 +54,7 @@ def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
         read.doubtful.update(read.settings.keys() & {*KEPT} if not policy else ())
     found["activation_recompute"] = policy or None
     _batch(read, found)
-    layers = plain_number(found.get("n_layers")) or plain_number(
-        (catalogue_model(str(cells.get("model") or "")) or {}).get("n_layers")
-    )
+    layers = known_layers(found.get("n_layers"), cells.get("model"))
     if (per_stage := read.number("num_layers_per_pipeline_stage")) and layers:
         found["vpp"] = layers / (found["pp"] or 1.0) / per_stage
     if found["vpp"] == 1.0 if "vpp" in found else False:
