@@ -228,7 +228,7 @@ def _evaluated(given: Arguments) -> _Stages:
     layer = (pace.stages.total - pace.head) / total_layers(model)
     return _Stages(
         step=times_of_step(*compute, layers),
-        first=local.fullest_layers * layer,
+        first=local.layers.first * layer,
         last=local.layers.last * layer + pace.head,
         head=pace.head,
         total=pace.stages.total,
