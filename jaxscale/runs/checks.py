@@ -9,6 +9,7 @@ import numpy as np
 from jaxscale.base.domains import Broken, Relation
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import customary
+from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.shapes import Shapes, shapes_of
 from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
@@ -136,12 +137,12 @@ def _quotes(count: float, note: str | None) -> bool:
 
 def _stage_check(runs: Runs, shapes: Shapes) -> Check:
     """The layers of both ends of a pipeline are there."""
-    layers, stated = shapes.column("n_layers"), [runs.numbers(f"{end}_stage_layers") for end in ("first", "last")]
-    ends = np.nan_to_num(stated[0]) + np.nan_to_num(stated[1])
+    layers = shapes.column("n_layers")
+    ends = sum((np.nan_to_num(runs.numbers(name)) for name in END_STAGES), start=np.zeros(len(layers)))
     return Check(
         (ends > layers) & (ends > 0.0),
         lambda row: (
-            f"columns 'first_stage_layers' and 'last_stage_layers' name {ends[row]:g} layers; "
+            f"columns {' and '.join(map(repr, END_STAGES))} name {ends[row]:g} layers; "
             f"expected at most n_layers = {layers[row]:g}"
         ),
     )

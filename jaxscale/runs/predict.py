@@ -256,6 +256,8 @@ def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Pr
         return predict_described(runs, describe_runs(runs, hardware), fit).step_time
 
     meanings = Meanings(found.runs, found.plans, found.step_time, predicted)
+    if not any(meanings.notes.values):
+        return found
     notes = joined([Categorical.of(found.notes.tolist()), meanings.notes]).array()
     return replace(found, lo=found.lo * meanings.fastest, hi=found.hi * meanings.slowest, notes=notes)
 
