@@ -23,7 +23,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jaxscale as js
@@ -42,6 +41,7 @@ from jaxscale.models.model_domain import MODEL
 from jaxscale.models.model_figures import model_figures
 from jaxscale.models.model_file import described_model
 from jaxscale.models.transformer import model_flops
+from jaxscale.plans.adapters import trained_by
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS
@@ -494,8 +494,7 @@ def _least_time(batch: RunBatch) -> np.ndarray:
 
     def one(run: RunBatch) -> Any:
         # Beside adapters no weight of the model itself has a gradient.
-        trained = run.model.trainable_share * (1.0 - jnp.clip(run.plan.lora_rank, 0.0, 1.0))
-        flops = model_flops(run.model, causal=True) * (2.0 + trained) / 3.0
+        flops = model_flops(run.model, causal=True) * (2.0 + trained_by(run.model, run.plan.lora_rank)) / 3.0
         peak = run.cluster.chip.peak_flops.max()
         return flops * tokens_per_step(run.model, run.plan) / (run.cluster.n_chips * peak)
 

@@ -17,6 +17,7 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.models.transformer import (
     attention_layers,
     copies_width,
+    indicator,
     mean_over_heads,
     mlp_layers,
     mlp_width,
@@ -74,6 +75,11 @@ def stream_bytes(local: LocalPlan) -> Array:
     return local.element_bytes + local.plan.autocast * larger(WIDE_BYTES - local.element_bytes, 0.0)
 
 
+def unfused_norm_bytes(plan: Plan) -> Array:
+    """Further stored bytes per residual element of a norm; XLA computes it in one kernel, but keeps 32 bits [byte]."""
+    return UNFUSED_NORM_BYTES * larger(1.0 - plan.fused_norm, remakes(plan))
+
+
 def remakes(plan: Plan) -> Array:
     """Switch: 1 where a compiler chooses what it keeps and what it computes again, as XLA does [1]."""
     return jnp.asarray(plan.compiled * (1.0 - plan.kept_gate))
@@ -122,9 +128,7 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     # Queries, keys and values read one tensor, gate and input another: under autocasts each its own copy.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
-    # What XLA fuses it computes in one kernel, but keeps as 32-bit residuals.
-    unfused = UNFUSED_NORM_BYTES * larger(1.0 - plan.fused_norm, remakes(plan))
-    norms = 2.0 * (stream_bytes(local) + unfused + MASK_BYTES * plan.dropout)
+    norms = 2.0 * (stream_bytes(local) + unfused_norm_bytes(plan) + MASK_BYTES * plan.dropout)
     read = inputs * model.trainable_share * local.matmul_bytes + kept.stream
     residual = (norms + read) * model.d_model * blocks / local.sequence_split
     scale = coefficients.activation_factor * local.tokens
@@ -154,15 +158,16 @@ def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
     leaves of that, and its mask; others share one.
     """
     plan, frozen = local.plan, 1.0 - local.model.trainable_share
-    stated = smaller(plan.lora_rank, 1.0)
+    stated = indicator(plan.lora_rank)
     q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(plan.lora_targets), -1, 0)
     gate = gate * local.model.gated_mlp
     of_one = plan.adapter_bytes + stated * plan.dropout * (plan.adapter_bytes + MASK_BYTES)
     casts = smaller(larger(plan.adapter_bytes - local.element_bytes, 0.0), 1.0)
 
     def copies(*targets: Array) -> Array:
-        shared = smaller(sum(targets[1:], start=targets[0]), 1.0)
-        number = shared + casts * (sum(targets[1:], start=targets[0]) - shared)
+        adapters = sum(targets[1:], start=targets[0])
+        shared = smaller(adapters, 1.0)
+        number = shared + casts * (adapters - shared)
         return frozen * of_one * (1.0 + stated * (number - 1.0))
 
     return AdaptedInputs(copies(q, k, v) + copies(gate, up), copies(o), copies(down), copies(gate, up))

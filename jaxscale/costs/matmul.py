@@ -30,6 +30,7 @@ from jaxscale.models.transformer import (
     expert_input,
     expert_params,
     head_params,
+    is_latent,
     logits_per_token,
     mean_over_heads,
     merge_params,
@@ -154,10 +155,9 @@ def _thin_attention(local: LocalPlan) -> Array:
     queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / plan.tp
     values = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim) / plan.tp
     unrotated = queries - model.n_heads * model.rope_head_dim / plan.tp
-    latent = jnp.clip(model.kv_lora_rank, 0.0, 1.0)
     through_latent = d + 2.0 * model.kv_lora_rank + model.rope_head_dim + unrotated + values
     full = 2.0 * d + local.key_value_width
-    key_value = full + latent * (through_latent - full)
+    key_value = full + is_latent(model) * (through_latent - full)
     ranks = 2.0 * model.q_lora_rank + 2.0 * model.o_lora_rank / plan.tp
     gate = model.attention_gate * (d + values)
     return 2.0 * d + queries + values + key_value + ranks + gate

@@ -22,7 +22,6 @@ from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.store import AnyFit
 from jaxscale.costs.activations import (
-    UNFUSED_NORM_BYTES,
     WIDE_BYTES,
     all_with_gpipe,
     checkpoint_bytes,
@@ -30,9 +29,9 @@ from jaxscale.costs.activations import (
     layer_bytes,
     microbatches_in_flight,
     queued_activation_bytes,
-    remakes,
     reversing_bytes,
     stream_bytes,
+    unfused_norm_bytes,
 )
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.microbatch import host_lead, microbatch_times
@@ -298,8 +297,8 @@ class _Stage(NamedTuple):
         """While the loss of the last microbatch is taken."""
         local = self.local
         # The last norm keeps its input and its output, and the logits head gathers that.
-        unfused = UNFUSED_NORM_BYTES * larger(1.0 - local.plan.fused_norm, remakes(local.plan))
-        ends = (2.0 * stream_bytes(local) + unfused) * local.tokens * local.model.d_model / local.sequence_split
+        norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local.plan)
+        ends = norm * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
         whole = self.gathered.at_the_loss + _casts(local)
         return self._terms(self.gradients.at_the_loss, activations, whole, _loss_bytes(local))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxscale.models.model_file import ModelDescription
@@ -11,6 +10,7 @@ from jaxscale.models.transformer import (
     attention_layers,
     embedding_params,
     head_params,
+    is_latent,
     key_value_numbers,
     mean_over_heads,
     model_flops,
@@ -20,11 +20,6 @@ from jaxscale.models.transformer import (
 
 CACHE_BYTES = 2.0
 """Width of a key or value kept for later tokens [byte]."""
-
-
-def is_latent(model: Transformer) -> Array:
-    """1 for latent attention, 0 for none, linear between [1]."""
-    return jnp.clip(model.kv_lora_rank, 0.0, 1.0)
 
 
 def cached_width(model: Transformer) -> Array:

@@ -357,10 +357,10 @@ def _params_of_heads(model: Transformer, kind: Heads) -> Array:
     full_key_value = d * key_value_numbers(kind)
     unrotated = h - model.rope_head_dim
     latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
-    query = full_query + _indicator(model.q_lora_rank) * (latent_query - full_query)
-    key_value = full_key_value + _indicator(model.kv_lora_rank) * (latent_key_value - full_key_value)
+    query = full_query + indicator(model.q_lora_rank) * (latent_query - full_query)
+    key_value = full_key_value + is_latent(model) * (latent_key_value - full_key_value)
     full_output, latent_output = heads * h_v * d, model.o_lora_rank * (heads * h_v / model.o_groups + d)
-    output = full_output + _indicator(model.o_lora_rank) * (latent_output - full_output)
+    output = full_output + indicator(model.o_lora_rank) * (latent_output - full_output)
     return query + key_value + output + model.attention_gate * full_output
 
 
@@ -369,9 +369,14 @@ def key_value_numbers(kind: Heads) -> Number:
     return kind.n_kv_heads * (kind.head_dim + kind.v_head_dim) * (1.0 - 0.5 * kind.shared_key_value)
 
 
-def _indicator(rank: ArrayLike) -> Array:
-    """1 for a rank of at least one, 0 for none, linear between."""
+def indicator(rank: ArrayLike) -> Array:
+    """1 for a rank, or another count, of at least one, 0 for none, linear between [1]."""
     return jnp.clip(rank, 0.0, 1.0)
+
+
+def is_latent(model: Transformer) -> Array:
+    """1 for latent attention, 0 for none, linear between [1]."""
+    return indicator(model.kv_lora_rank)
 
 
 def mlp_params(model: Transformer, width: ArrayLike) -> Number:
@@ -381,7 +386,7 @@ def mlp_params(model: Transformer, width: ArrayLike) -> Number:
 
 def expert_input(model: Transformer) -> Array:
     """Width of a token as routed experts see it, and as it is sent to them: d, or that of a projection of it [1]."""
-    return model.d_model + _indicator(model.moe_latent_size) * (model.moe_latent_size - model.d_model)
+    return model.d_model + indicator(model.moe_latent_size) * (model.moe_latent_size - model.d_model)
 
 
 def expert_params(model: Transformer) -> Array:

@@ -11,7 +11,15 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale.base.arrays import Number
-from jaxscale.models.transformer import Transformer, attention_layers, dense_layers, expert_input, moe_layers
+from jaxscale.models.transformer import (
+    Transformer,
+    attention_layers,
+    dense_layers,
+    expert_input,
+    indicator,
+    is_latent,
+    moe_layers,
+)
 
 MATMULS = ("q", "k", "v", "o", "gate", "up", "down")
 """Matmuls of a layer that may have an adapter, in the order of `Plan.lora_targets`."""
@@ -67,11 +75,10 @@ def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
     """
     q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(targets), -1, 0)
     d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
-    has_latent = jnp.clip(model.kv_lora_rank, 0.0, 1.0)
     key = d + model.n_kv_heads * h
-    key = key + has_latent * (d + model.kv_lora_rank + model.rope_head_dim - key)
+    key = key + is_latent(model) * (d + model.kv_lora_rank + model.rope_head_dim - key)
     value = d + model.n_kv_heads * h_v
-    value = value + has_latent * (model.kv_lora_rank + heads * (h - model.rope_head_dim + h_v) - value)
+    value = value + is_latent(model) * (model.kv_lora_rank + heads * (h - model.rope_head_dim + h_v) - value)
     query = d + heads * h + 2.0 * model.q_lora_rank
     attention = attention_layers(model) * (q * query + k * key + v * value + o * (heads * h_v + d))
     of_mlp = gate * model.gated_mlp + up + down
@@ -85,4 +92,4 @@ def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
 
 def trained_by(model: Transformer, rank: Number) -> Number:
     """Share of the model's own weights that is trained: none beside adapters of rank one or more [1]."""
-    return model.trainable_share * (1.0 - jnp.clip(rank, 0.0, 1.0))
+    return model.trainable_share * (1.0 - indicator(rank))

@@ -30,6 +30,8 @@ from jaxscale.models.transformer import (
     dense_layer_params,
     embedding_params,
     expert_params,
+    indicator,
+    is_latent,
     key_value_numbers,
     mean_over_heads,
     moe_layers,
@@ -182,7 +184,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
             (_heads_on_rank(kind, plan, temperature) * plan.tp / kind.n_kv_heads - 1.0) * key_value_numbers(kind)
         ),
     )
-    copied = copies / plan.tp * model.d_model * (1.0 - jnp.clip(model.kv_lora_rank, 0.0, 1.0))
+    copied = copies / plan.tp * model.d_model * (1.0 - is_latent(model))
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     layers = stage_layers(model, plan, temperature)
@@ -214,7 +216,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         dense_params=dense,
         routed_params=routed,
         params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
-        adapter_width=jnp.clip(plan.lora_rank, 0.0, 1.0) * widths.of_token / plan.tp,
+        adapter_width=indicator(plan.lora_rank) * widths.of_token / plan.tp,
         adapter_share=adapters / (dense + routed),
     )
 

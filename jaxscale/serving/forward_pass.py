@@ -18,7 +18,6 @@ from jaxscale.base.arrays import Number, as_arrays
 from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
-from jaxscale.models.model_figures import is_latent
 from jaxscale.models.transformer import (
     Heads,
     Transformer,
@@ -27,6 +26,7 @@ from jaxscale.models.transformer import (
     expert_params,
     head_params,
     is_dense,
+    is_latent,
     mean_over_heads,
     mlp_layers,
     moe_layers,

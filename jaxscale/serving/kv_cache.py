@@ -11,8 +11,15 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number
 from jaxscale.base.smooth import Temperature, smooth_min
-from jaxscale.models.model_figures import is_latent
-from jaxscale.models.transformer import Heads, Transformer, attention_layers, head_kinds, key_value_numbers, ssm_layers
+from jaxscale.models.transformer import (
+    Heads,
+    Transformer,
+    attention_layers,
+    head_kinds,
+    is_latent,
+    key_value_numbers,
+    ssm_layers,
+)
 from jaxscale.serving.engine import Engine
 
 STATE_BYTES = 4.0

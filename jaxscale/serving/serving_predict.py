@@ -13,7 +13,7 @@ from jaxscale.base.arrays import host_arrays, in_blocks_of
 from jaxscale.base.jit import array_jit
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.models.model_figures import is_latent
+from jaxscale.models.transformer import is_latent
 from jaxscale.runs.arrays import bucket_of
 from jaxscale.runs.table import Runs
 from jaxscale.serving.serving_coefficients import serving_coefficients
