@@ -23,6 +23,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -323,12 +324,16 @@ def alone_in(folder: str | Path) -> Iterator[None]:
     except ImportError:  # systems without such locks
         yield
         return
-    with (check_folder(folder) / ".lock").open("w") as file:
+    # The folder itself is locked: a file for it would be one more than several processes leave.
+    opened = os.open(check_folder(folder), os.O_RDONLY)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None
         yield
+    finally:
+        os.close(opened)
 
 
 def is_whole(file: Path, n_points: int) -> bool:
