@@ -1,5 +1,6 @@
 """Shapes of the models of a table: catalogue entries of the models that rows name, and what the rows say themselves."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from jaxtyping import Int
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.schema import MODEL_FIELDS
 from jaxscale.runs.table import Runs
-from jaxscale.tables.categorical import compacted, together
+from jaxscale.tables.categorical import Categorical, compacted, together
 from jaxscale.tables.names import ModelLookup
 
 PATTERN = 0.25
@@ -83,7 +84,9 @@ def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells | None = None) 
     stated = dict.fromkeys((*MODEL_FIELDS, "seq_len", *(f"usual {name}" for name in _USUAL)), gaps)
     stated |= {name: np.asarray(column, dtype=float) for name, column in values.items() if name != "model"}
     own = (values.get(name, [None] * len(gaps)) for name in ("d_model", "n_heads"))
-    entries = [catalogue_entry(lookup, *row) for row in zip(values["model"], *own, strict=True)]
+    # Shapes that differ in their sequences alone are of the same few catalogue models.
+    named = Categorical.of(zip(values["model"], *own, strict=True))
+    entries = Categorical(named.codes, tuple(catalogue_entry(lookup, *row) for row in named.values))
     arguments = _rescaled(entries, stated["n_layers"])
     width, experts = arguments["d_ff"], arguments["n_experts"]
     # A width other than that of the catalogue's dense layers is the width of one expert.
@@ -107,11 +110,11 @@ def _first_stated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(first), second, first)
 
 
-def _rescaled(entries: list[Mapping[str, Any]], n_layers: np.ndarray) -> dict[str, np.ndarray]:
+def _rescaled(entries: Categorical, n_layers: np.ndarray) -> dict[str, np.ndarray]:
     """Catalogue models at the depth of the rows: benchmarks run proxies with fewer layers on small clusters."""
     names = dict.fromkeys(MODEL_FIELDS)
-    names |= dict.fromkeys(name for entry in {id(entry): entry for entry in entries}.values() for name in entry)
-    fields = {name: np.asarray([entry.get(name) for entry in entries], dtype=float) for name in names}
+    names |= dict.fromkeys(name for entry in entries.values for name in entry)
+    fields = {name: entries.numbers(operator.methodcaller("get", name)) for name in names}
     depth = fields["n_layers"]
     share = _first_stated(n_layers / depth, np.ones(len(depth)))
     for name in _LAYER_COUNTS:
