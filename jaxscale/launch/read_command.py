@@ -48,7 +48,7 @@ class ReadCommand:
         """Run the command.
 
         Raises:
-            InputError: a file that cannot be read or is of no known program, or an output that cannot be written.
+            InputError: an unreadable file, a file of no known program, or an output path that cannot be written.
         """
         from jaxscale.base.files import check_writable
         from jaxscale.launch.readers.read_run import table_columns
@@ -93,7 +93,7 @@ class ReadCommand:
 
 
 def row_table(path: Path, cells: "Mapping[str, object]") -> "Table":
-    """Cells of a row that a file gave, one line each."""
+    """Cells of a row that were read from a file, a line per cell."""
     from jaxscale.base.table import TableColumn, make_table, text_column
 
     columns = (text_column("column"), TableColumn("cell", is_text=True, says="{}", stays=True))

@@ -1,1 +1,1 @@
-"""Options of training frameworks: which there are, and what the programs refuse."""
+"""Options of training frameworks, with the checks that the programs make of them."""

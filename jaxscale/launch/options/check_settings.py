@@ -1,4 +1,4 @@
-"""Settings of a framework against its own rules: what the program refuses is refused, with the rule that it breaks."""
+"""Checks of launch settings by the rules of the framework, as the program makes these checks at its start."""
 
 import math
 import re
@@ -32,16 +32,16 @@ _WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "
 
 
 def check_settings(framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()) -> None:
-    """Refuse settings that the program itself refuses.
+    """Raise an error for launch settings that the framework would refuse.
 
     Args:
-        framework: one with a table of options, such as `megatron-lm`.
+        framework: name of a framework with a table of options, such as `megatron-lm`.
         settings: value by option, as the program spells it; `env.NAME` for the environment.
         n_chips: chips of the run [1].
         may_miss: required options that are told as missing.
 
     Raises:
-        InputError: all that the program's checks refuse, each with the option and its rule.
+        InputError: settings that the program's checks refuse, each with the option and the broken rule.
     """
     found = complaints(framework, settings, n_chips, may_miss)
     if found:
@@ -51,7 +51,7 @@ def check_settings(framework: str, settings: Mapping[str, Any], n_chips: int, ma
 def complaints(
     framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """All that a program's checks refuse in some settings, one line each, the option first.
+    """Errors that a program's checks report for launch settings, a line per error, the option first.
 
     Args:
         framework: one with a table of options.
@@ -77,7 +77,7 @@ def complaints(
 
 
 def _unknown(key: str, table: OptionTable) -> list[str]:
-    """What a program says of a key that it does not have; nothing where it takes it in silence."""
+    """Error of a program for an unknown key; none where the program accepts unknown keys."""
     if key in TORCHRUN:
         return [f"{key}: is an option of torchrun, not of the script"]
     if "." not in key and programs()[table.framework]["unknown"].startswith("passed in silence"):
@@ -86,7 +86,7 @@ def _unknown(key: str, table: OptionTable) -> list[str]:
 
 
 def _missing(table: OptionTable, stated: Mapping[str, Any]) -> list[str]:
-    """Required options that are not set, and groups of which none is."""
+    """Errors for required options that are not set, and for groups of options of which none is set."""
     groups: dict[str, list[Option]] = {}
     found = []
     for key, option in table.options.items():
@@ -103,7 +103,7 @@ def _missing(table: OptionTable, stated: Mapping[str, Any]) -> list[str]:
 
 
 def _bad_value(option: Option, value: Any) -> list[str]:
-    """What is wrong with a value by itself."""
+    """Error for a value of the wrong type or outside the choices of its option."""
     key = option_key(option.name)
     words = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).split()
     if option.choices and value not in OFF and not set(words) <= set(option.choices) | {"None", "null"}:
@@ -120,14 +120,14 @@ def _bad_value(option: Option, value: Any) -> list[str]:
 
 
 def _broken_rules(option: Option, values: "SettingValues") -> list[str]:
-    """Rules of an option that is set which do not hold."""
+    """Violated rules of an option that is set."""
     key = option_key(option.name)
     found = [f"{key}: requires {rule}" for rule in option.requires if not values.holds(rule)]
     return found + [f"{key}: excludes {rule}" for rule in option.excludes if values.holds(rule)]
 
 
 class SettingValues:
-    """Values of options for rules: what is stated, else the default, else what is derived from others."""
+    """Values of options in rules: the stated value, else the default, else an expression of further options."""
 
     def __init__(self, table: OptionTable, stated: Mapping[str, Any], n_chips: int):
         """Args: table: options; stated: value by key; n_chips: chips of the run [1]."""
@@ -145,7 +145,7 @@ class SettingValues:
         return option.default if option else None
 
     def holds(self, rule: str) -> bool:
-        """Whether a rule holds; one whose parts are not set does, as the program asks for them elsewhere."""
+        """Whether a rule holds; a rule over options that are not set counts as held."""
         try:
             return bool(self.evaluated(rule))
         except (TypeError, ZeroDivisionError):
@@ -165,7 +165,7 @@ def _program(rule: str) -> CodeType:
 
 
 def _asked(match: re.Match[str]) -> str:
-    """A word of a rule: a name as the question for its value, any other as it is."""
+    """Token of a rule: the name of an option becomes a lookup of the option's value; operators and literals stay."""
     word = match[0]
     return word if word.startswith("'") or word in (*_WORDS, *FUNCTIONS, "stated") else f"v[{word!r}]"
 
@@ -175,7 +175,7 @@ PATTERN = re.compile(r"\(?\s*(\[[\d,\s]+\](\s*\*\s*\d+)?\s*\+?\s*)+\)?")
 
 
 def pattern_of(value: Any) -> list[int] | None:
-    """Entries of a pattern over layers, such as `([0]*3+[1]*58)`; None for a period, which has none."""
+    """Entries of a pattern over layers, such as `([0]*3+[1]*58)`; None where the option states a period instead."""
     if isinstance(value, list | tuple):
         return [int(part) for part in value]
     text = str(value).strip()

@@ -1,4 +1,4 @@
-"""Options of a framework, from `data/frameworks`: name, type, default, choices, rules, and the column that it sets."""
+"""Options of a framework, from `data/frameworks`: name, type, default, choices, rules, and column of the runs table."""
 
 import re
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ SETS = re.compile(r"(\w+) = (?:value|True)(?: \(.*\))?$")
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a framework.
+    """Option of a framework.
 
     Attributes:
         name: as the program spells it.
         kind: type in the words of the source.
-        default: value where it is not set.
-        choices: all allowed words, empty where any is.
-        required: yes, no, never, or one of a group.
-        requires: expressions that must be so where the option is set.
-        excludes: expressions that must not be so there.
-        column: what it sets in the runs table, in words.
-        since: first of the sampled releases that has it.
-        until: last one, empty where the newest has it.
+        default: value of an option that is not set.
+        choices: allowed words, empty for free values.
+        required: yes, no, never, or the name of a group of which a member is required.
+        requires: expressions that must be true where the option is set.
+        excludes: expressions that must be false where the option is set.
+        column: column of the runs table, or a description of the option's effect.
+        since: first sampled release with the option.
+        until: last sampled release with the option, empty for the newest.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionTable:
-    """All options of a framework, by key.
+    """Options of a framework, by key.
 
     Attributes:
         framework: name of the framework.
         release: release that the table is of, with its commit and date.
         options: by `option_key`.
-        derived: names that rules use beside options, as expressions.
+        derived: expressions behind names that rules use beside options.
     """
 
     framework: str
@@ -60,7 +60,7 @@ class OptionTable:
     derived: Mapping[str, str] = field(default_factory=dict)
 
     def columns(self) -> dict[str, str]:
-        """Columns of the runs table that options set to their own value, by key."""
+        """Columns of the runs table that take the value of an option unchanged, by key."""
         found = {key: SETS.match(option.column) for key, option in self.options.items()}
         return {key: match[1] for key, match in found.items() if match}
 
@@ -72,7 +72,7 @@ def option_key(name: str) -> str:
 
 @cache
 def programs() -> Mapping[str, Mapping[str, Any]]:
-    """What is known of each framework with a table: release, commit, date, source, licence."""
+    """Release, commit, date, source and licence of the option table of each framework."""
     return read_toml(data_path("frameworks/programs.toml"))
 
 
@@ -81,7 +81,7 @@ def option_table(framework: str) -> OptionTable:
     """Options of a framework.
 
     Raises:
-        InputError: a framework without a table; says which have one.
+        InputError: a framework without a table; lists the frameworks with a table.
     """
     if framework not in programs():
         raise InputError(f"framework = {framework!r} has no table of options; {nearest(framework, programs())}")

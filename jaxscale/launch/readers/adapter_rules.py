@@ -1,4 +1,4 @@
-"""Adapters, and frozen weights in few bits, of all trainers that have them, as cells of a runs table."""
+"""Adapters and quantised frozen weights in the settings of trainers, as cells of a runs table."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ PARTS = {"lora_query": "q", "lora_key": "k", "lora_value": "v", "lora_projection
 
 
 def adapter_cells(read: ReadSettings, kind: str) -> Cells:
-    """Cells of adapters and of the width of frozen weights; empty ones where all weights are trained.
+    """Cells of adapters and of the width of frozen weights; empty cells for full fine-tuning.
 
     Args:
         read: settings.
-        kind: framework that has them.
+        kind: name of the trainer.
     """
     word = _kind_of(read, kind)
     bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None

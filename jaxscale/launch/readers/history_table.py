@@ -14,7 +14,7 @@ FILLED = {**{column: name for name, column in MEASURED.items()}, "peak_mem_gb": 
 
 
 def run_of_history(path: Path, columns: Mapping[str, str], stated: Mapping[str, Any]) -> RunRow:
-    """Row of a history: medians of the steady steps.
+    """Row of a runs table from a history of steps: medians over the steady steps.
 
     Args:
         path: a CSV table, one row for each step.
@@ -22,7 +22,7 @@ def run_of_history(path: Path, columns: Mapping[str, str], stated: Mapping[str, 
         stated: other cells of the row.
 
     Raises:
-        InputError: a file that cannot be read, a column that it lacks or that no step fills; one line.
+        InputError: an unreadable file, a missing column, or a column that is empty in every step.
     """
     for name in columns:
         if name not in FILLED:

@@ -1,4 +1,4 @@
-"""Number format of the matmuls from settings: a narrow format is often told by a key of its own."""
+"""Number format of the matmuls from settings; formats of 8 and 4 bits often have a separate key."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", 
 
 
 def precision_cell(settings: Mapping[str, Any]) -> str | None:
-    """Precision of a run; None where no setting tells it.
+    """Precision of a run; None where no setting states a number format.
 
     A key of 8 or 4 bits counts before that of the weights, as `fp8: true` beside `precision: bf16-mixed`.
     """

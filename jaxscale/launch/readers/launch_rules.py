@@ -1,4 +1,4 @@
-"""Settings of a framework as cells of a runs table, and the settings that nothing of it understands."""
+"""Settings of a framework as cells of a runs table, and the settings that no rule understands."""
 
 import re
 import tomllib
@@ -82,7 +82,7 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 
 @cache
 def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
-    """Last parts of all keys that the tables of a family list: defaults of those that decide a column, else nothing."""
+    """Keys of a family by last part, with the defaults of those that decide a column."""
     names = [name for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())) if name in programs()]
     found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
     for name in names:
@@ -95,7 +95,7 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def framework_family(settings: Settings) -> str | None:
-    """Family of frameworks whose keys some settings have, None for another."""
+    """Family of frameworks to which the keys of settings belong; None for an unknown family."""
     parts = {part for key in (*settings, *settings.get(OPEN, ())) for part in key.split(".")}
     counts = {family: sum(key in parts for key in keys) for family, keys in FAMILIES.items()}
     program = str(settings.get("program") or "")
@@ -113,7 +113,7 @@ def cells_of(settings: Settings, family: str, is_complete: bool = False) -> Cell
 
 
 def understood_cells(settings: Settings, family: str, is_complete: bool = False) -> tuple[Cells, tuple[str, ...]]:
-    """Cells of the runs table that settings of a family fill, and the keys that nothing of it understands.
+    """Cells of the runs table from the settings of a family, and the keys that no rule understands.
 
     Args:
         settings: value by key.
@@ -121,7 +121,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
         is_complete: whether an option that is absent has the program's default, as on a command line.
 
     Raises:
-        InputError: a value that is none of its kind; names the setting.
+        InputError: a value of the wrong type; names the setting.
     """
     read = ReadSettings(settings, is_complete)
     cells: Cells = {}
@@ -150,7 +150,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
 
 @cache
 def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
-    """Columns that each key decides, by its last part."""
+    """Columns of the runs table by the last part of the key that decides them."""
     found = {name: {column} for name, column in columns_by_key().get(family, {}).items()}
     for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())):
         for key, option in option_table(name).options.items():

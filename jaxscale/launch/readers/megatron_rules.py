@@ -20,7 +20,7 @@ MIXERS, MLPS = "M*", "-E"
 
 
 def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells that need more than one setting."""
+    """Cells of the runs table that depend on several Megatron-LM options."""
     found: Cells = {"framework": megatron_framework(read)}
     if read.is_complete or found["framework"] == "ms-swift-megatron":
         # Degrees that are not set are 1.
@@ -62,7 +62,7 @@ def megatron_framework(read: ReadSettings) -> str:
 
 
 def _layers(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """Layers by kind: state space, windows, positions, kind of MLP."""
+    """Cells of the layers: state-space layers, sliding windows, positions, gated MLP."""
     pattern = str(read.value("hybrid_layer_pattern", "hybrid_override_pattern") or "").split("/")[0].replace("|", "")
     if pattern:
         mixers, mlps = sum(map(pattern.count, MIXERS)), sum(map(pattern.count, MLPS))
@@ -122,7 +122,7 @@ def _share(freq: Any, layers: float | None) -> float:
 
 
 def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """Experts, dense layers among them, shared ones, and how tokens travel."""
+    """Cells of the mixture: experts, dense layers, shared experts, dispatcher of tokens."""
     n_experts = read.number("num_experts", "num_moe_experts")
     if not n_experts:
         return
@@ -156,7 +156,7 @@ def _experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def _vocabulary(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """Vocabulary as it is padded, and whether the embeddings are one matrix."""
+    """Cells of the vocabulary: padded size, tied embeddings."""
     vocabulary, padded = read.number("vocab_size"), read.number("padded_vocab_size")
     divisor = read.number("make_vocab_size_divisible_by") or (128.0 if read.is_complete else 1.0)
     step = divisor * (plain_number(cells.get("tp")) or 1.0)
@@ -206,7 +206,7 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def _end_layers(read: ReadSettings, cells: Cells, found: Cells, pp: int) -> None:
-    """Layers of the first and of the last stage, those for prediction included."""
+    """Cells of the layers of the first and of the last stage, prediction layers included."""
     predicted, layers = read.number("mtp_num_layers") or 0.0, plain_number(cells.get("n_layers"))
     parts = [float(read.has(f"account_for_{part}_in_pipeline_split")) for part in ("embedding", "loss")]
     last = read.number("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
@@ -226,7 +226,7 @@ STAGE_OF_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_p
 
 
 def _sharding(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """ZeRO stage, copies of the state, and what of it overlaps."""
+    """Cells of sharding: ZeRO stage, replicas of the state, overlap with compute."""
     strategy = read.value("data_parallel_sharding_strategy")
     if read.value("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp"):
         found["zero_stage"] = STAGE_OF_STRATEGY.get(str(strategy or "optim_grads_params"), 3)
@@ -272,7 +272,7 @@ def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """What kernels, graphs and collectives do."""
+    """Cells of the software: kernels, CUDA graphs, overlap of collectives."""
     tp = plain_number(cells.get("tp")) or 1.0
     overlap = read.flag("tp_comm_overlap")
     if tp > 1.0 and overlap is not None:

@@ -1,4 +1,4 @@
-"""A training log, read line by line: which program wrote it, its steps and its settings."""
+"""Training logs, read line by line: program, steps and settings."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -35,10 +35,10 @@ HF_TRAINER = LogFormat("transformers.Trainer", "deepspeed", "", lambda line, gat
 
 
 def read_log(path: Path) -> tuple[LogFormat, Gathered]:
-    """Format of a log, and what it tells; a log of any length takes little memory.
+    """Format and content of a log; memory does not grow with the length of the log.
 
     Raises:
-        InputError: a file that cannot be read, is no text, or is no log of a program that is known; one line.
+        InputError: an unreadable file, a binary file, or a log of no known program.
     """
     try:
         with path.open("rb") as file:
@@ -54,7 +54,7 @@ def read_log(path: Path) -> tuple[LogFormat, Gathered]:
 
 
 def _state(path: Path) -> Gathered | None:
-    """What a trainer_state.json tells; None for another file."""
+    """Content of a trainer_state.json; None for any different file."""
     try:
         state = parsed_json(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -64,7 +64,7 @@ def _state(path: Path) -> Gathered | None:
 
 
 def _read_lines(path: Path, file: BinaryIO) -> tuple[LogFormat, Gathered]:
-    """Show each line to all formats until one has steps, and then to that format alone."""
+    """Offer each line to all formats until a format has found steps, then to that format alone."""
     gathered = {entry.name: Gathered() for entry in FORMATS}
     open_formats: tuple[LogFormat, ...] = FORMATS
     while line := file.readline(LONGEST_LINE):

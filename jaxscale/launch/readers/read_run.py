@@ -1,4 +1,4 @@
-"""One run from its log and its launch files: a row of a runs table, and what the files leave open."""
+"""A run from its log and launch files: a row of a runs table, and the cells that the files leave open."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ LAUNCH_ENDINGS = (".toml", ".yaml", ".yml", ".sh", ".py")
 
 @dataclass(frozen=True)
 class RunRow:
-    """A row of a runs table.
+    """Row of a runs table, with the cells that are open and the settings that were not understood.
 
     Attributes:
-        cells: cells by column, those that are filled.
-        left_open: required columns that no file tells.
-        remarks: what a reader of the row should know.
+        cells: filled cells by column.
+        left_open: required columns that no file fills.
+        remarks: warnings about the row.
         unread: keys of the launch files that no rule understands.
     """
 
@@ -43,15 +43,15 @@ class RunRow:
 
 
 def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
-    """Row of a log, with the settings of launch files.
+    """Row of a runs table from a log and the launch files of the run.
 
     Args:
         path: the log.
-        configs: launch files of the run, which count before what the log says of settings.
-        stated: cells that the user states, which count before both.
+        configs: launch files of the run; their settings override the settings in the log.
+        stated: cells that the user states; these override log and launch files.
 
     Raises:
-        InputError: a file that cannot be read or is of no known program; one line.
+        InputError: an unreadable file, or a file of no known program.
     """
     kind, gathered = read_log(path)
     family = kind.family or None
@@ -69,10 +69,10 @@ def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, An
 
 
 def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
-    """Row of launch files alone, without anything measured.
+    """Row of a runs table from launch files alone, without measured quantities.
 
     Raises:
-        InputError: a file that cannot be read, or whose settings are of no known framework; one line.
+        InputError: an unreadable file, or settings of no known framework.
     """
     settings: dict[str, Any] = {}
     for file in (path, *more):
@@ -94,13 +94,13 @@ def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, An
 
 
 def _understood(settings: dict[str, Any], family: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Cells of settings, and the keys that nothing understands."""
+    """Cells from settings, and the keys that no rule understands."""
     is_complete = settings.get(FORM) == "options" and "program" not in settings
     return understood_cells(settings, family, is_complete)
 
 
 def _deepspeed_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Settings of the DeepSpeed file that a launch file names, where it lies beside it; none where not."""
+    """Settings of the DeepSpeed file that a launch file names; none where the named file is not in the same folder."""
     named = settings.get("deepspeed", settings.get("deepspeed_config_file"))
     if not isinstance(named, str) or not named.endswith(".json"):
         return {}
@@ -111,10 +111,10 @@ def _deepspeed_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def run_of(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
-    """Row of a log, or of a launch file where the file is one.
+    """Row of a runs table from a file that is a log or a launch file.
 
     Raises:
-        InputError: a file that cannot be read or is of no known program; one line.
+        InputError: an unreadable file, or a file of no known program.
     """
     if path.suffix.lower() in LAUNCH_ENDINGS:
         return run_of_launch(path, configs, stated)
@@ -156,7 +156,7 @@ def _number(value: Any) -> float | None:
 
 
 def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unread: tuple[str, ...] = ()) -> RunRow:
-    """A row in the order of the schema, with what it leaves open and what of its files was not understood."""
+    """Row in the order of the schema, with open cells and settings that were not understood."""
     cells = {"source": "read", "source_row": path.name, **cells}
     if remarks:
         cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
@@ -180,7 +180,7 @@ def _text(value: Any) -> str:
 
 
 def table_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """Header of a table of some rows: all required columns, and those that a row fills."""
+    """Header of a table: all required columns, and the columns that at least a row fills."""
     filled = {name for row in rows for name in row.cells}
     order = [column.name for column in COLUMNS if column.name in filled or column.required or column.name == "model"]
     return (*order, *sorted(filled - set(order)))

@@ -1,4 +1,4 @@
-"""Values of settings by the last part of their key, and what several rules make of them."""
+"""Values of settings by the last part of their key, and conversions that several frameworks share."""
 
 import math
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ Cells = dict[str, Any]
 
 
 class ReadSettings:
-    """Settings of a file, of which each one that a rule asks for counts as understood.
+    """Settings of a file; each setting that a rule asks for counts as understood.
 
     Attributes:
         settings: value by key.
         is_complete: whether an option that is absent has the program's default, as on a command line.
         understood: keys that were asked for.
-        doubtful: keys of which a rule knows the name but not the value.
-        last: the key that was found last.
+        doubtful: keys with a known name and an unknown value.
+        last: key of the most recent lookup that found a setting.
     """
 
     def __init__(self, settings: Settings, is_complete: bool = False):
@@ -37,7 +37,7 @@ class ReadSettings:
                 self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
     def value(self, *names: str) -> Any:
-        """Value of the first setting whose last part has one of the names; None where none has."""
+        """Value of the first setting whose key ends in a given name; None where no key does."""
         found = None
         for name in names:
             for key in self._keys.get(name, ()):
@@ -58,12 +58,12 @@ class ReadSettings:
         return bool(value) if value is not None else False if self.is_complete else None
 
     def word(self, column: str, *names: str, own: Mapping[str, str] | None = None) -> str | None:
-        """Word of a column that a setting names, as tables spell it; None where it is absent or unknown.
+        """Word of a column for the value of a setting, as tables spell the word; None for an absent or unknown value.
 
         Args:
             column: of a runs table.
             names: last parts of the key.
-            own: words that the program uses in a sense of its own, in small letters.
+            own: words whose meaning in this program differs from the usual meaning, in small letters.
         """
         value = self.value(*names)
         if not isinstance(value, str) or value.lower() in ("", "auto", "autoselected", "default"):
@@ -77,19 +77,19 @@ class ReadSettings:
         return meant
 
     def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
-        """Chips by the processes of a node and the nodes, of which a command that names none has one [1]."""
+        """Chips as processes per node times nodes; a command without a number of nodes runs on a single node [1]."""
         count, hosts = self.number(*each), self.number(*nodes)
         if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
             hosts = 1.0
         return count * hosts if count and hosts else None
 
     def has(self, *names: str) -> bool:
-        """Whether one of the names is set to something."""
+        """Whether any of the names is set."""
         return self.value(*names) not in (None, "", False)
 
 
 def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
-    """Cells of the layers of both ends of a pipeline; none where they are an even share of all layers."""
+    """Cells of the layers of the first and last pipeline stage; none where all stages are equal."""
     even = (math.ceil(layers / stages), math.floor(layers / stages))
     return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 
@@ -100,7 +100,7 @@ def plain_number(value: Any) -> float | None:
 
 
 def product(cells: Cells, *names: str) -> float | None:
-    """Product of several cells, None where one is empty."""
+    """Product of cells; None where a cell is empty."""
     found = 1.0
     for name in names:
         value = plain_number(cells.get(name))
@@ -111,7 +111,7 @@ def product(cells: Cells, *names: str) -> float | None:
 
 
 def product_of_degrees(cells: Cells, *names: str) -> float:
-    """Product of degrees, an empty one counting as 1 [1]."""
+    """Product of degrees; an empty degree counts as 1 [1]."""
     found = 1.0
     for name in names:
         found *= plain_number(cells.get(name)) or 1.0
@@ -119,12 +119,12 @@ def product_of_degrees(cells: Cells, *names: str) -> float:
 
 
 def known_layers(stated: Any, name: Any) -> float | None:
-    """Layers as stated, or those of a model of the catalogue; None for another [1]."""
+    """Stated layers, else the layers of the named catalogue model; None for a model outside the catalogue [1]."""
     return plain_number(stated) or plain_number((catalogue_model(str(name or "")) or {}).get("n_layers"))
 
 
 def known_model(name: str) -> str | None:
-    """A name that the catalogue knows, as it was given; None for another."""
+    """The given name where the catalogue has the model, else None."""
     for spelling in (name, name.replace("_", "-"), name.lower().removesuffix("-pretrain")):
         if catalogue_model(spelling) is not None:
             return spelling

@@ -23,10 +23,10 @@ _ASSIGNMENT = re.compile(r"""(?<![\w\-$.])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of a launch file by their dotted keys, in small letters with underscores.
+    """Settings of a launch file by dotted key, in small letters with underscores.
 
     Raises:
-        InputError: a file that cannot be read, or that holds no settings; one line.
+        InputError: an unreadable file, or a file without settings.
     """
     text = _text(path)
     if path.suffix.lower() == ".py":
@@ -49,7 +49,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def remarks_of(path: Path) -> list[str]:
-    """What comments of a launch file say that its settings leave out, as `jaxscale plan --write` does."""
+    """Cells that comments of a launch file state, as `jaxscale plan --write` writes such comments."""
     lines = (line.strip() for line in _text(path).splitlines())
     return [line.removeprefix("# ") for line in lines if line.startswith("# not expressed: ")]
 
@@ -97,8 +97,8 @@ _MORE = re.compile(r"((?:[ \t]+[a-z_][a-z_0-9]*)+)(?=\s|\\|$)")
 def command_line_settings(text: str) -> dict[str, Any]:
     """Options `--name value`, `--name=value`, `--flag` and assignments `name=value` of a command line or script.
 
-    Comments and what is printed are no settings; `$NAME` stands for what the script assigned to it, and an option whose
-    variable it does not assign is left out.
+    Comments and printed text are no settings; `$NAME` is replaced by the script's assignment, and an option whose
+    variable has no assignment is left out.
     """
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", "echo "))]
     text = "\n".join(re.sub(r"""(?<=[\s)])#[^'"]*$""", "", line) for line in lines)
@@ -127,7 +127,7 @@ def command_line_settings(text: str) -> dict[str, Any]:
 
 
 def has_open_parts(text: str) -> bool:
-    """Whether a script hands over options of a variable that it does not assign, so that not all options are here."""
+    """Whether a script passes on a variable without an assignment, so that further options are unknown."""
     words = text.replace("\\\n", " ").split()
     for before, word in zip(["", *words], words, strict=False):
         match = re.fullmatch(r"""["']?\$\{?(\w+)(?:\[[@*]\])?\}?["']?""", word)
@@ -138,7 +138,7 @@ def has_open_parts(text: str) -> bool:
 
 
 def _resolved(found: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the variables of the script filled in; those of unknown variables are left out."""
+    """Settings with the variables of the script filled in; settings with unknown variables are left out."""
 
     def filled(value: Any) -> Any:
         if not (isinstance(value, str) and (match := re.fullmatch(r"\$\{?(\w+)(?::-([^}]*))?\}?", value))):
@@ -154,7 +154,7 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
 def python_settings(text: str) -> dict[str, Any]:
     """Settings of a Python configuration: assignments `config.training.steps = 1` and keyword arguments, nested.
 
-    A function's or class's keyword holds those of the call that is its value; values that are no literals stay text.
+    A keyword whose value is a call contains the call's keywords; values that are no literals stay text.
     Nothing of the text is run.
     """
     try:
@@ -193,7 +193,7 @@ def _launcher_settings(text: str) -> dict[str, Any]:
 
 
 def _take(node: ast.expr, key: str, found: dict[str, Any]) -> None:
-    """Value of a setting, or those of the keywords of a call."""
+    """Store the value of a setting, or of each keyword of a call."""
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
         if key and (not node.keywords or called.endswith(".Config")):

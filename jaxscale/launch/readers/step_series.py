@@ -1,4 +1,4 @@
-"""Steps of one training run as a log tells them, and the steady ones among them."""
+"""Steps of a training run from its log, and the selection of steady steps."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ KEPT = 500_000
 
 @dataclass
 class StepSeries:
-    """Quantities of the steps of a run in the order of the log; nan where a line does not tell one.
+    """Quantities of the steps of a run in the order of the log; nan where a line lacks a quantity.
 
     Attributes:
         steps: number of each step [1].
@@ -32,14 +32,14 @@ class StepSeries:
     values: dict[str, array] = field(default_factory=lambda: {name: array("d") for name in QUANTITIES})
 
     def add(self, step: int | float, **quantities: float) -> None:
-        """Add one step; quantities that are not given are unknown."""
+        """Add a step; quantities that are not given are nan."""
         if len(self.steps) < KEPT:
             self.steps.append(step)
             for name in QUANTITIES:
                 self.values[name].append(quantities.get(name, float("nan")))
 
     def amend(self, **quantities: float) -> None:
-        """Set quantities of the last step, which a line of their own tells."""
+        """Set quantities of the last step from a later line of the log."""
         for name, value in quantities.items():
             if self.steps:
                 self.values[name][-1] = value
@@ -49,7 +49,7 @@ class StepSeries:
         return len(self.steps)
 
     def quantity(self, name: str) -> np.ndarray:
-        """One quantity of all steps, nan where it is unknown [step]."""
+        """Quantity of every step, nan where unknown [step]."""
         return np.asarray(self.values[name], dtype=float)
 
     def is_steady(self) -> np.ndarray:
@@ -71,7 +71,7 @@ class StepSeries:
         return steady
 
     def medians(self) -> dict[str, float]:
-        """Medians of the quantities over the steady steps, the highest memory and the last batch; known ones alone."""
+        """Medians of known quantities over the steady steps; of memory the maximum, of the batch the last value."""
         steady, told = self.is_steady(), {}
         for name in QUANTITIES:
             values = self.quantity(name)

@@ -39,7 +39,7 @@ SIZES = {
 
 
 def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells that need more than one setting."""
+    """Cells of the runs table that depend on several torchtitan settings."""
     found: Cells = {"framework": "torchtitan"}
     _model(read, cells, found)
     shard, replicate = (read.number(f"data_parallel_{kind}_degree") for kind in ("shard", "replicate"))
@@ -71,7 +71,7 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def _stages(read: ReadSettings, found: Cells, layers: int, pp: int) -> None:
-    """Chunks of a chip, and layers of the ends, which count the embedding and the head as layers, one by default."""
+    """Cells of the chunks per chip and of the end stages; torchtitan counts embedding and head as a layer each."""
     ends = [read.number(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
     first, last = (1 if less is None else round(less) for less in ends)
     if per_stage := read.number("pipeline_parallel_layers_per_stage"):

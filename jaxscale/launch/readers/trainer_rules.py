@@ -38,13 +38,13 @@ KERNEL_SWITCHES = {
 
 
 def optimizer_word(name: str) -> str | None:
-    """Word of an optimizer, by the name that a trainer or a class of it has; None for another."""
+    """Word of an optimizer by the name in a trainer's settings or by class name; None for an unknown name."""
     word = name.rsplit(".", 1)[-1].lower()
     return next((meant for pattern, meant in OPTIMIZERS if pattern.fullmatch(word)), None)
 
 
 def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """nanotron: all its classes but one have gated MLPs."""
+    """Cells of nanotron; all model classes but Starcoder2 have gated MLPs."""
     found: Cells = {"framework": "nanotron"}
     if read.value("is_starcoder2_config"):
         found["gated_mlp"] = False
@@ -127,7 +127,7 @@ FSDP = ("fsdp", "fsdp_sharding_strategy", "fsdp_version", "fsdp_reshard_after_fo
 
 
 def trainer_of(read: ReadSettings) -> str:
-    """Which program has the settings, by keys that it alone has."""
+    """Trainer to which settings belong, by keys that no different trainer has."""
     if program := str(read.value("program") or "").split():
         return program[0]
     if read.has("finetuning_type", "dataset_dir") and read.has("template", "stage", "cutoff_len"):
@@ -205,7 +205,7 @@ def _litgpt_sharding(read: ReadSettings, found: Cells) -> None:
 
 
 def _of_file_name(file: str, found: Cells) -> None:
-    """Stage and offload by the name of a DeepSpeed file that is not here, such as `ds_z3_offload_config.json`."""
+    """ZeRO stage and offload by the name of an absent DeepSpeed file, such as `ds_z3_offload_config.json`."""
     name = file.rsplit("/", 1)[-1].lower()
     if match := re.search(r"(?:^|_)(?:ds_)?z(?:ero)?_?(?:stage)?_?([0-3])(?:\D|$)", name):
         found["zero_stage"] = int(match[1])
@@ -223,7 +223,7 @@ RECOMPUTES: Mapping[str, Any] = {
 
 
 def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
-    """Word of recomputation, and whether what is kept of a layer goes to the host."""
+    """Word of recomputation, and whether saved activations are offloaded to the host."""
     recompute = read.value(
         "gradient_checkpointing", "fsdp_activation_checkpointing", "activation_checkpointing", "gradient_checkpoint",
         "enable_activation_checkpointing", "gradient_checkpointing_enable", "use_gradient_checkpointing",
@@ -282,7 +282,7 @@ def _kernels(read: ReadSettings, found: Cells, kind: str) -> None:
 
 
 def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
-    """Sequences of a step from those of a replica, as far as the chips are known."""
+    """Global batch from the batch of a replica, where the number of chips is known [sequence]."""
     if kind in ("ms-swift", "axolotl"):
         # Older names of a split of the sequence.
         found["cp"] = read.number("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
@@ -310,7 +310,7 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
 
 
 def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """The part of OpenRLHF that trains: sequences of prompt and answer."""
+    """Cells of the training part of OpenRLHF, whose sequences are prompt and answer."""
     lengths = [read.number(name) for name in ("prompt_max_len", "generate_max_len")]
     if all(lengths):
         found["seq_len"] = sum(length or 0.0 for length in lengths)
@@ -322,7 +322,7 @@ def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """The training part of verl: its back end, degrees, and sequences of prompt and answer."""
+    """Cells of the training part of verl: back end, degrees, sequences of prompt and answer."""
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
     cells.clear()

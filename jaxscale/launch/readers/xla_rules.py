@@ -40,7 +40,7 @@ KEPT = (
 
 
 def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells that need more than one setting."""
+    """Cells of the runs table that depend on several MaxText settings."""
     found: Cells = {"framework": "maxtext", "zero_stage": 3}
     _model(read, cells, found)
     for column, part in AXES.items():
@@ -68,7 +68,7 @@ def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
-    """A model by name, or by a shape of one's own."""
+    """Cells of the model: a name, or the stated shape."""
     name = cells.get("model")
     if name in ("default", None):
         cells.pop("model", None)
@@ -140,7 +140,7 @@ def _batch(read: ReadSettings, found: Cells) -> None:
 
 
 def _degree(read: ReadSettings, part: str) -> float:
-    """Degree of an axis within a slice and over slices; 0 where none is stated or it takes what is left [1]."""
+    """Degree of an axis within and over slices; 0 where unstated or -1, which means the remaining devices [1]."""
     inside, across = (read.number(f"{place}_{part}_parallelism") for place in ("ici", "dcn"))
     if inside is not None and inside < 0.0:
         return 0.0
@@ -173,7 +173,7 @@ LEVANTER_SIZES = {
 
 
 def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Levanter: FSDP over an axis of names, one program for all chips."""
+    """Cells of Levanter, which shards by FSDP over a named axis."""
     found: Cells = {"framework": "levanter", "pp": 1, "zero_stage": 3 if read.has("fsdp_axis") else None}
     found |= {column: read.value(key) for column, key in LEVANTER_SIZES.items()}
     kind = read.value("model.type")

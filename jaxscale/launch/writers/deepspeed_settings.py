@@ -51,7 +51,7 @@ def _formats(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _of_the_code(run: RunSettings, lines: SettingLines) -> None:
-    """What the configuration has no key for."""
+    """Facts for which the DeepSpeed configuration has no key."""
     lines.lacks("model: shape, norms, positions and vocabulary are in the code that calls deepspeed.initialize")
     for name in ("pp", "vpp", "ep"):
         if run.count(name) > 1:

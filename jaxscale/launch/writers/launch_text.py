@@ -1,4 +1,4 @@
-"""A plan as settings that a person can paste into the launch file of a framework, and what the framework cannot say."""
+"""Launch settings of a plan for a framework, ready to paste, with the parts that the framework cannot express."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +32,9 @@ class LaunchText:
         framework: name of the framework.
         release: release that the settings are for.
         text: settings with a comment for each choice, in the form of the framework.
-        comments: comments that the form has no place for.
-        not_expressed: parts of the plan and the model that the settings cannot say, and what they say instead.
-        settings: value by option, as the text has them.
+        comments: remarks for which the file format has no comments.
+        not_expressed: parts of the plan and the model that the settings cannot express, and their replacement.
+        settings: value by option, as in the text.
     """
 
     framework: str
@@ -103,7 +103,7 @@ def _tell_what_is_fixed(framework: str, run: RunSettings, lines: SettingLines) -
 
 @cache
 def usual_words(framework: str) -> Mapping[str, Any]:
-    """What a framework does where nothing is stated, by argument of `Plan`."""
+    """Defaults of a framework, by argument of `Plan`."""
     return software_of({"framework": framework}).plan.words()
 
 
@@ -120,17 +120,17 @@ def launch_text(
     """Launch settings of a plan, checked by the framework's own rules.
 
     Args:
-        framework: one of `WRITERS`, in letters of any case.
+        framework: a name of `WRITERS`, upper or lower case.
         plan: fields of the plan, as `Plan.words` gives them.
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
-        name: name of the model, empty where it has none.
+        name: name of the model, may be empty.
         chips_per_node: chips of a host [1].
         is_tpu: whether the chips are TPUs.
-        parts: parameters beside those of the fields, by the part of the model that has them [1].
+        parts: parameters that `model` does not count, by part of the model [1].
 
     Raises:
-        InputError: an unknown framework, or a plan whose settings the framework refuses; says which rule they break.
+        InputError: an unknown framework, or settings that break a rule of the framework; names the rule.
     """
     key = framework.lower()
     if key not in WRITERS:

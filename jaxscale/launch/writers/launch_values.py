@@ -11,16 +11,16 @@ from jaxscale.plans.plan import END_STAGES
 
 @dataclass(frozen=True)
 class RunSettings:
-    """A plan, a model and a length, as launch files need them.
+    """Plan, model and sequence length in the values of launch files.
 
     Attributes:
         plan: fields of the plan.
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
-        name: name of the model, empty where it has none.
+        name: name of the model, may be empty.
         chips_per_node: chips of a host [1].
         is_tpu: whether the chips are TPUs.
-        parts: parameters beside those of the fields, by the part of the model that has them [1].
+        parts: parameters that `model` does not count, by part of the model [1].
     """
 
     plan: Mapping[str, Any]
@@ -56,7 +56,7 @@ class RunSettings:
 
     @property
     def zero_stage(self) -> int:
-        """ZeRO stage; 0 for one chip of all that hold the same weights, which has nobody to share with [1]."""
+        """ZeRO stage; 0 where no second replica exists to shard over [1]."""
         return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") * self.count("cp") > 1 else 0
 
     @property
@@ -66,7 +66,7 @@ class RunSettings:
 
     @property
     def ranks_per_node(self) -> int:
-        """Processes of a host: the most of its chips that give every host as many [1]."""
+        """Processes per host: the largest number of chips of a host that gives every host equally many [1]."""
         most = min(self.chips_per_node, self.n_chips)
         return next(ranks for ranks in range(most, 0, -1) if self.n_chips % ranks == 0)
 
@@ -82,12 +82,12 @@ class RunSettings:
 
     @property
     def shard_group(self) -> int:
-        """Replicas that share one copy of the sharded state [1]."""
+        """Replicas over which the state is sharded once [1]."""
         return min(self.count("shard_group"), self.count("dp")) if self.plan.get("shard_group") else self.count("dp")
 
     @property
     def expert_tensor(self) -> int:
-        """Ways in which each expert is split: the stated ones, or tp where ep leaves it room [1]."""
+        """Tensor-parallel degree of an expert: as stated, else tp where ep leaves room [1]."""
         if stated := round(self.number("etp", 0.0)):
             return stated
         room = self.count("dp") * self.count("cp") / self.count("ep")
@@ -105,19 +105,20 @@ class RunSettings:
 
     @property
     def end_layers(self) -> tuple[int, int]:
-        """Stated layers of the first and of the last stage, without those for prediction; 0 where none are [1]."""
+        """Stated layers of the first and of the last stage without prediction layers; 0 where unstated [1]."""
         first, last = (round(self.number(name, 0.0)) for name in END_STAGES)
         return first, max(last - self.shape.count("n_predict_layers"), 0)
 
     def layers_per_chunk(self) -> int | None:
-        """Layers of one chunk of a pipeline stage; None where they are not equal [1]."""
+        """Layers per pipeline chunk; None for unequal chunks [1]."""
         layers = set(self.stage_layers())
         return layers.pop() if len(layers) == 1 else None
 
     def stage_layers(self) -> list[int]:
-        """Layers of each chunk of the pipeline in order.
+        """Layers of each chunk of the pipeline, in order of the layers [chunk].
 
-        The first ones get one more where they do not divide; an end of stated layers has its shortest chunk outermost.
+        Where chunks do not divide the layers, earlier chunks are longer by 1; a stated end stage has its shortest chunk
+        outermost.
         """
         stages, vpp, (first, last) = self.count("pp"), self.count("vpp"), self.end_layers
         if not first and not last:
@@ -133,5 +134,5 @@ class RunSettings:
 
 
 def _shared(layers: int, parts: int) -> list[int]:
-    """Layers of equal parts, the first ones with one more where they do not divide [part]."""
+    """Layers of each pipeline chunk, as equal as possible, longer chunks first [chunk]."""
     return [layers // parts + (part < layers % parts) for part in range(parts)]

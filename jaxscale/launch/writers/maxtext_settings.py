@@ -1,4 +1,4 @@
-"""Settings of MaxText, as YAML beside its base.yml: the shape is always written, as base.yml has that of a toy."""
+"""Settings of MaxText, as YAML on top of its base.yml; the shape is always written, as base.yml has a toy model."""
 
 import math
 
@@ -31,7 +31,7 @@ def maxtext_settings(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _unlike(run: RunSettings) -> list[str]:
-    """Parts of the model that no kind of its decoders has."""
+    """Parts of the model that no decoder of MaxText has."""
     shape = run.shape
     said = shape.unlike("experts on a latent width", "a gate of attention", "attention to later tokens")
     if shape.is_hybrid:
@@ -48,7 +48,7 @@ def _unlike(run: RunSettings) -> list[str]:
 
 
 def _is_llama4(run: RunSettings) -> bool:
-    """Whether a token has one routed expert and one shared one."""
+    """Whether a token passes a single routed expert and a single shared expert."""
     shape = run.shape
     dense, layers = shape.n_dense_layers, shape.count("n_layers")
     is_regular = dense in (0, layers // 2)
@@ -131,7 +131,7 @@ def _experts(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _batch(run: RunSettings, lines: SettingLines) -> None:
-    """Sequences of a chip in one pass, and passes of a step."""
+    """Sequences per chip and pass, and passes per step."""
     is_pipeline = run.count("pp") > 1
     passes = run.count("n_microbatches")
     replicas = run.count("micro_batch_size") * run.count("dp") * (passes if is_pipeline else 1)

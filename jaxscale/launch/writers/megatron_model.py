@@ -78,7 +78,7 @@ def _attention(shape: ModelShape, lines: SettingLines) -> None:
 
 
 def _windows(shape: ModelShape, lines: SettingLines) -> None:
-    """Sliding windows, by the pattern of the layers that have one."""
+    """Options of sliding windows, by the pattern of the windowed layers."""
     windows = shape.n_window_layers()
     if not windows:
         return
@@ -119,12 +119,12 @@ def _norms_and_positions(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _has_biases(run: RunSettings) -> bool:
-    """Whether biases are written: the program refuses them with experts that tp splits."""
+    """Whether biases are enabled; Megatron-LM refuses biases with experts split by tp."""
     return run.shape.has_biases and not (run.shape.is_mixture and run.expert_tensor > 1)
 
 
 def _experts(run: RunSettings, lines: SettingLines) -> None:
-    """Experts, their router and the shared ones."""
+    """Options of the mixture: experts, router, shared experts."""
     shape = run.shape
     lines.add("--num-experts", shape.count("n_experts"))
     lines.add("--moe-router-topk", shape.count("moe_top_k"), "experts of a token")
@@ -143,7 +143,7 @@ def _experts(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _vocabulary(run: RunSettings, lines: SettingLines) -> None:
-    """Embeddings and the vocabulary, padded to what tp divides."""
+    """Options of the embeddings, and of the vocabulary padded to a multiple of tp."""
     shape, vocabulary, tp = run.shape, run.shape.count("vocab_size"), run.count("tp")
     if not shape.is_tied:
         lines.add("--untie-embeddings-and-output-weights", True)

@@ -74,7 +74,7 @@ def _degrees(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _stages(run: RunSettings, lines: SettingLines) -> None:
-    """Chunks of equal layers by their number, others as a layout of the whole pipeline."""
+    """Options of the pipeline: a number of chunks where chunks are equal, else a layout of all layers."""
     layers, vpp = run.layers_per_chunk(), run.count("vpp")
     if layers is None:
         stages = [f"t*{count}" if count > 1 else "t" * count for count in run.stage_layers()]
@@ -126,7 +126,7 @@ def _sharding(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _overlap(run: RunSettings, lines: SettingLines) -> None:
-    """What runs beside compute."""
+    """Options of overlap with compute."""
     reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
     if run.count("dp") * run.count("cp") > 1 and reduces:
         lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
@@ -191,7 +191,7 @@ def _dispatcher(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _offload(run: RunSettings, lines: SettingLines) -> None:
-    """What the host's memory holds."""
+    """Options of offload to the host."""
     share = run.number("offload_optimizer", 0.0)
     if share and run.zero_stage == 1:
         lines.add("--use-precision-aware-optimizer", True)

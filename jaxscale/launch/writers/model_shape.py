@@ -1,4 +1,4 @@
-"""A model as launch files describe it: whole numbers, layers by kind, and what none of its fields tells."""
+"""A model as launch files describe it: whole numbers, patterns of layers, and parts beyond `Transformer`."""
 
 import math
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from jaxscale.models.transformer import Transformer, n_params
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model in whole numbers.
+    """Model in whole numbers.
 
     Attributes:
         fields: arguments of `Transformer`.
-        parts: parameters beside those of the fields, by the part of the model that has them [1].
+        parts: parameters that `fields` do not count, by part of the model [1].
     """
 
     fields: Mapping[str, Any]
@@ -51,7 +51,7 @@ class ModelShape:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether layers differ in more than their MLP and their window."""
+        """Whether layers differ beyond MLP and window."""
         shares = (self.model.attention_share, self.model.mlp_share)
         return self.has("ssm_share") or any(float(share) < 1.0 for share in shares)
 
@@ -62,7 +62,7 @@ class ModelShape:
 
     @property
     def is_tied(self) -> bool:
-        """Whether both embeddings are one matrix."""
+        """Whether input and output embeddings are tied."""
         return bool(float(self.model.tied_embeddings))
 
     @property
@@ -81,14 +81,14 @@ class ModelShape:
         return self.count("n_dense_layers") if self.is_mixture else 0
 
     def dense_pattern(self) -> list[int]:
-        """1 for each layer of a mixture of experts that has experts: dense ones lead, half of all alternate [layer]."""
+        """1 for layers with experts, 0 for dense layers; dense layers lead, and alternate from a half on [layer]."""
         layers, dense = self.count("n_layers"), self.n_dense_layers
         if dense and 2 * dense >= layers:
             return [1 - (dense * (layer + 1) // layers - dense * layer // layers) for layer in range(layers)]
         return [0] * dense + [1] * (layers - dense)
 
     def _of_windows(self, size: str) -> float:
-        """Size of the heads of a layer with a window over that of the others [1]."""
+        """Ratio of the head width in windowed layers to the head width in full layers [1]."""
         return float(getattr(self.model, f"window_{size}_ratio"))
 
     def n_window_layers(self) -> int:
@@ -96,12 +96,12 @@ class ModelShape:
         return round(float(self.model.window_share) * self.count("n_attention_layers")) if self.has("window") else 0
 
     def window_pattern(self) -> list[int]:
-        """1 for each layer with a sliding window, spread evenly, a full one last [layer]."""
+        """1 for layers with a sliding window, evenly spaced, the last layer without [layer]."""
         layers, full = self.count("n_layers"), self.count("n_layers") - self.n_window_layers()
         return [1 - (full * (layer + 1) // layers - full * layer // layers) for layer in range(layers)]
 
     def hybrid_letters(self) -> str:
-        """Layers of a hybrid in order, each part one letter: M state space, * attention, - MLP, E experts."""
+        """Layers of a hybrid model in order, a letter per sublayer: M state space, * attention, - MLP, E experts."""
         attention, mlp = self.count("n_attention_layers"), self.count("n_mlp_layers")
         mixers = alternated("*" * attention, "M" * self.count("n_ssm_layers"))
         experts = mlp - self.n_dense_layers if self.is_mixture else 0
@@ -109,9 +109,9 @@ class ModelShape:
         return alternated(mixers, alternated(dense, "E" * experts) if 2 * len(dense) > mlp else dense + "E" * experts)
 
     def is_mamba2(self, head_width: int) -> bool:
-        """Whether state-space layers are Mamba-2: whole heads of a width in whole groups, a state of a power of 2.
+        """Whether state-space layers are Mamba-2: whole heads in whole groups, a state size that is a power of 2.
 
-        Linear attention and Mamba-1 have the same fields, but states of other sizes, or as wide as all heads.
+        Linear attention and Mamba-1 use the same fields with different state sizes, or a state as wide as all heads.
         """
         inner, groups, state = (self.count(f"ssm_{name}") for name in ("d_inner", "groups", "state"))
         each = state // max(groups, 1)
@@ -119,7 +119,7 @@ class ModelShape:
         return is_whole and (inner // head_width) % groups == 0 and each & (each - 1) == 0 and state < inner
 
     def special_parts(self) -> dict[str, bool]:
-        """Parts beyond a causal decoder of gated MLPs, in words, and whether the model has them."""
+        """Parts beyond a causal decoder with gated MLPs, by name, and whether the model has each."""
         return {
             "layers of several kinds": self.is_hybrid,
             "an MLP of two matrices": not self.is_gated,
@@ -130,7 +130,7 @@ class ModelShape:
         }
 
     def unlike(self, *special: str) -> list[str]:
-        """Parts of the model that no framework has an option for, and those of `special_parts` that one lacks.
+        """Parts of the model without an option in any framework, and the given `special_parts` that the model has.
 
         Args:
             special: names of `special_parts`.
@@ -153,20 +153,18 @@ class ModelShape:
 
 
 def alternated(few: str, many: str) -> str:
-    """Two kinds of letters in one order, each spread evenly, the first of a pair first where they are as many."""
-    total = len(few) + len(many)
+    """Sequence of both texts' letters, each evenly spaced; at equal counts `few` leads."""
     if not few or not many:
         return few + many
     places = sorted(
         [((2 * k + 1) * len(many), 0, letter) for k, letter in enumerate(few)]
         + [((2 * k + 1) * len(few), 1, letter) for k, letter in enumerate(many)]
     )
-    assert len(places) == total
     return "".join(letter for _, _, letter in places)
 
 
 def run_lengths(pattern: list[int]) -> str:
-    """A pattern over layers as Megatron-LM reads it, such as `([0]*3+[1]*58)`, the shortest of its forms."""
+    """Pattern over layers in the syntax of Megatron-LM, such as `([0]*3+[1]*58)`, in its shortest form."""
     period = next(n for n in range(1, len(pattern) + 1) if pattern == (pattern[:n] * len(pattern))[: len(pattern)])
     times = len(pattern) / period
     if times == int(times) and 1 < period <= 8 and times > 1:
@@ -188,5 +186,5 @@ def vocabulary_divisor(vocabulary: int, tp: int) -> int:
 
 
 def padded_vocabulary(vocabulary: int, tp: int) -> int:
-    """Vocabulary that a program makes of one: the next multiple of tp [token]."""
+    """Vocabulary padded to the next multiple of tp [token]."""
     return math.ceil(vocabulary / tp) * tp

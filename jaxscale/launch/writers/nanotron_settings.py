@@ -65,7 +65,7 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _unlike(run: RunSettings) -> list[str]:
-    """Parts of the model that its classes lack."""
+    """Parts of the model that no class of nanotron has."""
     shape = run.shape
     said = shape.unlike(*shape.special_parts())
     if shape.is_latent:

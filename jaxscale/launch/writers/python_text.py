@@ -4,7 +4,7 @@ from typing import Any
 
 
 class Code(str):
-    """A value that is code, such as `torch.bfloat16`."""
+    """Value written as Python code, such as `torch.bfloat16`."""
 
 
 def python_value(value: Any) -> str:
@@ -13,14 +13,14 @@ def python_value(value: Any) -> str:
 
 
 def keyword_lines(entries: list[tuple[str, Any, str]], indent: str = "    ") -> list[str]:
-    """Keyword arguments, one on a line, with their comments."""
+    """Keyword arguments, a line each, with comments."""
     return [
         f"{indent}{key}={python_value(value)},{f'  # {comment}' if comment else ''}" for key, value, comment in entries
     ]
 
 
 def refusal(missing: list[str]) -> list[str]:
-    """Lines that stop a program which would train another model."""
+    """Lines that raise an error where the settings would train a different model."""
     if not missing:
         return []
     return [f"raise SystemExit({'not expressed: ' + '; '.join(missing)!r})", ""]

@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass
 class SettingLines:
-    """Settings by option, each with a comment, and what they cannot say.
+    """Settings by option, each with a comment, and the parts that no option expresses.
 
     Attributes:
         entries: option, value and comment of each setting.
-        not_expressed: parts of a plan or model that the settings cannot say.
-        missing: parts of the model without which the settings would train another one.
+        not_expressed: parts of a plan or model without an option.
+        missing: parts of the model without which the settings would train a different model.
         environment: variables of the environment.
-        facts: numbers that rules of the options need and the settings do not tell.
-        may_miss: options that the program asks for and that are left out, so that it does not start with another model.
-        n_ranks: chips that the program counts, where not all of the run are [1].
+        facts: numbers that rules need and settings do not state.
+        may_miss: required options left out on purpose, so that no different model is trained.
+        n_ranks: ranks of the program, where fewer than the chips of the run [1].
     """
 
     entries: list[tuple[str, Any, str]] = field(default_factory=list)
@@ -33,11 +33,11 @@ class SettingLines:
         self.entries.append((key, value, comment))
 
     def lacks(self, text: str) -> None:
-        """Say what the settings cannot."""
+        """Record a part that the settings cannot express."""
         self.not_expressed.append(text)
 
     def lacks_model(self, text: str) -> None:
-        """Say which part of the model the settings cannot build; without it they are no settings of the model."""
+        """Record a part of the model that the settings cannot build, so that the settings are refused."""
         self.missing.append(text)
         self.not_expressed.append(f"model: {text}")
 
@@ -50,7 +50,7 @@ class SettingLines:
         }
 
     def as_options(self, indent: str = "  ") -> list[str]:
-        """Options of a command line, one on a line; a value of True is a flag."""
+        """Options of a command line, a line each; True is written as a flag."""
         return [indent + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
@@ -58,7 +58,7 @@ class SettingLines:
         return "\n".join([*self.remarks(), *self._nested(self.tree(), "")]) + "\n"
 
     def as_toml(self) -> str:
-        """Tables of TOML, one for each first part of a key."""
+        """TOML, a table for each first part of a key."""
         lines = self.remarks()
         for table, entries in self.tree().items():
             lines += ["", f"[{table}]"] if lines else [f"[{table}]"]
@@ -66,7 +66,7 @@ class SettingLines:
         return "\n".join(lines) + "\n"
 
     def as_json(self) -> str:
-        """One JSON document, which has no place for comments."""
+        """JSON document, without the comments."""
 
         def plain(tree: dict[str, Any]) -> dict[str, Any]:
             return {key: plain(value) if isinstance(value, dict) else value[0] for key, value in tree.items()}
@@ -74,7 +74,7 @@ class SettingLines:
         return json.dumps(plain(self.tree()), indent=2) + "\n"
 
     def remarks(self) -> list[str]:
-        """What is not expressed, a comment each."""
+        """Comments for parts that are not expressed."""
         return [f"# not expressed: {text}" for text in self.not_expressed]
 
     def tree(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class SettingLines:
 
 
 def _option(key: str, value: Any) -> str:
-    """An option with its values, as a shell takes them."""
+    """Option with values, quoted for a shell."""
     if value is True:
         return key
     values = value if isinstance(value, list) else [value]

@@ -102,7 +102,7 @@ def torchtitan_settings(run: RunSettings, lines: SettingLines) -> None:
 
 
 def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Job configuration of v0.2.2, which has no shapes of one's own."""
+    """Job configuration of torchtitan v0.2.2, which offers registered model shapes only."""
     family = registered(run, TOML_MODELS)
     if family is None:
         lines.lacks_model(f"{run.name or 'its shape'} is in no registry of this release; flavours are added in Python")
@@ -154,7 +154,7 @@ def _facts(run: RunSettings) -> dict[str, Any]:
 
 
 def _unlike(run: RunSettings) -> list[str]:
-    """Parts of the model that no builder of layers has."""
+    """Parts of the model that no layer builder of torchtitan has."""
     shape = run.shape
     said = shape.unlike(*shape.special_parts())
     for has, text in (
@@ -168,7 +168,7 @@ def _unlike(run: RunSettings) -> list[str]:
 
 
 def _family(run: RunSettings) -> str:
-    """Family of the registry whose layers are those of the model."""
+    """Family of the torchtitan registry with the layers of the model."""
     shape = run.shape
     if shape.is_latent:
         return "deepseek_v3"
@@ -178,7 +178,7 @@ def _family(run: RunSettings) -> str:
 
 
 def _batch(run: RunSettings, lines: SettingLines) -> None:
-    """Sequences of a replica in one pass of the pipeline, and of a step."""
+    """Sequences of a replica per pipeline pass, and per step."""
     pp, micro = run.count("pp"), run.count("micro_batch_size")
     local = micro * (run.count("n_microbatches") if pp > 1 else 1)
     lines.add("training.seq_len", run.tokens)
@@ -317,7 +317,7 @@ def torchtitan_script(run: RunSettings, lines: SettingLines, release: str) -> st
 
 
 def _section(lines: SettingLines, name: str) -> str:
-    """Keyword arguments of one section."""
+    """Keyword arguments of a section."""
     own = [
         (key[len(name) + 1 :], value, comment) for key, value, comment in lines.entries if key.startswith(f"{name}.")
     ]
@@ -325,7 +325,7 @@ def _section(lines: SettingLines, name: str) -> str:
 
 
 def _model_text(run: RunSettings, family: tuple[str, str] | None, converter: str, is_missing: bool) -> list[str]:
-    """Function that makes the model: of the registry, or with layers of its own."""
+    """Python function that builds the model from the registry, or from explicit layers."""
     backends = ["attn_backend='flex'"]
     word = str(run.plan.get("moe_dispatcher") or "alltoall")
     if run.shape.is_mixture:

@@ -1,1 +1,1 @@
-"""Formats of training logs, one module for each family of programs."""
+"""Formats of training logs, a module per family of programs."""

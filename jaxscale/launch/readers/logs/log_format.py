@@ -1,4 +1,4 @@
-"""What the reader of one kind of log gathers line by line."""
+"""Interface of a log format, and the quantities that a format collects line by line."""
 
 import re
 from collections.abc import Callable
@@ -13,13 +13,13 @@ GIB = 2.0**30 / 1e9
 
 @dataclass
 class Gathered:
-    """What one log has told so far.
+    """Quantities, settings and cells read from a log so far.
 
     Attributes:
         series: quantities of the steps.
         settings: settings of the run by their key in the log.
-        cells: cells of the runs table that the log tells itself.
-        remarks: what a reader of the row should know.
+        cells: cells of the runs table that the log states directly.
+        remarks: warnings about the row.
     """
 
     series: StepSeries = field(default_factory=StepSeries)
@@ -30,13 +30,13 @@ class Gathered:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """One kind of log.
+    """Format of a log.
 
     Attributes:
-        name: program that writes it.
-        family: family of frameworks whose settings it states, empty where none.
-        framework: cell of the runs table, empty where the settings tell it.
-        take: takes one line; whether the line is one of this kind.
+        name: program that writes the format.
+        family: family of frameworks whose settings the log states, empty for logs without settings.
+        framework: cell of the runs table, empty where the settings decide the framework.
+        take: reads a line into the collected quantities; returns whether the line is of the format.
     """
 
     name: str
@@ -46,7 +46,7 @@ class LogFormat:
 
 
 def scaled_number(text: str | None) -> float:
-    """A number with separators of thousands or with K, M, G, T at its end; nan for nothing."""
+    """Number with thousands separators or a suffix K, M, G, T; nan for an empty text."""
     if not text:
         return float("nan")
     text = text.replace(",", "").strip()
@@ -61,5 +61,5 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def without_colours(line: str) -> str:
-    """A line without the escape codes by which terminals colour it."""
+    """Line without the escape codes of terminal colours."""
     return _COLOURS.sub("", line) if "\x1b" in line else line

@@ -1,4 +1,4 @@
-"""Logs of programs that print one line of few numbers for each step."""
+"""Logs of programs that print a short line of numbers per step."""
 
 import re
 from collections.abc import Callable

@@ -47,7 +47,7 @@ TRAINER = LogFormat("transformers.Trainer or axolotl", "deepspeed", "", _take)
 
 
 def take_state(state: dict, gathered: Gathered) -> bool:
-    """Take the content of a trainer_state.json; whether it is one."""
+    """Read the content of a trainer_state.json; returns whether the document has its keys."""
     history = state.get("log_history")
     if not isinstance(history, list):
         return False
