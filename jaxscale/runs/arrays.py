@@ -1,4 +1,4 @@
-"""Measured runs as arrays: one stacked model, plan and cluster, ready for one `vmap`."""
+"""Measured runs as arrays: models, plans and clusters stacked along the rows, ready for `vmap`."""
 
 import math
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from jaxscale.tables.categorical import Categorical, compacted, together
 
 
 class RunBatch(eqx.Module):
-    """Runs that the model can answer, stacked along their leading axis.
+    """Runs with complete rows, stacked along the leading axis.
 
     Attributes:
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
-        counted: 1 where a measured peak counts what the driver holds beside a program's own, else 0 [row].
+        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone [row].
     """
 
     model: Transformer
@@ -54,7 +54,7 @@ ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 
 
 
 def bucket_of(n: int) -> int:
-    """Rows that n of them are padded to: a bucket, or a whole number of the largest [1]."""
+    """Padded number of rows: the next bucket, or a multiple of the largest bucket [1]."""
     largest = ROW_BUCKETS[-1]
     return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
 
@@ -74,16 +74,16 @@ MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "parts")
 
 
 class Measured(eqx.Module):
-    """Measured runs: what ran, how long a step took, and to which levels each run belongs.
+    """Measured runs: inputs of the model, step times, memory, and levels of each run.
 
     Attributes:
-        batch: what ran [row].
+        batch: models, plans and clusters [row].
         step_time: measured [s], [row].
-        peak_memory: measured [byte], nan where it was not [row].
+        peak_memory: measured [byte], nan where not measured [row].
         peak_bound: what it was at most, as the run ended, infinite where its table does not say what was kept [byte],
             [row].
-        parts: how many timings are behind all runs of a setup, where steps are composed of them [1], [row].
-        levels: levels of each run by kind; static, never traced [row].
+        parts: number of timings behind the runs of a setup whose steps are composed of timings [1], [row].
+        levels: levels of each run by factor; static, never traced [row].
     """
 
     batch: RunBatch
@@ -101,14 +101,14 @@ class Measured(eqx.Module):
 
 
 def concatenate(tables: Sequence[Measured]) -> Measured:
-    """Several tables of measured runs as one."""
+    """Concatenation of several tables of measured runs."""
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[table.batch for table in tables])
     columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in MEASURED_COLUMNS}
     return Measured(batch, **columns, levels=Levels.concatenated([table.levels for table in tables]))
 
 
 def classes(numbers: PyTree, words: Sequence[Sequence[str] | np.ndarray]) -> np.ndarray:
-    """Number of the class of each run; those of one class have the same numbers and words.
+    """Index of the equivalence class of each run; runs of a class have equal numbers and words.
 
     Args:
         numbers: arrays, each stacked along its leading axis [row, ...].
@@ -137,7 +137,7 @@ FSDP_FROM = 0.95
 def assemble(described: Description, hardware: Hardware) -> RunBatch:
     """Model, plan and cluster of each described row, stacked.
 
-    Where a row names no ZeRO stage and its state could not fit with the one of its framework, it is taken as FSDP.
+    A row without a ZeRO stage counts as FSDP where its state would not fit with the framework's default stage.
 
     Args:
         described: the rows.
@@ -156,7 +156,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
 
 
 def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
-    """Runs with those as FSDP that state no ZeRO stage, have no pipeline and would not fit otherwise [row]."""
+    """Runs with FSDP assumed for rows without ZeRO stage and pipeline whose state would not fit otherwise [row]."""
     plan = batch.plan
     is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
     if not len(is_open):

@@ -15,18 +15,18 @@ _PREFIXES = {"": (1.0, 1.0), "k": (1e3, 2.0**10), "m": (1e6, 2.0**20), "g": (1e9
 def batches_in_sequences(
     texts: Categorical, parsed: Categorical, seq_len: Categorical | None, problems: Mapping[int, str]
 ) -> tuple[Categorical, dict[int, str]]:
-    """Global batches in sequences where cells state them in tokens.
+    """Global batches in sequences, from cells in sequences or tokens.
 
-    A batch stays open where its row states no length of a sequence, without which nothing is predicted anyway.
+    A batch in tokens stays open where the row lacks a sequence length.
 
     Args:
-        texts: cells of the batch.
-        parsed: their values, with the codes of the cells, None where a cell holds no plain number.
+        texts: cells of the batch column.
+        parsed: values by code of the cells, None where a cell holds no plain number.
         seq_len: S of each row, None for a table without it [token].
-        problems: what is wrong with cells, by code.
+        problems: errors of cells, by code.
 
     Returns:
-        B [sequence], and the problems that stay.
+        B [sequence], and the remaining problems.
     """
     in_tokens = {code: texts.values[code].strip() for code in problems if _is_in_tokens(texts.values[code])}
     rows = np.flatnonzero(np.isin(texts.codes, list(in_tokens)))
@@ -49,16 +49,16 @@ def _is_in_tokens(text: str) -> bool:
 
 
 def sequences_in(text: str, seq_len: int | float) -> float | None:
-    """Sequences of a batch that is stated in tokens, as `4M tokens`, or in sequences [1].
+    """Batch in sequences from a text in tokens, such as `4M tokens`, or in sequences [1].
 
-    A prefix counts in powers of ten, or of two where only these give whole sequences, and else rounds.
+    A prefix is a power of ten, or a power of two where this alone gives whole sequences; else the result is rounded.
 
     Args:
         text: a number with or without separators, alone or with `tokens`.
         seq_len: length of a sequence [token].
 
     Returns:
-        Sequences; None where the text is no such number.
+        Sequences; None for any different text.
     """
     match = _TOKENS.fullmatch(_in_words(text))
     if match is None:

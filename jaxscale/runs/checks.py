@@ -22,7 +22,7 @@ DEGREES = ("dp", "tp", "pp", "cp")
 
 
 def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
-    """Checks of every row of a table, in the order in which their problems are told.
+    """Checks of every row of a table, in the order of their messages.
 
     Args:
         runs: the table.
@@ -65,7 +65,7 @@ def _filled(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
 
 
 def _degree_check(runs: Runs) -> Check:
-    """n_gpus = dp tp pp cp; the degrees that are given must divide n_gpus where one is open."""
+    """Check of n_gpus = dp tp pp cp; where a degree is open, the stated degrees must divide n_gpus."""
     chips = runs.numbers("n_gpus")
     given = {name: runs.numbers(name) for name in DEGREES}
     dp, tp, pp, cp = (_filled(degree, 1.0) for degree in given.values())
@@ -113,9 +113,9 @@ def _batch_checks(runs: Runs) -> list[Check]:
 
 
 def quotes_count(counts: np.ndarray, notes: Categorical) -> np.ndarray:
-    """Whether the notes of a row quote its n_microbatches as the source's own figure (`stated GA=32`).
+    """Whether the notes of a row quote n_microbatches from the source (`stated GA=32`).
 
-    Sources print wrong accumulation counts now and then. A row that says so is kept, and its batch decides.
+    Some sources print wrong accumulation counts. A row with such a quote is kept, and its batch decides.
 
     Args:
         counts: n_microbatches [1], [row].
@@ -149,7 +149,7 @@ def _stage_check(runs: Runs, shapes: Shapes) -> Check:
 
 
 def _adapter_checks(runs: Runs) -> list[Check]:
-    """Adapters that are there have a rank, and those of narrow weights narrow ones."""
+    """Checks of adapters: a stated adapter has a rank, and QLoRA has narrow frozen weights."""
     words = runs.categories("adapter").map(lambda word: word and translate("adapter", str(word)))
     weight, is_none = runs.numbers("weight_bytes"), words.matches(lambda word: word == "none")
     ranked = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
@@ -169,10 +169,10 @@ def _adapter_checks(runs: Runs) -> list[Check]:
 
 
 def shape_checks(shapes: Shapes) -> list[Check]:
-    """Bounds and relations of the numbers of a model, of the rows that state a shape.
+    """Checks of bounds and relations of model shapes, for rows with a shape.
 
     Args:
-        shapes: of the rows, those of files and of the catalogue included.
+        shapes: shapes of the rows, from cells, files and the catalogue.
     """
     stated = shapes.arguments
     missing = np.any([np.isnan(stated[name]) for name in SHAPE], axis=0)
@@ -195,6 +195,6 @@ def shape_checks(shapes: Shapes) -> list[Check]:
 
 
 def _shape_problem(broken: Broken, values: np.ndarray, codes: np.ndarray, row: int) -> str:
-    """What is wrong with the shape of a row."""
+    """Error of the shape of a row."""
     shape = int(codes[row])
     return f"column {broken.name!r} = '{values[shape]:.15g}': {broken.problem(shape)}"

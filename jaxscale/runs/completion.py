@@ -1,7 +1,7 @@
-"""Rows of a runs table that leave open how they run: each is a question for a plan, which completes it.
+"""Completion of rows without a full parallel plan by the best plan that agrees with the stated cells.
 
-A row that states a model, a chip, a count and a sequence length, but not its microbatch, its degrees or its batch, has
-many answers. It asks for the best plan of those that agree with it, as `jaxscale.plans` finds it.
+A row with a model, a chip, a count and a sequence length, but without microbatch, degrees or batch, agrees with
+many plans; `jaxscale.plans` finds the best of these plans.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,12 @@ _SAYS_NOTHING = {"source_row", "notes", "status", "step_time_s", "step_time_deri
 
 
 class OpenRows(NamedTuple):
-    """Rows of a table that leave open how they run.
+    """Rows of a table without a full plan.
 
     Attributes:
         rows: positions in the table [open row].
-        question: question of each of them; rows that ask the same share one [1], [open row].
-        questions: the questions.
+        question: index into `questions`; rows with equal cells share a question [1], [open row].
+        questions: searches for a plan.
         cells: values by column of the first row of each question.
     """
 
@@ -57,11 +57,11 @@ class OpenRows(NamedTuple):
 
 
 def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardware | None = None) -> OpenRows | None:
-    """Rows that leave open how they run, and what they ask.
+    """Rows without a full plan, and the search for a plan of each.
 
     Args:
         runs: the table.
-        unanswered: whether a row lacks what a prediction needs [row].
+        unanswered: whether a row lacks cells that a prediction needs [row].
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
@@ -93,7 +93,7 @@ def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardwa
 
 
 def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardware | None) -> list[PlanQuestion | None]:
-    """What each row asks, None for a row without a shape."""
+    """Search for a plan of each row, None for a row without a shape."""
     chips = Categorical.of_numbers(runs.numbers("n_gpus"))
     undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
     whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
@@ -108,18 +108,18 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
 
 
 def filled(runs: Runs, columns: Mapping[str, Categorical]) -> Runs:
-    """A table with other values in some columns."""
+    """Table with values of columns replaced."""
     return replace(runs, values={**runs.values, **columns})
 
 
 class Completion(NamedTuple):
-    """A table whose open rows are completed.
+    """Table with completed rows.
 
     Attributes:
         runs: the table.
-        assumed: completed values of each row in words, empty where nothing was [row].
-        fastest: least time of an alternative over that of the chosen plan [1], [row].
-        slowest: greatest time of an alternative over that of the chosen plan [1], [row].
+        assumed: completed values of each row as text, empty for rows without completion [row].
+        fastest: time of the fastest alternative over the time of the chosen plan [1], [row].
+        slowest: time of the slowest alternative over the time of the chosen plan [1], [row].
     """
 
     runs: Runs
@@ -129,7 +129,7 @@ class Completion(NamedTuple):
 
 
 def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
-    """The table with the best plan in each open row: the fastest that fits.
+    """Table with the best plan in each open row: the fastest plan that fits in memory.
 
     Args:
         runs: the table.
@@ -186,7 +186,7 @@ def _cell(name: str, plan: Mapping[str, Any]) -> Any:
 
 
 def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Completed values in words, without those that say nothing: a degree of 1, or what needs several ranks."""
+    """Completed values as text, without degrees of 1 and settings that only matter with several ranks."""
     alone = {
         **{name: plan[name] == 1 for name in ("vpp", "cp", "ep")},
         "shard_group": plan["shard_group"] == plan["dp"],
@@ -200,9 +200,9 @@ def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 
 def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -> FoundPlans:
-    """Plans of a row whose own cells break a rule: they are judged all the same, and the prediction says so.
+    """Plans of a row whose stated cells break a rule; the prediction notes the broken rule.
 
-    First without the rules that the stated cells break by themselves; where no plan is left, without any.
+    The search drops the rules that the stated cells break, and all rules where no plan is left.
     """
     stated = {name: float(cells[name]) for name in COUNTS if cells.get(name) is not None}
     facts = {**model_columns(question.model), **stated, "domain_size": number(question.cluster.network.level(0)[0])}
@@ -216,7 +216,7 @@ def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -
 
 
 def _best_and_near(found: FoundPlans, question: PlanQuestion, fit: Fit) -> Alternatives:
-    """The best of the plans that were found, by the rule of `best_and_near`, and its alternatives."""
+    """Best plan and near alternatives, by the rule of `best_and_near`."""
     if found.fits.any():
         return near(found.pace, found.fits, int(found.ranked(1)[0]))
     capacity = number(question.cluster.chip.hbm_bytes)

@@ -1,4 +1,4 @@
-"""What empty cells of a runs table mean: defaults by framework and source, facts about tables."""
+"""Meaning of empty cells of a runs table: defaults by framework and source, facts about tables."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from jaxscale.tables.words import translate, vocabularies
 def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
     """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there.
 
-    A framework that is the `same_as` another one has the defaults of that one, but for those that it names itself.
+    A framework with `same_as` inherits the defaults of the named framework and overrides single defaults.
     """
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
     own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
@@ -28,29 +28,29 @@ def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
 
 
 def answered_as(framework: str | None) -> str | None:
-    """Framework whose features one without own ones has; itself where it has own ones, or is not known."""
+    """Framework whose features stand in for a framework without features; the same name otherwise."""
     table = framework_defaults().get((framework or "").lower(), {})
     return table["same_as"] if "same_as" in table and not table["has_own"] else framework
 
 
 def answer_note(framework: str | None) -> str:
-    """As which framework one is answered, in words; empty for one with all features of its own."""
+    """Note that names the framework which stands in for another; empty for a framework with its own features."""
     table = framework_defaults().get((framework or "").lower(), {})
     own = ", with defaults of its own" if table.get("has_own") else ""
     return f"framework {framework} is answered as {table['same_as']}{own}" if "same_as" in table else ""
 
 
 def _value(entry: Any) -> Any:
-    """A default that stands alone or carries the words of its source."""
+    """Default without the quote of its source."""
     return entry["value"] if isinstance(entry, dict) and "value" in entry else entry
 
 
 @cache
 def table_facts() -> Mapping[str, Mapping[str, Any]]:
-    """Facts about single tables by the name of their source, from the TOML file beside each.
+    """Facts about tables by the name of the source, from the TOML file beside each table.
 
-    A file may have `defaults` of empty cells, `facts` that fill empty cells of some rows, `larger_than` and `scaling`
-    for studies of the table, `parts` in which its errors are told, and `patterns` that its residuals showed.
+    A file may have `defaults` of empty cells, `facts` for empty cells of selected rows, `larger_than` and `scaling`
+    for studies of the table, `parts` by which errors are reported, and `patterns` in the residuals.
     """
     folders = ("runs", "restricted", "restricted/runs")
     paths = [path for folder in folders for path in sorted(data_path(folder).glob("*.toml"))]
@@ -58,7 +58,7 @@ def table_facts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def default_for(name: str, framework: str | None, source: str | None) -> Any:
-    """What an empty cell means: by source, else by framework, else for an unnamed framework.
+    """Meaning of an empty cell: by source, else by framework, else for an unnamed framework.
 
     Args:
         name: a column, or one of the further keys that `data/frameworks.toml` explains.
@@ -66,7 +66,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
         source: the row's source.
 
     Returns:
-        The default, None where no table has one.
+        The default, None where no table states a default.
     """
     frameworks = framework_defaults()
     candidates = (
@@ -78,7 +78,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
 
 
 def is_known_of(names: tuple[str, ...], framework: str | None, source: str | None) -> bool:
-    """Whether a framework's own table, or that of a source, says any of some columns."""
+    """Whether the defaults of a framework or source state any of the given columns."""
     tables = (framework_defaults().get((framework or "").lower(), {}), _defaults_of(source))
     return any(name in table for table in tables for name in names)
 
@@ -89,22 +89,22 @@ def _defaults_of(source: str | None) -> Mapping[str, Any]:
 
 
 def is_fused(attention_kernel: str) -> bool:
-    """Whether an attention kernel keeps its scores on the chip; all do but those that the table names."""
+    """Whether an attention kernel keeps its scores on the chip, as all kernels but the listed do."""
     return attention_kernel.lower() not in vocabularies()["kernels"]["materialised"]
 
 
 def attention_rate(attention_kernel: str) -> float:
-    """Rate of an attention kernel over that of FlashAttention-2, 1 for one that is not in the table [1]."""
+    """Rate of an attention kernel relative to FlashAttention-2, 1 for unlisted kernels [1]."""
     return vocabularies()["kernels"]["rate"].get(attention_kernel.lower(), 1.0)
 
 
 class Recomputation(NamedTuple):
-    """What a plan recomputes.
+    """Recomputation of activations of a plan.
 
     Attributes:
         word: `Plan.recompute`.
-        dropped: share of a layer's activations, beyond its input, that is dropped [1].
-        again: share of its forward pass that is done again [1].
+        dropped: share of a layer's activations, beyond its input, that is not saved [1].
+        again: share of a layer's forward pass that is computed twice [1].
     """
 
     word: str
@@ -113,15 +113,15 @@ class Recomputation(NamedTuple):
 
 
 def recomputation(word: str, modules: str | None, framework: str | None) -> Recomputation:
-    """What is recomputed, by a word or by a list of modules.
+    """Recomputation from a word or from a list of modules.
 
     Args:
-        word: of the vocabulary `recompute`; what it means may depend on the framework.
-        modules: names of modules joined by `+`, which count before the word; None for no list.
+        word: of the vocabulary `recompute`, whose meaning may depend on the framework.
+        modules: names of modules joined by `+`, which override the word; None for no list.
         framework: the row's framework.
 
     Returns:
-        The shares of the modules added up, at most one; of modules that no table names, those of a whole layer.
+        Sum of the shares of the modules, at most 1; unknown modules count as a whole layer.
     """
     meant = framework_defaults().get((framework or "").lower(), {}).get("recompute_words", {}).get(word, word)
     parts = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
@@ -134,12 +134,12 @@ def recomputation(word: str, modules: str | None, framework: str | None) -> Reco
 
 
 def known_frameworks() -> tuple[str, ...]:
-    """Frameworks with defaults of their own, in alphabetical order."""
+    """Frameworks with defaults, in alphabetical order."""
     return tuple(sorted(name for name in framework_defaults() if name != "default"))
 
 
 def meets(value: Any, wanted: str | float) -> bool:
-    """Whether a cell equals a number, or matches a word, which is a regular expression; an empty one is no word."""
+    """Whether a cell equals a number or matches a regular expression; an empty cell matches none."""
     return re.fullmatch(wanted, value or "") is not None if isinstance(wanted, str) else value == wanted
 
 
@@ -164,13 +164,13 @@ class EmptyCells:
                 self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in facts_about(name)]
 
     def default(self, name: str) -> Categorical:
-        """What an empty cell of a column means in each row, None where nothing says so.
+        """Meaning of an empty cell of a column in each row, None where unknown.
 
         Args:
             name: a column, or one of the further keys that `data/frameworks.toml` explains.
 
         Returns:
-            The first fact that holds for the row, else the default of its source, its framework or an unnamed one.
+            The first fact that holds for the row, else the default of source, framework or unnamed framework.
         """
         column = self._stacks.map(lambda stack: default_for(name, *stack))
         for holds, says in reversed(self._facts):
@@ -179,7 +179,7 @@ class EmptyCells:
         return column
 
     def is_told(self, name: str) -> np.ndarray:
-        """Whether the cell of a column, or what is known of its source or release, says what holds in a row [row]."""
+        """Whether a row's value of a column is known, from the cell, its source or its release [row]."""
         told = self._runs.categories(name).matches(lambda cell: cell is not None)
         told |= self._stacks.matches(lambda stack: name in _defaults_of(stack[1]))
         for holds, says in self._facts:
@@ -187,27 +187,27 @@ class EmptyCells:
         return told
 
     def is_known(self, names: tuple[str, ...]) -> np.ndarray:
-        """Whether more than the defaults of an unnamed framework says what an empty cell of any column means [row]."""
+        """Whether the framework or source of a row states the meaning of an empty cell of any given column [row]."""
         known = self._stacks.matches(lambda stack: is_known_of(names, *stack))
         for holds, says in self._facts:
             known |= holds & any(name in says for name in names)
         return known
 
     def filled(self, name: str) -> Categorical:
-        """A column whose empty cells have their default."""
+        """Column with empty cells filled by defaults."""
         cells = self._runs.categories(name)
         if not cells.matches(lambda cell: cell is None).any():
             return cells
         return together(cells, self.default(name)).map(lambda pair: pair[1] if pair[0] is None else pair[0])
 
     def filled_numbers(self, name: str) -> np.ndarray:
-        """A column of numbers or flags whose empty cells have their default, nan where there is none [row]."""
+        """Column of numbers or flags with empty cells filled by defaults, nan without a default [row]."""
         cells = self._runs.numbers(name)
         return np.where(np.isnan(cells), self.default(name).numbers(), cells)
 
 
 def _meets(runs: Runs, conditions: Mapping[str, Any], rows: np.ndarray) -> np.ndarray:
-    """Whether a row is among the given ones and meets the conditions of a fact [row]."""
+    """Whether a row is selected and meets the conditions of a fact [row]."""
     is_met = np.zeros(len(runs), dtype=bool)
     columns = {name: runs.categories(name).take(rows) for name in conditions}
     answers = [columns[name].matches(partial(meets, wanted=wanted)) for name, wanted in conditions.items()]
@@ -216,11 +216,11 @@ def _meets(runs: Runs, conditions: Mapping[str, Any], rows: np.ndarray) -> np.nd
 
 
 def _facts_about(source: str | None) -> list[Mapping[str, Any]]:
-    """Facts about rows of a source: the cells on which each depends (`when`), and what it says (`set`)."""
+    """Facts about rows of a source: conditions on cells (`when`) and values (`set`)."""
     return table_facts().get(table_of(source or ""), {}).get("facts", [])
 
 
 def _facts_about_framework(framework: str | None) -> list[Mapping[str, Any]]:
-    """The same about rows of a framework, whatever their source; those of every framework come last."""
+    """Facts about rows of a framework, then facts about all frameworks."""
     tables = framework_defaults()
     return [fact for name in ((framework or "").lower(), "default") for fact in tables.get(name, {}).get("facts", [])]

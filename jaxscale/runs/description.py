@@ -40,24 +40,24 @@ OF_A_WORKLOAD = "names a traced workload, which has no shape"
 
 @dataclass(frozen=True)
 class Description:
-    """Rows of a runs table as the model takes them.
+    """Rows of a runs table as arguments of the model.
 
     Attributes:
-        index: positions in the table of the rows that are complete [answered row].
+        index: positions of the complete rows in the table [answered row].
         shapes: arguments of `Transformer` [answered row].
         numbers: numeric arguments of `Plan` [argument][answered row].
-        words: arguments of `Plan` that are words [argument][answered row].
+        words: text arguments of `Plan` [argument][answered row].
         machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row,
             the last two None for the catalogue's [answered row].
         n_chips: chips [1], [answered row].
-        levels: levels of each row by kind [answered row].
-        measured_parts: how many timings are behind all rows of a row's setup, where steps are composed of them [1],
+        levels: levels of each row by factor [answered row].
+        measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
             [answered row].
-        counts_driver: 1 where a measured peak would count what the driver holds, 0 where what a program allocates alone
+        counts_driver: 1 where a measured peak includes memory of the driver, 0 for allocations of the program alone
             [answered row].
-        states_zero_stage: whether a row names its ZeRO stage itself [answered row].
-        states_recompute: whether it names what it recomputes [answered row].
-        notes: for every row of the table, why it is incomplete, or what was assumed beyond the documented defaults;
+        states_zero_stage: whether a row states its ZeRO stage [answered row].
+        states_recompute: whether a row states its recomputation [answered row].
+        notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
             empty if nothing [row].
     """
 
@@ -76,7 +76,7 @@ class Description:
 
 
 def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
-    """Describe the rows of a table for the model, or say what they lack.
+    """Arguments of the model for the rows of a table, with a note for rows that lack columns.
 
     No measured column is read.
 
@@ -119,12 +119,12 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
 
 
 def _counts_driver(word: Value | None) -> bool:
-    """Whether a kind of measured peak counts what the driver holds beside what a program allocates."""
+    """Whether a `mem_kind` includes memory of the driver."""
     return translate("mem_kind", str(word)) == "driver"
 
 
 def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
-    """What keeps each row of a table from being answered, None where nothing does."""
+    """Missing columns of each row, None for complete rows."""
     known = degrees(runs)
     is_open = np.isnan(known["dp"])
     missing = {name: np.isnan(shapes.column(name)) for name in SHAPE}
@@ -176,7 +176,7 @@ def _or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
 
 
 def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
-    """What each row recomputes, as `Recomputation`; a stated word counts before the modules of a default."""
+    """Recomputation of each row; a stated word overrides the modules of a default."""
     stated, words = runs.categories("recompute_modules"), empty.filled("activation_recompute")
     return together(words, stated, runs.categories("framework")).map(
         lambda row: recomputation(str(row[0]), row[1], row[2])
@@ -184,7 +184,7 @@ def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
 
 
 def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
-    """Share of the activations that is dropped, and of a forward pass that is done again over it [1], [row]."""
+    """Share of the activations that is dropped, and ratio of recomputed forward pass to that share [1], [row]."""
     dropped = recomputed.numbers(lambda entry: entry.dropped)
     again = recomputed.numbers(lambda entry: entry.again)
     return {

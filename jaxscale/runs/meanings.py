@@ -1,4 +1,4 @@
-"""What blank cells of a row may mean: words that recipes of its framework state, and how far they would move a step."""
+"""Blank cells with several meanings: words in recipes of the framework, and their effect on the step time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ StepTimes = Callable[[Runs], np.ndarray]
 
 
 class Meanings:
-    """How far the words that blank cells may stand for move the steps of a table.
+    """Effect of the possible meanings of blank cells on the step times of a table.
 
     Attributes:
-        fastest: least time of any meaning over the predicted one [1], [row].
-        slowest: greatest time of any meaning over the predicted one [1], [row].
-        notes: which columns would decide, empty where none is open [row].
+        fastest: step time of the fastest meaning over the predicted step time [1], [row].
+        slowest: step time of the slowest meaning over the predicted step time [1], [row].
+        notes: columns that would decide between the meanings, empty where none is open [row].
     """
 
     def __init__(self, runs: Runs, degrees: Mapping[str, np.ndarray], times: np.ndarray, predicted: StepTimes):
@@ -50,7 +50,7 @@ class Meanings:
         times: np.ndarray,
         predicted: StepTimes,
     ) -> None:
-        """Widen the ends of some rows by one set of words, and say which columns would decide."""
+        """Widen the range of rows by a set of words, and note the columns that would decide."""
         if not len(rows):
             return
         some = runs.take(rows)

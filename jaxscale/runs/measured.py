@@ -1,4 +1,4 @@
-"""Measured rows of a runs table: which can be fitted, and how they group for cross-validation."""
+"""Measured rows of a runs table for a fit, and their groups for cross-validation."""
 
 from dataclasses import dataclass
 
@@ -27,17 +27,17 @@ FLOPS_OF = {"full": 1.0, "full, recomputed": 4.0 / 3.0}
 
 @dataclass(frozen=True)
 class Described:
-    """A runs table as the model sees it.
+    """Runs table as stacked arguments of the model.
 
     Attributes:
-        batch: rows that the model can answer, stacked [answered row].
-        index: their positions in the table [answered row].
-        levels: to which levels they belong [answered row].
-        measured_parts: how many timings are behind all rows of a row's setup, where steps are composed of them [1],
+        batch: complete rows, stacked [answered row].
+        index: positions of the complete rows in the table [answered row].
+        levels: levels of each row by factor [answered row].
+        measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
             [answered row].
-        states_recompute: whether a row names what it recomputes [answered row].
-        is_inferred_fsdp: whether a run is taken as FSDP because of the size of its state [answered row].
-        notes: for every row of the table, why it cannot be answered or what was assumed; empty if nothing [row].
+        states_recompute: whether a row states its recomputation [answered row].
+        is_inferred_fsdp: whether FSDP is assumed because of the size of the state [answered row].
+        notes: for every row of the table, missing columns or assumptions; may be empty [row].
     """
 
     batch: RunBatch | None
@@ -74,10 +74,10 @@ AGREEING = 0.1
 
 
 def _check_shares(runs: Runs, index: np.ndarray, batch: RunBatch) -> None:
-    """Refuse rows whose `trainable_share` is neither 0 nor that of their adapters.
+    """Raise an error for rows whose `trainable_share` is neither 0 nor the share of their adapters.
 
     Raises:
-        InputError: says which line, and what its adapters come to.
+        InputError: names the line and the share of its adapters.
     """
     stated = np.nan_to_num(runs.numbers("trainable_share")[index])
     rows = np.flatnonzero((batch.plan.lora_rank > 0.0) & (stated > 0.0))
@@ -95,7 +95,7 @@ def _check_shares(runs: Runs, index: np.ndarray, batch: RunBatch) -> None:
 
 
 def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardware) -> Categorical:
-    """Notes on every row, of its chip and its sharding too [row]."""
+    """Notes on every row, with notes on chip and sharding [row]."""
     chip_and_format = together(described.machine, described.words["precision"])
     lacks = chip_and_format.map(lambda pair: hardware[pair[0][0]].lacks(pair[1]))
     whole = "weights, gradients and optimizer would take more than"
@@ -108,15 +108,15 @@ def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardw
 def measured_times(runs: Runs, described: Described) -> np.ndarray:
     """Measured step time of every row of a table.
 
-    Its own column; else batch over throughput; else, for frameworks whose flop convention is known, model flops over
-    the reported flop rate.
+    The column of step time; else batch over throughput; else, for frameworks with a known flop convention, model flops
+    over the reported flop rate.
 
     Args:
         runs: the table.
         described: its rows as the model sees them.
 
     Returns:
-        Time [s], nan where nothing was measured or the run failed [row].
+        Time [s], nan for planned and failed runs [row].
     """
     times = runs.numbers("step_time_s")
     n_gpus = runs.numbers("n_gpus")
@@ -142,7 +142,7 @@ _model_flops = filter_jit(model_flops)
 
 
 def run_status(runs: Runs, step_time: np.ndarray) -> Categorical:
-    """How runs ended: their status; `ok` where it is blank and a step time was measured, empty for a planned run."""
+    """Outcome of each run: the status; for a blank status `ok` with a measured step time, else empty."""
     is_timed = Categorical(np.isfinite(step_time).astype(int), ("", "ok"))
     return together(runs.categories("status"), is_timed).map(lambda pair: pair[0] or pair[1])
 
@@ -153,7 +153,7 @@ def measured_memory(runs: Runs) -> np.ndarray:
 
 
 def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measured, np.ndarray]:
-    """Rows that the model can answer and that have a measured step time.
+    """Complete rows with a measured step time.
 
     Args:
         runs: the table.
@@ -163,13 +163,13 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
         The measured rows, and their positions in the table.
 
     Raises:
-        InputError: no row has both what the model needs and a step time.
+        InputError: no complete row has a step time.
     """
     return measured_of(runs, describe_runs(runs, hardware))
 
 
 def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]:
-    """The same as `measured_runs`, of a table that has been described.
+    """Complete rows of a described table with a measured step time, as `measured_runs` returns.
 
     Args:
         runs: the table.
@@ -202,7 +202,7 @@ def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]
 
 
 def groups_of(measured: Measured) -> np.ndarray:
-    """Group of each run for cross-validation: same model shape, chips, tp and pp are one group [row]."""
+    """Group of each run for cross-validation: runs with equal model shape, chips, tp and pp share a group [row]."""
     batch = measured.batch
     columns = (
         batch.model.n_layers,

@@ -1,4 +1,4 @@
-"""Shapes of rows from files that they name: TOML, or a config.json of Hugging Face."""
+"""Shapes of rows from named model files: TOML, or a config.json of Hugging Face."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,10 @@ COLUMN = "model_file"
 
 
 def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
-    """A table whose empty shape cells are those of the files that its rows name, and what is wrong with a file.
+    """Table with empty shape cells filled from model files, and errors of files.
 
     Args:
-        runs: the table; a path is relative to it, or to the present folder.
+        runs: the table; paths are relative to the table's folder, or to the current folder.
 
     Returns:
         The table; problems by column and by the code of the file's name in it.
@@ -38,7 +38,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
 
 
 def _fields(name: str, folder: Path, code: int, problems: dict[int, str]) -> dict[str, float]:
-    """Shape columns of one file, none where it has a mistake."""
+    """Shape columns of a file, none for a file with errors."""
     path = next((path for path in (folder / name, Path(name)) if path.is_file()), folder / name)
     try:
         fields = model_file_fields(path)

@@ -46,25 +46,25 @@ NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_pro
 @printed(lambda prediction: _shown(prediction))
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
+    """Predictions for the rows of a table, in order; nan for incomplete rows.
 
     Attributes:
         runs: the table, with the values by which open rows were completed.
         step_time: predicted [s], [row].
         lo: lower end of the central 90 % interval [s], [row].
         hi: upper end [s], [row].
-        memory: predicted peak memory, of what a measured peak of the row counts (`mem_kind`) [byte], [row].
-        memory_lo: lower end of its central 90 % interval [byte], [row].
+        memory: predicted peak memory, counted as `mem_kind` of the row says [byte], [row].
+        memory_lo: lower end of the central 90 % interval [byte], [row].
         memory_hi: upper end [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
         mfu: model flops over the 16-bit peak, attention counted in full; nan for a traced workload [1], [row].
         terms: cost terms of the step by name [s], [row].
         plans: fields of `DECIDED` of the plan of each row; nan for a traced workload [field][row].
-        assumed: values that an open row was completed with, in words; empty for any other row [row].
-        notes: why a row has no prediction, or what was assumed; empty if nothing [row].
-        measured: measured step time where the table has one, never used for the prediction [s], [row].
-        measured_memory: measured peak memory where the table has one, as little used [byte], [row].
-        status: how each run ended, see `outcome`; never used for the prediction [row].
+        assumed: values that complete an open row, as text; empty for complete rows [row].
+        notes: reason of a missing prediction, or assumptions; may be empty [row].
+        measured: measured step time, nan where absent, never used for the prediction [s], [row].
+        measured_memory: measured peak memory, nan where absent, never used for the prediction [byte], [row].
+        status: outcome of each run, see `outcome`; never used for the prediction [row].
         levels: columns by which errors are broken down [row].
     """
 
@@ -118,7 +118,7 @@ class Prediction:
         return distinct.map(text).array()
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Columns that `jaxscale predict --out` adds to a table, in its units [column][row]."""
+        """Columns that `jaxscale predict --out` adds to a table, in units of tables [column][row]."""
         answered = np.isfinite(self.step_time)
         return {
             "predicted_step_time_s": self.step_time,
@@ -138,7 +138,7 @@ class Prediction:
         }
 
     def to_pandas(self) -> Any:
-        """The table with its predictions as a pandas DataFrame, as `jaxscale predict --out` writes it.
+        """Table with predictions as a pandas DataFrame, with the columns of `jaxscale predict --out`.
 
         Raises:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
@@ -148,11 +148,11 @@ class Prediction:
         return kept.assign(**added).infer_objects()
 
     def errors(self) -> dict[str, Any]:
-        """Error of the predictions where the table has measurements, in all and by group.
+        """Errors of the predictions of measured rows, in all and by group.
 
         Returns:
             `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], of peak memory `n_memory`
-            and `memory_mape` [%], and the same `by` each grouping column; None where nothing was measured.
+            and `memory_mape` [%], and these figures `by` each grouping column; None without measured rows.
         """
         by: dict[str, dict[str, Any]] = {}
         for column, levels in self.levels.items():
@@ -185,7 +185,7 @@ class Prediction:
 
 
 def _shown(prediction: Prediction) -> Printout:
-    """The first rows: what they are, step time with its interval, utilisation, memory, plan."""
+    """Text table of the first rows: run, step time with interval, utilisation, memory, plan."""
     errors = prediction.errors()
     measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
     rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
@@ -194,7 +194,7 @@ def _shown(prediction: Prediction) -> Printout:
 
 
 def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
-    """Cells of one row, the reason in place of the plan where there is no prediction."""
+    """Cells of a row, with the reason of a missing prediction in place of the plan."""
     runs = prediction.runs
     what = runs.categories("model")[row] or runs.categories("workload")[row] or ""
     chips = f"{runs.numbers('n_gpus')[row]:g} x {runs.categories('gpu')[row]}"
@@ -214,25 +214,25 @@ def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None =
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
-        runs: `Runs`, or what `js.read_runs` takes: a path, a DataFrame, a mapping of columns, a list of mappings.
-        fit: a fit, or its name or file; the effects and the scatter of each row's levels apply.
+        runs: `Runs`, or an argument of `js.read_runs`: a path, a DataFrame, a mapping of columns, a list of mappings.
+        fit: a fit, its name or its file; effects and scatter apply by the levels of each row.
         hardware: catalogue of chips; the shipped one where None.
 
     Returns:
         Predictions in the order of the table.
 
     Raises:
-        InputError: a malformed table, or no such fit.
+        InputError: a malformed table, or an unknown fit.
     """
     table = read_runs(runs, hardware=hardware)
     return predict_open(table, describe_runs(table, hardware), fit_of(fit), hardware)
 
 
 def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
-    """Predict every row of a table that has been described for the model; rows that leave open how they run as well.
+    """Predict every row of a described table, rows without a full plan included.
 
-    An open row is completed by the fastest plan that fits, of those that agree with it, and its interval covers the
-    plans that are nearly as fast. Rows of a kind of their own, such as traced workloads, are predicted by that kind.
+    An open row is completed by the fastest plan that fits and agrees with its cells; its interval covers the
+    plans that are nearly as fast. Rows of a different kind, such as traced workloads, are predicted by that kind.
     """
     if of_a_kind(runs).any():
         return _with_kinds(runs, fit, hardware)
@@ -250,7 +250,7 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
 
 
 def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Prediction:
-    """A prediction whose intervals cover what blank cells may mean to the framework of a row."""
+    """Prediction with intervals that cover the possible meanings of blank cells."""
 
     def predicted(runs: Runs) -> np.ndarray:
         return predict_described(runs, describe_runs(runs, hardware), fit).step_time
@@ -263,7 +263,7 @@ def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Pr
 
 
 def _with_kinds(runs: Runs, fit: Fit, hardware: Hardware | None) -> Prediction:
-    """Predictions of a table of which some rows are of a kind of their own."""
+    """Predictions of a table with rows of several kinds."""
     parts, rows = [], []
     for kind, is_kind in kinds_in(runs):
         some = runs.take(is_kind)
@@ -283,12 +283,12 @@ def _with_kinds(runs: Runs, fit: Fit, hardware: Hardware | None) -> Prediction:
 
 
 def _joined(runs: Runs, parts: Sequence[Prediction], rows: np.ndarray) -> Prediction:
-    """Predictions of parts of a table as those of the table.
+    """Predictions of parts of a table, joined in the order of the table.
 
     Args:
         runs: the table.
-        parts: predictions of some of its rows each.
-        rows: places of the rows of all parts, one after the other.
+        parts: predictions of disjoint sets of rows.
+        rows: positions of the rows of all parts, concatenated.
     """
     if len(parts) == 1:
         return parts[0]
@@ -341,7 +341,7 @@ def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, f
 
 
 def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:
-    """Refuse predictions that no run can have: they are errors of the program, and no answer.
+    """Raise an error for impossible predictions, which are defects of the program.
 
     Args:
         answers: `NUMBERS` of each row by name [row].
@@ -360,7 +360,7 @@ def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:
 
 
 def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
-    """A column of the table that has the given values in the answered rows, nan in the others [row]."""
+    """Column of the table from values of the answered rows, nan in the remaining rows [row]."""
     if len(index) == n_rows:
         return values
     column = np.full(n_rows, np.nan)
@@ -369,7 +369,7 @@ def _spread(values: np.ndarray, index: np.ndarray, n_rows: int) -> np.ndarray:
 
 
 def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
-    """Notes on every row of the table: of its description, its plan, what the fit never saw, what to state [row]."""
+    """Notes on every row: assumptions, broken rules of the plan, levels new to the fit, columns worth stating [row]."""
     levels, n_chips = described.levels, np.asarray(batch.cluster.n_chips)
     told = (Categorical.of(texts.tolist()) for texts in (fit.notes(levels, n_chips), worth_stating(fit, levels)))
     n_rows = len(described.notes)
@@ -378,7 +378,7 @@ def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
 
 
 def _broken_rules(batch: RunBatch) -> Categorical:
-    """Rules that each plan breaks, as the model takes it, in words; empty for a valid one [row]."""
+    """Rules that each plan breaks, as text; empty for valid plans [row]."""
     network = {"n_chips": batch.cluster.n_chips, "domain_size": np.asarray(batch.cluster.network.domain_size)[:, 0]}
     broken = broken_rules({**model_columns(batch.model), **plan_columns(batch.plan), **network}, len(batch))
     return Categorical.of(broken).map(lambda rules: f"predicted although {' and '.join(rules)}" if rules else "")

@@ -85,10 +85,10 @@ def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | N
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header; or a DataFrame of pandas or polars, a table of
-            pyarrow, a mapping of columns, or a sequence of mappings, one for each row, with the same columns. `Runs`
+            pyarrow, a mapping of columns, or a sequence of mappings, one per row, with equal columns. `Runs`
             are returned as they are.
         skip_bad: drop bad rows instead of refusing the file.
-        hardware: chips that the table may name; the shipped catalogue where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         The table.
@@ -109,13 +109,13 @@ def read_table(
     known_models: Collection[str] = (),
     skip_bad: bool = False,
 ) -> Runs:
-    """Read and check a runs table against names handed in.
+    """Read and check a runs table against the given names.
 
-    A row whose cells contradict each other, or hold what their column cannot, is bad. A row whose required cells are
-    empty is incomplete and kept: `describe` says what it lacks.
+    A row with contradictory or invalid cells is bad. A row with empty required cells is
+    incomplete and kept: `describe_rows` names the missing columns.
 
     Args:
-        table: a path, or what else `read_runs` takes.
+        table: a path, or a table in memory, as for `read_runs`.
         known_gpus: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
         known_models: names for the message about an unknown one.

@@ -1,4 +1,4 @@
-"""What is said of the rows of a table: what an incomplete row lacks, what was assumed for a complete one."""
+"""Notes on the rows of a table: missing columns of incomplete rows, assumptions for complete rows."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,10 +13,10 @@ from jaxscale.tables.names import SHAPE
 
 
 def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: Categorical) -> Categorical:
-    """Why rows cannot be answered, None for those that can.
+    """Reasons why rows cannot be predicted, None for complete rows.
 
     Args:
-        missing: whether a row lacks a column, by what the column is called [column][row].
+        missing: whether a row lacks a column, by name of the column [column][row].
         is_open: whether the degrees of a row do not follow from its cells [row].
         models: name of each row's model.
 
@@ -39,16 +39,16 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
 def remarks_on(
     runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray], targets: Categorical
 ) -> Categorical:
-    """What was assumed for rows beyond the documented defaults, empty if nothing.
+    """Assumptions for rows beyond the documented defaults, may be empty.
 
     Args:
         runs: complete rows.
-        mean_seq_len: tokens of a sequence as they count [token], [row].
-        plan: numeric arguments of their `Plan` [argument][row].
-        targets: matmuls that would have adapters [row].
+        mean_seq_len: mean length of a sequence [token], [row].
+        plan: numeric arguments of `Plan` [argument][row].
+        targets: matmuls with adapters [row].
 
     Returns:
-        The remarks on each row, in one text.
+        The notes on each row, joined.
     """
     count, seq_len = runs.numbers("n_microbatches"), runs.numbers("seq_len")
     is_counted = ~np.isnan(count)
@@ -107,7 +107,7 @@ def remarks_on(
 
 
 def _said(concerned: np.ndarray, text: Callable[..., str], *numbers: np.ndarray) -> Categorical:
-    """A text for each row concerned, made of its numbers; empty for the others."""
+    """Text from the numbers of each selected row; empty for the remaining rows."""
     rows = np.flatnonzero(concerned)
     codes, values = np.zeros(len(concerned), dtype=int), ("",)
     if len(rows):

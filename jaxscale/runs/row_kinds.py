@@ -1,7 +1,7 @@
-"""Kinds of rows whose work is no transformer: who checks, predicts and fits them.
+"""Interface of rows whose workload is no transformer: checks, prediction and fit.
 
-A row belongs to a kind by a cell of the kind's column. `KINDS` names the class of each by text, so that a table of
-transformers loads none of them.
+A cell in the column of a kind decides the kind of a row. `KINDS` names the classes by text, so that a table of
+transformers imports none of these classes.
 """
 
 import abc
@@ -20,13 +20,13 @@ KINDS = {"workload": "jaxscale.tracing.traced_kind:TracedKind"}
 
 
 class RowAnswers(NamedTuple):
-    """Predictions of rows of one kind.
+    """Predictions of rows of a kind.
 
     Attributes:
-        numbers: step time with its interval and terms [s], memory [byte] and risk, by name; nan where there is no
+        numbers: step time with interval and terms [s], memory [byte] and risk, by name; nan without an
             answer [row].
-        assumed: what was completed, in words [row].
-        notes: why there is no answer, or what the fit has not seen [row].
+        assumed: completed values, as text [row].
+        notes: reason of a missing answer, or levels new to the fit [row].
     """
 
     numbers: dict[str, np.ndarray]
@@ -35,24 +35,24 @@ class RowAnswers(NamedTuple):
 
 
 class AbstractRowKind(abc.ABC):
-    """Rows of one kind: how a table of them is checked, predicted and fitted."""
+    """Abstract kind of rows: checks, prediction and fit of tables of the kind."""
 
     @abc.abstractmethod
     def problems(
         self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
     ) -> dict[int, list[str]]:
-        """What is wrong with rows of the kind, by row.
+        """Errors of rows of the kind, by row.
 
         Args:
             runs: a whole table.
-            is_kind: which rows are of the kind [row].
+            is_kind: whether each row is of the kind [row].
             is_catalogue_model: whether a name is that of a model of the catalogue.
-            bad: rows whose problems are told already.
+            bad: rows with errors reported before.
         """
 
     @abc.abstractmethod
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions of rows that all are of the kind.
+        """Predictions of a table of which all rows are of the kind.
 
         Args:
             runs: the rows.
@@ -71,13 +71,13 @@ class AbstractRowKind(abc.ABC):
         hardware: Hardware | None,
         progress: Callable[[str], None] | None,
     ) -> Any:
-        """Fit of what the kind adds to a calibration, from rows that all are of the kind.
+        """Fit of the coefficients that the kind adds to a calibration, from a table of which all rows are of the kind.
 
         Args:
             runs: the rows.
-            start: calibration of all else.
+            start: calibration of the remaining coefficients.
             n_folds: folds of the cross-validation [1].
-            name: what the fit is called.
+            name: name of the fit.
             hardware: catalogue of chips; the shipped one where None.
             progress: called with a line of text at each stage.
 
@@ -87,18 +87,18 @@ class AbstractRowKind(abc.ABC):
 
 
 def of_a_kind(runs: Runs) -> np.ndarray:
-    """Which rows of a table are of some kind other than the transformer [row]."""
+    """Whether each row of a table is of a registered kind, hence no transformer [row]."""
     return np.any([runs.categories(column).matches(bool) for column in KINDS], axis=0)
 
 
 def kinds_in(runs: Runs) -> Iterator[tuple[AbstractRowKind, np.ndarray]]:
-    """Kinds that a table has rows of, each with its rows.
+    """Kinds present in a table, each with a mask of rows.
 
     Args:
         runs: the table.
 
     Yields:
-        The kind, and which rows are of it [row].
+        The kind, and whether each row is of the kind [row].
     """
     for column, home in KINDS.items():
         is_kind = runs.categories(column).matches(bool)

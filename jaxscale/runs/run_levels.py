@@ -1,4 +1,4 @@
-"""Levels to which the rows of a table belong: the software, chip, model and setting that a fit tells apart."""
+"""Levels of the rows of a table: software, chip, model and settings between which a fit distinguishes."""
 
 import math
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ def run_levels(
     plan: Mapping[str, np.ndarray],
     recompute: Categorical,
 ) -> Levels:
-    """Levels of complete rows by kind.
+    """Levels of complete rows by factor.
 
     Args:
         runs: complete rows.
-        empty: what their empty cells mean.
-        shapes: arguments of their `Transformer`.
-        plan: numeric arguments of their `Plan` [argument][row].
-        recompute: what they recompute.
+        empty: meaning of empty cells.
+        shapes: arguments of `Transformer` [row].
+        plan: numeric arguments of `Plan` [argument][row].
+        recompute: recomputation of each row.
 
     Returns:
         The levels.
@@ -80,9 +80,9 @@ def run_levels(
 
 
 def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
-    """What of its memory each row leaves to a guess, by the columns that would say it.
+    """Facts about memory that a row leaves unknown, by the deciding columns.
 
-    Neither stated nor known of its framework or table. Frozen weights have no state, and trained ones no adapters.
+    A fact is unknown where neither cell nor framework nor table states a value. Frozen weights have no optimizer state.
     """
     columns = []
     for fact, (cells, defaults) in GUESSED.items():
@@ -94,14 +94,14 @@ def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorica
 
 
 def _launches(runs: Runs, empty: EmptyCells) -> Categorical:
-    """How the kernels of each row are launched, as stated or known of its stack; None where it is a guess."""
+    """Execution mode of each row, as stated or known of its framework; None where unknown."""
     is_guess = runs.categories("execution").matches(lambda word: word is None) & ~empty.is_known(("execution",))
     words = empty.filled("execution").map(lambda word: translate("execution", str(word)))
     return words.where(is_guess, None)
 
 
 def company_of(runs: Runs) -> Categorical:
-    """Whether the kernels of each row share its chips with those of collectives, as a level."""
+    """Level of concurrency: whether collectives run beside the kernels of a row."""
     return Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY)
 
 
@@ -116,12 +116,12 @@ def _as_levels(columns: Mapping[str, Categorical], n_rows: int) -> Levels:
 
 
 def setup_name(parts: tuple[str | None, ...]) -> str | None:
-    """One software stack on one system, named by source, framework and what sets runs apart."""
+    """Name of a software stack on a system: source, framework and further distinctions."""
     return "/".join(part for part in parts if part) if parts[0] else None
 
 
 def _number_format(word: Any) -> str:
-    """Format of the numbers that are multiplied, one name for each, in lower case."""
+    """Canonical name of the number format of matmuls, in lower case."""
     word = str(word).lower()
     return translate("number_formats", word) or word
 
@@ -144,7 +144,7 @@ def _architecture(sizes: tuple[float, ...]) -> str:
 
 
 def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], recompute: Categorical) -> Categorical:
-    """What decides which kernels a layer runs: chip, width, share of it, and tokens."""
+    """Level of the local matmul shape: chip, width, tensor-parallel share and tokens."""
     columns = (
         runs.categories("gpu"),
         _argument(shapes, "d_model"),
@@ -158,7 +158,7 @@ def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], rec
 
 
 def model_levels(model: Transformer) -> dict[str, str | None]:
-    """Levels of a run that follow from its concrete model, by kind: those of `OF_MODELS`."""
+    """Levels of a run that follow from its model, by factor: the factors `OF_MODELS`."""
     sizes = tuple(number(getattr(model, name)) for name in ("d_model", "n_heads", "n_experts", "n_ssm_layers"))
     architecture = _architecture(sizes)
     return {

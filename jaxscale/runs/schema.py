@@ -1,4 +1,4 @@
-"""The columns of a runs table: what each holds, what is valid and what an empty cell means."""
+"""Columns of a runs table: content, valid values and meaning of an empty cell."""
 
 from collections.abc import Mapping
 
@@ -251,17 +251,17 @@ _OTHER_NAMES = {"recompute": "activation_recompute"}
 
 
 def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Values of columns that are stated one by one, as on a command line.
+    """Values of columns from texts `NAME=VALUE`, as on a command line.
 
     Args:
-        option: through which they are stated, for messages.
+        option: name of the option, for messages.
         texts: cells by column.
 
     Returns:
         Values by column.
 
     Raises:
-        InputError: no such column, or a cell that it cannot hold; names the option.
+        InputError: an unknown column or an invalid cell; names the option.
     """
     values: dict[str, Value] = {}
     for name, text in texts.items():

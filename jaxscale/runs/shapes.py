@@ -1,4 +1,4 @@
-"""Shapes of the models of a table: catalogue entries of the models that rows name, and what the rows say themselves."""
+"""Shapes of the models of a table: entries of the catalogue, overridden by stated cells."""
 
 import operator
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ class Shapes:
     arguments: Mapping[str, np.ndarray]
 
     def column(self, name: str) -> np.ndarray:
-        """One argument of each row, nan where the default of `Transformer` counts [row]."""
+        """Argument of each row, nan for the default of `Transformer` [row]."""
         return self.arguments[name][self.codes]
 
     def take(self, rows: np.ndarray) -> "Shapes":
-        """Shapes of the given rows, by index or mask, without shapes that none of them has."""
+        """Shapes of selected rows, by index or mask; unused shapes are dropped."""
         codes, present = compacted(self.codes[rows], len(self.arguments["n_layers"]))
         return Shapes(codes, {name: column[present] for name, column in self.arguments.items()})
 
@@ -52,11 +52,11 @@ def catalogue_entry(
     Args:
         lookup: fields of a catalogue model by name, None for an unknown name.
         model: name of the row's model.
-        d_model: the row's own width [1].
-        n_heads: the row's own query heads [1].
+        d_model: stated width [1].
+        n_heads: stated query heads [1].
 
     Returns:
-        The fields; none if the row's own width or heads show that it is another model.
+        The fields; none where stated width or heads contradict the catalogue model.
     """
     entry = (lookup(model) if model else None) or {}
     is_another = d_model not in (None, entry.get("d_model")) or n_heads not in (None, entry.get("n_heads"))
@@ -64,15 +64,15 @@ def catalogue_entry(
 
 
 def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells | None = None) -> Shapes:
-    """Shapes of the rows of a table, each distinct one put together once.
+    """Shapes of the rows of a table; equal rows are assembled once.
 
     Args:
         runs: the table.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        empty: what its empty cells mean; where None they are gaps, and the sequence is the stated one.
+        empty: meaning of empty cells; where None, empty cells are nan and the stated sequence length counts.
 
     Returns:
-        The shapes; a sequence counts with its mean length, padding included, where its source states one.
+        The shapes; the sequence length is the mean length with padding, where the source states a mean.
     """
     columns = {name: runs.categories(name) for name in ("model", *MODEL_FIELDS, "seq_len") if name in runs.values}
     columns["model"] = runs.categories("model")

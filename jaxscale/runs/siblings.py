@@ -1,6 +1,6 @@
-r"""Runs of one table beside each other: how far repeats of equal settings scatter, and which runs contradict siblings.
+r"""Replicates and outliers of a table: scatter between runs of equal settings, and runs that contradict similar runs.
 
-Repeats, runs of equal settings, differ: the error that no prediction from these settings can go below on further runs.
+Replicates, runs of equal settings, scatter; no prediction from these settings has a smaller error on further runs.
 
 Of the n logs of step time of runs whose model, plan, cluster and software are the same, each is $x_i - \bar x$ from
 their mean, the best that a prediction can do. These are a share $(n - 1) / n$ of the variance of one run, since the
@@ -60,16 +60,16 @@ def deviations(
     levels: Levels,
     kinds: Sequence[str] = SOFTWARE,
 ) -> np.ndarray:
-    """How far each run is from what runs of its settings take on average.
+    """Deviation of each run from the mean of runs with equal settings.
 
     Args:
         log_time: natural log of measured step times [ln s], [row].
-        batch: what ran [row].
-        levels: levels of each run by kind [row].
-        kinds: levels that count as settings.
+        batch: models, plans and clusters [row].
+        levels: levels of each run by factor [row].
+        kinds: factors that count as settings.
 
     Returns:
-        Log of its step time over theirs, as wide as single runs scatter [1]; nan where no other run has its settings
+        Log ratio of step times, scaled to the scatter of single runs [1]; nan for runs without replicates
         [row].
     """
     group = classes(batch, [levels.column(kind) for kind in kinds])
@@ -80,9 +80,9 @@ def deviations(
 
 
 def contradicted(measured: Measured) -> np.ndarray:
-    """Which runs contradict more than half of their siblings.
+    """Whether each run contradicts more than half of its siblings.
 
-    Runs of equal settings are siblings of the same runs by the same bounds: they are compared setting by setting.
+    Runs of equal settings have equal siblings and bounds, hence settings are compared instead of runs.
 
     Args:
         measured: runs with their step times.
@@ -124,13 +124,13 @@ def contradicted(measured: Measured) -> np.ndarray:
 
 
 def _longest(ratios: np.ndarray, few: np.ndarray) -> np.ndarray:
-    """Longest slot of a sibling over one's own that its ratios of microbatch, stages and replicas allow [1], [pair]."""
+    """Upper bound of the ratio of slot times of two siblings, from microbatch, stages and replicas [1], [pair]."""
     micro, stages, replicas = ratios
     return np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
 
 
 def _in_parts(sizes: np.ndarray) -> Iterator[slice]:
-    """Slices of pairs of settings whose first ones have about `PAIRS_AT_ONCE` runs together."""
+    """Slices of pairs of settings with about `PAIRS_AT_ONCE` runs in the first settings."""
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(sizes):
@@ -141,11 +141,11 @@ def _in_parts(sizes: np.ndarray) -> Iterator[slice]:
 
 
 class _SortedGroups:
-    """Numbers in groups, sorted, so that those of a group above or below a bound are counted without comparing each.
+    """Numbers sorted within groups, so that numbers above or below a bound are counted by binary search.
 
     Args:
         values: numbers [row].
-        groups: group of each, whole numbers from 0 on [row].
+        groups: group of each number, integers from 0 [row].
     """
 
     def __init__(self, values: np.ndarray, groups: np.ndarray):
@@ -159,11 +159,11 @@ class _SortedGroups:
         self._start = np.cumsum(self.sizes) - self.sizes
 
     def _at(self, groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Place of a value of a group on the line; values beyond all others lie between two groups."""
+        """Sort key of a value of a group; values beyond all numbers lie between two groups."""
         return groups * self._width + np.clip(values - self._low, -0.25 * self._width, 0.74 * self._width)
 
     def members(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of each of some groups, one after the other, and the position of the group that each belongs to."""
+        """Rows of the given groups, concatenated, and the position of each row's group."""
         place = np.repeat(np.arange(len(groups)), self.sizes[groups])
         before = np.cumsum(self.sizes[groups]) - self.sizes[groups]
         return self._order[self._start[groups][place] + np.arange(len(place)) - before[place]], place
@@ -179,10 +179,10 @@ class _SortedGroups:
 
 
 def pairs_within(groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of all ordered pairs of two rows of the same group, a block of them at a time.
+    """Positions of all ordered pairs of rows within a group, in blocks.
 
     Args:
-        groups: group of each row, whole numbers from 0 on [row].
+        groups: group of each row, integers from 0 [row].
 
     Yields:
         The first and the second row of each pair [pair].

@@ -1,4 +1,4 @@
-"""What software does, from the cells that tell of it: a plan that has no degrees yet, and the levels of its runs."""
+"""Software of a run from columns of a runs table: a plan without degrees, and levels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ class Software(NamedTuple):
 
     Attributes:
         plan: kernels, overlap, widths, number format and recomputation; its degrees say nothing.
-        levels: by kind: framework, precision, release, recipe, ...
+        levels: level by factor: framework, precision, release, recipe, ...
     """
 
     plan: Plan
@@ -42,10 +42,10 @@ class Software(NamedTuple):
 
 
 def software_of(cells: Mapping[str, Any]) -> Software:
-    """What software does, by values of columns of a runs table; empty ones have the default of the framework.
+    """Software from values of columns of a runs table; empty columns have the default of the framework.
 
     Args:
-        cells: values by column, such as `framework`, `precision`, `tp_overlap`; other columns say nothing.
+        cells: values by column, such as `framework`, `precision`, `tp_overlap`.
     """
     # Two ranks that split tensors, so that what depends on a split is there.
     table = {**ANY_SHAPE, "gpu": "", **cells, **UNDECIDED, "tp": 2.0, "dp": 1.0, "global_batch_size_seqs": 1.0}

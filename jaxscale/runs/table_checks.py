@@ -1,6 +1,6 @@
-"""What a reader should know of a table of measured runs: rows that cannot be used, numbers that cannot be.
+"""Warnings about a table of measured runs: unusable rows and implausible numbers.
 
-Nothing is dropped for it: the fit is robust to a few wrong runs, and what is wrong is for their owner to say.
+No row is dropped: the fit is robust to a few wrong runs, and the owner of the table decides.
 """
 
 from collections.abc import Callable
@@ -41,13 +41,13 @@ Say = Callable[[str], None]
 
 
 def tell(runs: Runs, described: Described, measured: Measured, index: np.ndarray, say: Say) -> None:
-    """Say all that there is to know before a fit.
+    """Report unusable rows and implausible runs before a fit.
 
     Args:
         runs: the table.
-        described: its rows as the model sees them.
-        measured: its rows that can be fitted.
-        index: their positions in the table [row].
+        described: the described rows.
+        measured: rows for the fit.
+        index: positions of these rows in the table [row].
         say: takes a line of text.
     """
     if reasons := why_left_out(runs, described, index):
@@ -58,12 +58,12 @@ def tell(runs: Runs, described: Described, measured: Measured, index: np.ndarray
 
 
 def why_left_out(runs: Runs, described: Described, index: np.ndarray) -> dict[str, list[int]]:
-    """Lines of the rows that cannot be fitted, by reason: a failure, a missing setting, or no step time.
+    """Lines of the rows left out of a fit, by reason: a failure, a missing setting, or no step time.
 
     Args:
         runs: the table.
-        described: its rows as the model sees them.
-        index: positions of the rows that can be fitted [row].
+        described: the described rows.
+        index: positions of the fitted rows [row].
     """
     left_out = np.setdiff1d(np.arange(len(runs)), index)
     is_answered = Categorical(np.isin(left_out, described.index).astype(int), (False, True))
@@ -81,7 +81,7 @@ def _reason(status: str | None, note: str, is_answered: bool) -> str:
 
 
 def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
-    """Say what may be wrong with measured runs; takes what `tell` does."""
+    """Report implausible measured runs; arguments as of `tell`."""
     found = share_of_peak(measured)
     if np.median(found) < LEAST_UTILISATION:
         say(
@@ -96,16 +96,16 @@ def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> 
 
 
 def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarray) -> list[tuple[np.ndarray, str]]:
-    """What may be wrong with single runs.
+    """Warnings about single runs.
 
     Args:
         runs: the table.
-        measured: its rows that can be fitted.
-        index: their positions in the table [row].
-        reached: their `utilisation` [1], [row].
+        measured: rows for the fit.
+        index: positions of these rows in the table [row].
+        reached: `utilisation` of these rows [1], [row].
 
     Returns:
-        Whether each run is concerned [row], and what to say of those that are.
+        By warning: whether each run is concerned [row], and the text.
     """
     held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
     apart = np.abs(np.log(stated_twice(runs)[index])) > TOLERANCE
@@ -128,7 +128,7 @@ def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarra
 
 
 def is_copy(runs: Runs) -> np.ndarray:
-    """Whether a run has the values of an earlier one in all columns but its place in the source [row]."""
+    """Whether a run equals an earlier run in all columns but the place in the source [row]."""
     columns = [column.map(lambda value: value) for name, column in runs.values.items() if name != PLACE]
     group = together(*columns).codes
     first = np.full(group.max() + 1, len(group))
@@ -137,9 +137,9 @@ def is_copy(runs: Runs) -> np.ndarray:
 
 
 def share_of_peak(measured: Measured) -> np.ndarray:
-    """Share of the peak, in the precision of its matmuls, at which each run does the flops of its model [1], [row].
+    """Model flop utilisation of each run, relative to the peak in the precision of its matmuls [1], [row].
 
-    Nothing recomputed, half of the attention masked, no gradients of frozen weights: what it has to do at least.
+    A lower bound: no recomputation, causal attention, no gradients of frozen weights.
     """
     with jax.enable_x64(True):
         least = np.asarray(_least_times(padded(measured.batch, len(measured.batch))))[: len(measured.batch)]
@@ -158,7 +158,7 @@ def _least_time(run: RunBatch) -> jax.Array:
 
 
 def stated_twice(runs: Runs) -> np.ndarray:
-    """Step time of each row over what its throughput comes to; 1 where it states only one of them [1], [row]."""
+    """Ratio of stated step time to the step time from the stated throughput; 1 where either is absent [1], [row]."""
     names = ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len", "n_gpus")
     time, throughput, batch, length, n_gpus = (runs.numbers(name) for name in names)
     return np.nan_to_num(time * throughput * n_gpus / (batch * length), nan=1.0)
