@@ -35,7 +35,7 @@ N_LEVELS = 3
 
 
 def as_float(value: Any) -> Any:
-    """Turn a Python or numpy number into a float leaf; pass arrays and tracers through.
+    """Float leaf of a Python or numpy number; arrays and tracers pass through.
 
     Integers become floats so that `jax.grad` works on every leaf of every module.
 
@@ -53,12 +53,12 @@ def as_float(value: Any) -> Any:
 
 
 def weak(tree: Tree) -> Tree:
-    """The same tree with Python numbers for numpy ones: the arrays that they meet then decide the precision."""
+    """Tree with numpy scalars replaced by Python numbers, so that arrays decide the precision of results."""
     return jax.tree.map(lambda leaf: float(leaf) if isinstance(leaf, np.number) else leaf, tree)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a leaf is one concrete number, neither a table of numbers nor traced."""
+    """Whether a leaf is a single concrete number, neither an array with axes nor traced."""
     return isinstance(value, int | float | np.number)
 
 
@@ -68,7 +68,7 @@ def as_arrays(tree: Tree) -> Tree:
 
 
 def host_arrays(tree: Any) -> Any:
-    """The same tree with numpy arrays of the default precision: a number and an array then share one compilation.
+    """Tree with numpy arrays of the default precision, so that numbers and arrays share a compilation.
 
     Work of the host between compiled programs uses numpy, since each eager operation of JAX compiles a small program.
     """
@@ -82,24 +82,24 @@ def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
 
 
 def with_columns(module: Tree, columns: Mapping[str, np.ndarray]) -> Tree:
-    """A module all of whose fields are leaves, with columns in place of some: `with_fields` for many rows, quickly."""
+    """Module with columns in place of scalar fields: `with_fields` for many rows, faster."""
     fields = dataclasses.fields(module)  # pyright: ignore[reportArgumentType]
     leaves = [columns.get(field.name, getattr(module, field.name)) for field in fields]
     return jax.tree.unflatten(jax.tree.structure(module), leaves)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
-    """Equal trees as one, on the host in double precision: their leaves along a new leading axis."""
+    """Trees of equal structure stacked along a new leading axis, on the host in double precision."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
 def filled_rows(count: int, block: int) -> np.ndarray:
-    """Rows of a table filled up with its last row to whole blocks, so that few shapes are compiled [row]."""
+    """Row indices padded with the last row to whole blocks, so that few shapes are compiled [row]."""
     return np.minimum(np.arange(-(-count // block) * block), count - 1)
 
 
 def in_blocks_of(size: int, function: Callable[[Any], Any], rows: Any) -> Any:
-    """Results of a compiled function over rows, in blocks of a fixed size, so that one program serves any number.
+    """Results of a compiled function over rows, in blocks of a fixed size that share a program.
 
     Args:
         size: rows of a call; the last call is padded with the last row [1].

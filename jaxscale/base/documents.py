@@ -50,7 +50,7 @@ def parsed_json(text: str, *, finite: bool = False) -> Any:
 
 
 def parsed_yaml(text: str) -> Any:
-    """Content of a YAML text, of which tags make nothing but plain values.
+    """Content of a YAML text; tags construct no objects.
 
     Raises:
         ValueError: not YAML, or beyond the bounds.
@@ -58,7 +58,7 @@ def parsed_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Loader to which the tags of recipes are plain mappings, and nothing is made of them."""
+        """YAML loader that reads tagged nodes as plain mappings and constructs no objects."""
 
     def untagged(loader: Any, suffix: str, node: Any) -> Any:
         return loader.construct_mapping(node) if isinstance(node, yaml.MappingNode) else None
@@ -72,7 +72,7 @@ def parsed_yaml(text: str) -> Any:
 
 
 def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    """What a parser makes of a text; one that is too deep for it is a wrong value as others are."""
+    """Parsed text; a text nested too deeply for the parser raises the parser's error."""
     try:
         return parse(text)
     except RecursionError:
@@ -104,10 +104,10 @@ def read_text(path: Path, most: int = LARGEST, what: str = "a configuration") ->
     Args:
         path: the file.
         most: largest size [byte].
-        what: what is expected of the file, for messages.
+        what: expected content, for messages.
 
     Raises:
-        InputError: missing, too large or not text; one line.
+        InputError: missing, too large or not text.
     """
     try:
         if path.stat().st_size > most:

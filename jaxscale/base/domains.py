@@ -1,7 +1,7 @@
-"""Domains: bounds of numbers and relations between them, asked of numbers, arrays and cells alike.
+"""Domains: bounds of numbers and relations between numbers, checked for scalars, arrays and cells.
 
-One table for each thing that has numbers (`jaxscale.models.model_domain`, `jaxscale.plans.plan_domain`) is asked
-wherever such numbers come from: Python, TOML, a config.json, the cells of a table. Traced values are not looked at.
+A single table per class (`jaxscale.models.model_domain`, `jaxscale.plans.plan_domain`) checks numbers
+from every source: Python, TOML, a config.json, the cells of a table. Traced values are not checked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +17,13 @@ SLACK = 1e-9
 
 
 class Bound(NamedTuple):
-    """Range of one number, ends included.
+    """Range of a number, ends included.
 
     Attributes:
-        low: least number, which is itself outside where `is_above`.
+        low: least number, excluded where `is_above`.
         high: greatest number.
-        is_above: whether the least number is outside.
-        meaning: what the number is, for the page of the domain.
+        is_above: whether the range excludes the least number.
+        meaning: description of the number, for the page of the domain.
     """
 
     low: float
@@ -47,10 +47,10 @@ class Relation(NamedTuple):
     """Condition between numbers.
 
     Attributes:
-        names: numbers that the condition reads; the first is told to be wrong.
+        names: numbers that the condition reads; messages name the first as wrong.
         holds: the condition, of numbers or arrays in the order of the names.
-        wrong: what is wrong and what would be valid, from the same numbers.
-        text: the condition in words, for the page of the domain.
+        wrong: message with the error and the valid range, from the numbers.
+        text: statement of the condition, for the page of the domain.
     """
 
     names: tuple[str, ...]
@@ -60,12 +60,12 @@ class Relation(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A bound or relation that some of the numbers break.
+    """Violation of a bound or relation.
 
     Attributes:
         name: number that is wrong.
-        rows: where it is [row], or a truth value of one set of numbers.
-        problem: what is wrong in a row, and what would be valid.
+        rows: whether each row is wrong [row], or a truth value for a single set of numbers.
+        problem: message for a row, with the valid range.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Domain:
-    """Valid numbers of one kind of thing.
+    """Valid numbers of a class.
 
     Attributes:
-        what: name of the thing, as messages say it.
+        what: name of the class in messages.
         bounds: range of each number by name.
         relations: between numbers.
     """
@@ -88,10 +88,10 @@ class Domain:
     relations: tuple[Relation, ...] = ()
 
     def broken(self, numbers: Mapping[str, Any]) -> Iterator[Broken]:
-        """Bounds and relations that are broken; those of traced or absent numbers are not asked.
+        """Violated bounds and relations; traced and absent numbers are not checked.
 
         Args:
-            numbers: by name, single ones or arrays [row].
+            numbers: scalars or arrays by name [row].
         """
         known = {name: np.asarray(value, float) for name, value in numbers.items() if is_concrete(value)}
         for name, bound in self.bounds.items():
@@ -105,10 +105,10 @@ class Domain:
                 yield Broken(relation.names[0], ~holds, _told(relation, values, holds.shape))
 
     def check(self, numbers: Mapping[str, Any]) -> None:
-        """Refuse numbers outside of the domain; takes what `broken` does.
+        """Raise an error for numbers outside of the domain; arguments as of `broken`.
 
         Raises:
-            ValueError: the first number that is wrong, with what would be valid.
+            ValueError: the first violation, with the valid range.
         """
         for name, rows, problem in self.broken(numbers):
             row = int(np.argmax(np.ravel(rows)))
@@ -124,7 +124,7 @@ class Domain:
 
 
 def _told(relation: Relation, values: list[np.ndarray], shape: tuple[int, ...]) -> Callable[[int], str]:
-    """What is wrong with the numbers of a row."""
+    """Message for the numbers of a row."""
     return lambda row: relation.wrong(*(float(np.ravel(np.broadcast_to(value, shape))[row]) for value in values))
 
 
@@ -136,7 +136,7 @@ def is_concrete(value: Any) -> bool:
 
 
 def at_most(few: str, many: str, text: str = "") -> Relation:
-    """Relation by which one number is at most another."""
+    """Relation that a number is at most a second number."""
     return Relation(
         (few, many),
         lambda least, most: np.less_equal(least, most * (1.0 + SLACK)),
@@ -146,7 +146,7 @@ def at_most(few: str, many: str, text: str = "") -> Relation:
 
 
 def needs(name: str, other: str, expected: str) -> Relation:
-    """Relation by which a number above zero needs another one above zero."""
+    """Relation that a positive number requires a second positive number."""
     return Relation(
         (name, other),
         lambda value, needed: np.less_equal(value, 0.0) | np.greater(needed, 0.0),
@@ -156,7 +156,7 @@ def needs(name: str, other: str, expected: str) -> Relation:
 
 
 def divisor_of(divisor: str, whole: str) -> Relation:
-    """Relation by which one whole number divides another; numbers between whole ones have none."""
+    """Relation that an integer divides a second integer; relaxed, fractional numbers pass."""
     return Relation(
         (divisor, whole),
         lambda few, many: (np.mod(few, 1.0) > 0.0) | (np.mod(many, 1.0) > 0.0) | (np.mod(many, few) == 0.0),

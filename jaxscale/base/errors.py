@@ -1,4 +1,4 @@
-"""Errors that a user can cause and mend, and the names that their messages offer."""
+"""Errors in a user's input, and suggestions of names in messages."""
 
 import difflib
 import re
@@ -12,10 +12,10 @@ LIKE = 0.6
 
 
 class InputError(ValueError):
-    """Bad input from the user: says what is wrong, where, and what would be valid.
+    """Bad input from the user: the message names error, location and valid input.
 
     Attributes:
-        problems: every single problem, one line each, where the message itself shows only the first of many.
+        problems: all problems, a line each, where the message shows the first of many.
     """
 
     def __init__(self, message: str, problems: Sequence[str] = ()):
@@ -27,17 +27,17 @@ class InputError(ValueError):
 def similar(
     name: str, known: Iterable[str], holds: Callable[[str, str], bool], most: int, likeness: float
 ) -> list[str]:
-    """Known names that contain a name, or else those that are most like it.
+    """Known names that contain a name, else the most similar names.
 
     Args:
         name: the unknown name.
-        known: the known ones, in the order in which they are told.
-        holds: whether a known name, the first argument, contains the unknown one, the second.
+        known: the known names, in the order of messages.
+        holds: whether a known name, the first argument, contains the unknown name, the second.
         most: names returned at most [1].
-        likeness: ratio of `difflib` from which two names are alike [1].
+        likeness: ratio of `difflib` from which two names are similar [1].
 
     Returns:
-        The names; none where no name is alike.
+        The names; may be empty.
     """
     known, name = list(known), name.lower()
     inside = [other for other in known if holds(other, name)]
@@ -54,14 +54,14 @@ def _numbers_in(name: str) -> set[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Question whether a name like the unknown one was meant, else the known names, as the end of a message."""
+    """End of a message for an unknown name: "did you mean ...?", else the known names."""
     known = sorted(known)
     close = similar(name, known, lambda other, begun: bool(begun) and other.startswith(begun), most=3, likeness=LIKE)
     return f"did you mean {', '.join(close)}?" if close else f"known: {_listed(known)}"
 
 
 def one_like(name: str, known: Collection[str]) -> str:
-    """Statement that a name like the unknown one was expected, else a known name, as the end of a message."""
+    """End of a message for an unknown name: "expected ...", with similar names, else the known names."""
     known = sorted(known)
     close = similar(name, known, lambda other, part: part in other.lower(), most=5, likeness=LIKE)
     return f"expected one like {', '.join(close)}" if close else f"expected one of {_listed(known)}"

@@ -1,4 +1,4 @@
-"""Fields of modules, each declared once: numbers that become leaves, and arguments that stand for several fields."""
+"""Declarations of module fields: numbers that become leaves, and arguments that stand for several fields."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,10 +12,10 @@ Class = TypeVar("Class", bound=type[eqx.Module])
 
 
 def number_field(default: Any = dataclasses.MISSING) -> Any:
-    """Field of a module that holds a number, given as a number of any kind.
+    """Field of a module that holds a number, from a scalar of any type.
 
     Args:
-        default: number of a field that is left out; None where it follows from other fields.
+        default: number of an omitted field; None where further fields determine the number.
     """
     return eqx.field(converter=as_float, default=default)
 

@@ -11,11 +11,11 @@ from jaxscale.base.errors import InputError
 
 
 def check_writable(path: str | Path, *read: str | Path | None) -> Path:
-    """Check, before any work is done, that a file can be written.
+    """Check before the work that a file can be written.
 
     Args:
         path: the file.
-        read: files that the work reads, which must not be overwritten.
+        read: input files of the work, which must not be overwritten.
 
     Returns:
         The path.
@@ -31,12 +31,12 @@ def check_writable(path: str | Path, *read: str | Path | None) -> Path:
 
 
 def _target(path: Path) -> Path:
-    """Target of a write: a link stays one, and the file that it points to is replaced."""
+    """Target of a write: the file behind a link is replaced, the link stays."""
     return path.resolve() if _exists(path) and path.is_symlink() else path
 
 
 def _temporary_for(path: Path) -> Path:
-    """An empty file beside one that is to be written: rights alone do not tell whether there can be one."""
+    """Empty temporary file beside the target, since permissions alone do not decide whether a file can be made."""
     if _exists(path) and path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
     if _exists(path) and not path.is_file():
@@ -60,7 +60,7 @@ def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path
 
 
 def check_folder(path: str | Path) -> Path:
-    """Check, before any work is done, that a folder is there or can be made.
+    """Check before the work that a folder exists or can be made.
 
     Args:
         path: the folder.
@@ -80,7 +80,7 @@ def check_folder(path: str | Path) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is such a file or folder; none has a name that is too long to ask."""
+    """Whether a file or folder exists; False for a name beyond the system's limit."""
     try:
         return path.exists()
     except OSError:
@@ -120,7 +120,7 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def write_whole(path: str | Path, content: str | bytes, *, private: bool = False) -> None:
-    """Write a file in one piece: readers see the old file or the whole new one.
+    """Write a file atomically: readers see the old file or the complete new file.
 
     Args:
         path: file to write.

@@ -1,7 +1,7 @@
 """Compilation of long elementwise programs.
 
-XLA's newer CPU fusion emitters take four times as long to compile a cost model with its gradient and the code they make
-runs no faster (measured on jax 0.10.2). They are switched off where the installed XLA knows the option.
+XLA's newer CPU fusion emitters take four times as long to compile a cost model with its gradient, and the result
+runs no faster (measured on jax 0.10.2). They are switched off where the installed XLA has the option.
 """
 
 import functools
@@ -21,10 +21,10 @@ _SMALL_WORK = {**_OPTIONS, "xla_backend_optimization_level": 0}
 
 @functools.cache
 def compiler_options(small_work: bool = False) -> dict[str, Any]:
-    """Options that this XLA accepts; asked for on first use, since it starts the backend.
+    """Compiler options that the installed XLA accepts; found on first use, since the question starts the backend.
 
     Args:
-        small_work: whether compilation takes longer than all that the program does.
+        small_work: whether compilation takes longer than the execution.
     """
     wanted = _SMALL_WORK if small_work else _OPTIONS
     try:
@@ -35,9 +35,9 @@ def compiler_options(small_work: bool = False) -> dict[str, Any]:
 
 
 def filter_jit(function: Function) -> Function:
-    """`eqx.filter_jit` with the compiler options above; nothing is started before the first call.
+    """`eqx.filter_jit` with the compiler options above; no backend starts before the first call.
 
-    Calls outside any transformation use the programs that are kept (`programs.program_store`).
+    Calls outside of transformations use stored programs (`programs.program_store`).
     """
     return _filtered(function)
 
@@ -55,7 +55,7 @@ def _filtered(function: Function, small_work: bool = False) -> Function:
 
 
 def array_jit(function: Function) -> Function:
-    """`jax.jit` with the compiler options above, of arguments that are arrays alone; calls return before work is done.
+    """`jax.jit` with the compiler options above, for array arguments; calls are asynchronous.
 
     `eqx.filter_jit` waits for results, so that errors on the device surface at the call.
     """
@@ -67,9 +67,9 @@ _UNKEPT = ProgramStore(None)
 
 
 def concrete_jit(function: Function) -> Function:
-    """A function of modules that runs one compiled program where all numbers are concrete, whatever the numbers.
+    """Function of modules with a single compiled program for all concrete numbers.
 
-    Inside `jax.grad`, `jax.vmap`, `jax.jit` and other transformations the function itself is traced. Positional
+    Inside `jax.grad`, `jax.vmap`, `jax.jit` and further transformations the function is traced. Positional
     arguments are modules; keyword arguments are static.
     """
 

@@ -1,7 +1,7 @@
-"""Packages whose public names are loaded when they are first asked for, so that importing a package costs nothing.
+"""Packages whose public names are loaded on first use, so that importing a package is cheap.
 
-Public names of such a package are the imports of its `__init__` below `if TYPE_CHECKING:`. Type checkers read them
-there; at run time `public_face` reads them as text and runs each import on first use.
+Public names are the imports of `__init__` below `if TYPE_CHECKING:`. Type checkers read these imports
+as code; at run time `public_face` reads them as text and runs each import on first use.
 """
 
 import ast
@@ -39,7 +39,7 @@ class PublicFace(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """Public names, and those that every module has."""
+        """Public names, and the attributes of every module."""
         return sorted({*self.__all__, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
@@ -57,7 +57,7 @@ def public_face(package: str) -> None:
 
 
 def public_homes(source: str) -> dict[str, str]:
-    """Module that each public name comes from, by name; of a sub-package the package itself.
+    """Module of each public name; for a public sub-package the package itself.
 
     Args:
         source: text of an `__init__`, whose imports below `if TYPE_CHECKING:` are its public names.

@@ -1,9 +1,9 @@
-"""Compiled programs kept in a folder, so that a later process neither traces nor compiles them again.
+"""Compiled programs stored in a folder, so that a later process neither traces nor compiles again.
 
 JAX's own cache of compiled programs saves compilation alone; tracing and lowering a cost model take half as long again.
-Here a program is found by the function, the structure of its arguments and the state of the package, so that neither
-is needed. They are kept in the user's cache folder; the environment variable `JAXSCALE_CACHE` names another folder, or
-says `off`. To load a program is to run what its file says: files and folders that others may write to are left alone.
+The key of a program here is the function, the structure of its arguments and the state of the package, so that neither
+is needed. The store is in the user's cache folder; the environment variable `JAXSCALE_CACHE` names a different folder,
+or says `off`. Loading a program executes its file: files and folders writable by further users are not read.
 """
 
 import functools
@@ -57,14 +57,14 @@ class Program(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a function, with arrays apart from all other arguments.
+    """Call of a function, with arrays separated from static arguments.
 
     Attributes:
         function: function of a module.
         structure: tree of its positional and keyword arguments.
-        static: leaves that are no arrays, None in the place of each array.
+        static: leaves that are no arrays, None in place of each array.
         arrays: leaves that are arrays.
-        packed: shapes of the arrays of which a single vector holds all numbers; None where they are apart.
+        packed: shapes of the arrays packed into a single vector; None where arrays are separate.
     """
 
     function: Callable[..., Any]
@@ -74,14 +74,14 @@ class Call(NamedTuple):
     packed: tuple[tuple[int, ...], ...] | None = None
 
     def signature(self) -> Hashable:
-        """Signature of the call, equal for calls that one program serves."""
+        """Signature of the call, equal for calls that share a program."""
         # Weak types decide the precision of what is computed with them.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         return self.function, self.structure, self.static, (shapes, self.packed), wide
 
     def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
-        """Leaves that are arrays, one by one, from the arrays that a program is given."""
+        """Array leaves, unpacked from the arguments of a program."""
         if self.packed is None:
             yield from arrays
             return
@@ -92,7 +92,7 @@ class Call(NamedTuple):
             begin = end
 
     def name(self) -> str | None:
-        """Name of the program's file; None where the signature has no text that lasts beyond this process."""
+        """Name of the program's file; None where the signature has no text that is stable between processes."""
         function, structure, static, shapes, wide = self.signature()  # pyright: ignore[reportGeneralTypeIssues]
         text = repr((function.__module__, function.__qualname__, str(structure), static, shapes, wide))
         # A function or an object without a text of its own, an array that is not written out.
@@ -111,7 +111,7 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 
 def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
-    """A call with modules of numbers, whose numbers travel as one vector; None inside another transformation.
+    """Call with the numbers of all modules packed into a vector; None inside a transformation.
 
     None too where a further argument is an array.
 
@@ -217,13 +217,13 @@ def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple
 
 
 def serialised(program: Program, compiled: Compiled) -> bytes:
-    """Content of a program's file: a checksum, and what it is of."""
+    """Content of a program's file: a checksum and the serialised program."""
     content = zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
     return hashlib.sha256(content).digest() + content
 
 
 def read_program(path: Path) -> Program | None:
-    """A program from its file; None where there is none, or none that is the user's own, whole and of this JAX."""
+    """Program from its file; None for a missing, foreign or damaged file, or a file of a different JAX."""
     try:
         with path.open("rb") as file:
             if not (is_private(path.parent.stat()) and is_private(os.fstat(file.fileno()))):
@@ -252,7 +252,7 @@ def state_of_package() -> str:
 
 
 def _processor() -> str:
-    """Model and instructions of the processor: programs use those of the machine that compiled them."""
+    """Model and instruction sets of the processor, on which compiled programs depend."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as text:
             lines = text.read(8192).splitlines()
@@ -273,7 +273,7 @@ _STORES: list[ProgramStore | None] = []
 
 
 def program_store() -> ProgramStore | None:
-    """Store of the programs of this process; None where they are not kept."""
+    """Store of compiled programs of this process; None where storing is off."""
     if not _STORES:
         folder = cache_folder()
         _STORES.append(None if folder is None else ProgramStore(folder))

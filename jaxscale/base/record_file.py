@@ -1,7 +1,7 @@
-"""Files of records: TOML that is written whole or not at all, ends with a table of its own, and is read once.
+"""Files of records: TOML, written atomically, closed by an end table, and read once per process.
 
-A file says what it is a record of (`record`) and by which rules it is written (`format`). Files of release 0.1 say
-neither; of these some end with the last table too.
+A file states its record (`record`) and format (`format`). Files of release 0.1 state
+neither, and only a few have an end table.
 """
 
 import functools
@@ -29,9 +29,9 @@ class RecordFile:
     """Kind of file that a record is kept in.
 
     Attributes:
-        what: name of the record, as messages say it.
+        what: name of the record in messages.
         head: a table that every such file has.
-        made_by: file that is expected in place of another, as messages say it.
+        made_by: description of the expected file in messages.
         comment: first line of a file.
         ended: a table of files of release 0.1 that end with `END`; none of the others do.
         old_head: name of the table `head` in files of release 0.1, where it was another.

@@ -29,14 +29,14 @@ WIDE = 140
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table.
+    """Column of a table.
 
     Attributes:
-        name: head where there is room, as `memory`.
-        head: head where there is little room, as `GB`; the name where empty.
-        unit: unit of the numbers, as `GB`; empty where the cells have units of their own.
+        name: head of a wide column, as `memory`.
+        head: head of a narrow column, as `GB`; the name where empty.
+        unit: unit of the numbers, as `GB`; empty where cells include units.
         is_text: whether the cells are text, which may wrap, rather than numbers, which may not.
-        stays: whether the column is shown where all its cells are equal too.
+        stays: whether a column of equal cells is shown.
         says: a cell in a row that is stacked, as `ZeRO-{}`; name, cell and unit where empty, without the name where
             the unit is the head. Without braces it is said of the cell `yes`, and nothing of `no`.
     """
@@ -49,7 +49,7 @@ class TableColumn:
     says: str = ""
 
     def heading(self, is_short: bool = False) -> str:
-        """Head of the column: the name with its unit in brackets, or the short one."""
+        """Head of the column: the name with the unit in brackets, or the short head."""
         if is_short and self.head:
             return self.head
         return f"{self.name} [{self.unit}]" if self.unit else self.name
@@ -66,21 +66,21 @@ class TableColumn:
 
 
 def text_column(name: str, head: str = "", says: str = "{}") -> TableColumn:
-    """A column of text, whose cells are said as they are in a stacked row.
+    """Column of text.
 
     Args:
-        name: head where there is room.
-        head: head where there is little room.
-        says: a cell in a stacked row.
+        name: head of a wide column.
+        head: head of a narrow column.
+        says: phrase of a cell in a stacked row.
     """
     return TableColumn(name, head, is_text=True, says=says)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
+    """Table of texts, laid out for the width of a terminal.
 
-    A terminal shows it by the room that there is: columns that are equal in all rows go to a line below the title; then
+    The layout depends on the width: columns that are equal in all rows go to a line below the title; then
     heads are short; then each row is a line of phrases. Text wraps; numbers and heads never break.
 
     Attributes:
@@ -105,13 +105,13 @@ class Table:
         return "\n".join([*((self.title, "") if self.title else ()), *lines])
 
     def text(self, width: int = WIDE) -> str:
-        """The table as a terminal of some width shows it.
+        """Text of the table for a terminal of the given width.
 
         Args:
             width: letters of a line [1].
 
         Returns:
-            Lines, none of them longer.
+            Lines of at most this width.
         """
         from rich.console import Console
 
@@ -120,7 +120,7 @@ class Table:
         return "\n".join(line.rstrip() for line in screen.getvalue().splitlines())
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
-        """The table as rich draws it in the room that there is."""
+        """Rendering by rich at the available width."""
         from rich.text import Text
 
         shown, shared = self.without_equal_columns()
@@ -140,7 +140,7 @@ class Table:
             yield line
 
     def without_equal_columns(self) -> "tuple[Table, list[str]]":
-        """The table without columns that are equal in all of several rows or empty, and their cells as phrases."""
+        """Table without empty columns and columns of equal cells, and the dropped cells as phrases."""
         kept, shared = [], []
         for place, column in enumerate(self.columns):
             cells = {row[place] for row in self.rows}
@@ -177,7 +177,7 @@ class Table:
         return [[row[place] for row in self.rows] for place in range(len(self.columns))]
 
     def _widths(self, is_short: bool, room: int) -> list[int]:
-        """Width of each column where all of them have some room: what is left over goes to long texts [1], [column]."""
+        """Width of each column, with spare width given to long texts [1], [column]."""
         least = self._least_widths(is_short)
         wished = [max([width, *map(len, cells)]) for width, cells in zip(least, self._cells(), strict=True)]
         lacking = sum(wished) - sum(least)
@@ -236,14 +236,14 @@ def html_of(parts: Iterable[str | Table]) -> str:
 
 
 def flowed(phrases: Iterable[str], width: int) -> list[str]:
-    """Phrases one after the other, as lines.
+    """Lines of phrases, filled from left to right.
 
     Args:
-        phrases: they do not break, but for those that are longer than a line.
+        phrases: texts that do not break unless longer than a line.
         width: letters of a line [1].
 
     Returns:
-        Lines; all but the first are set in.
+        Lines; all but the first are indented.
     """
     lines = [""]
     for phrase in phrases:

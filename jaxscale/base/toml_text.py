@@ -10,7 +10,7 @@ def toml_text(document: Mapping[str, Any], comment: str) -> str:
     """TOML text of nested tables.
 
     Args:
-        document: numbers, texts, lists of texts, tables, and lists of tables, whose own tables stay on one line.
+        document: numbers, texts, lists of texts, tables, and lists of tables, whose nested tables stay on a line.
         comment: first line.
 
     Returns:
@@ -20,7 +20,7 @@ def toml_text(document: Mapping[str, Any], comment: str) -> str:
 
 
 def _table_lines(table: Mapping[str, Any], within: str) -> list[str]:
-    """Lines of a table: its values, its tables, its lists of tables."""
+    """Lines of a table: values, tables, lists of tables."""
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     lists = {key: value for key, value in table.items() if _is_list_of_tables(value)}
     lines = [_line(key, value) for key, value in table.items() if key not in tables and key not in lists]

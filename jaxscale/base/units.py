@@ -23,7 +23,7 @@ KILOWATT_HOUR = 3.6e6
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number of a unit of the SI with three digits and the prefix that suits it, such as `3.2 s` or `989 Tflop/s`."""
+    """Text of a quantity with three digits and an SI prefix, such as `3.2 s` or `989 Tflop/s`."""
     if unit == "byte":
         return f"{value / GB:.3g} GB"
     for factor, prefix in PREFIXES:

@@ -56,15 +56,15 @@ NO_SPINE = 1e9
 
 @dataclass(frozen=True)
 class ChipEntry:
-    """One chip of the catalogue.
+    """Chip of the catalogue.
 
     Attributes:
         id: catalogue id.
         name: full name.
-        numbers: every number in the table's unit, fallbacks filled in.
-        stated: numbers that the table states itself.
-        sources: source key of each stated number, where it has one.
-        fallbacks: for each number that is not stated, what stands in for it.
+        numbers: numbers in the units of the file, with fallbacks filled in.
+        stated: names of numbers that the file states.
+        sources: source key of each stated number, where given.
+        fallbacks: substitute of each number that is not stated.
     """
 
     id: str
@@ -75,7 +75,7 @@ class ChipEntry:
     fallbacks: Mapping[str, str]
 
     def lacks(self, precision: str) -> str:
-        """What counts in place of a peak that the chip does not state; empty if it states it."""
+        """Substitute of a peak that the chip does not state; empty for stated peaks."""
         instead = self.fallbacks.get(f"peak_tflops_{precision}")
         return f"{self.id} states no peak in {precision}: {instead}" if instead else ""
 
@@ -90,7 +90,7 @@ class ChipEntry:
 
         Args:
             domain_size: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the host
-                of a rack-scale domain, means the whole of that [1].
+                of a rack-scale domain, means the whole domain [1].
             bandwidth: scale-out bandwidth per chip and direction, where it differs from the catalogue's [byte/s].
 
         Returns:
@@ -125,17 +125,17 @@ class Hardware:
         return ChipNames(full_names | {name: entry.id for name, entry in self.chips.items()})
 
     def __getitem__(self, name: str) -> ChipEntry:
-        """Entry of a chip by its id, or by a name as people and tools write it.
+        """Entry of a chip by id, or by a name in any common spelling.
 
         Raises:
-            InputError: a name that means no chip, or several; names the closest ones.
+            InputError: an unknown or ambiguous name; lists the closest names.
         """
         return self.chips.get(name) or self.chips[self.names[name]]
 
     def chip_id(self, cluster: Cluster) -> str | None:
-        """Catalogue id of the chip of a concrete cluster by its numbers, None where no chip has them.
+        """Catalogue id of the chip of a concrete cluster, found by numbers; None for unknown numbers.
 
-        Of chips of equal numbers, such as those with slower links alone, that with the network of the cluster counts.
+        Among chips of equal numbers, such as variants with slower links, the network decides.
         """
         alike = [entry for entry in self.chips.values() if _equal(entry.chip(), cluster.chip)]
         linked = [entry for entry in alike if _equal(entry.network(), cluster.network)]
@@ -148,7 +148,7 @@ def _equal(first: Chip | Network, second: Chip | Network) -> bool:
 
 
 def load_hardware(path: str | Path | None = None) -> Hardware:
-    """Chips of the shipped catalogue, with those of a user's own file added.
+    """Chips of the shipped catalogue and of a user's file.
 
     Args:
         path: TOML file in the schema of `data/hardware.toml`; None for the shipped catalogue alone.
@@ -157,7 +157,7 @@ def load_hardware(path: str | Path | None = None) -> Hardware:
         The catalogue.
 
     Raises:
-        InputError: the file is missing or malformed; says which chip and number, and what would be valid.
+        InputError: the file is missing or malformed; names chip, number and valid range.
     """
     chips = dict(_shipped_chips())
     if path is not None:
@@ -172,7 +172,7 @@ def _shipped_chips() -> dict[str, ChipEntry]:
 
 @functools.cache
 def _shipped_table() -> dict[str, Any]:
-    """Content of the shipped catalogue: chips, and what stands in for numbers that are not stated."""
+    """Content of the shipped catalogue: chips, and substitutes of numbers that are not stated."""
     return read_toml(data_path("hardware.toml"))
 
 
@@ -208,7 +208,7 @@ def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntr
 
 
 def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]]:
-    """Complete the numbers by the table [fallbacks]; say what stood in for what."""
+    """Numbers completed by the table [fallbacks], and the substitute of each completed number."""
     numbers, said = dict(stated), {}
     for key in NUMBERS:
         if key in numbers:
@@ -226,7 +226,7 @@ def _fill(stated: Mapping[str, float]) -> tuple[dict[str, float], dict[str, str]
 
 
 def _without_units(key: str) -> dict[str, Any]:
-    """Peak of a number format that the table [fallbacks] does not name: that of the format used in its place."""
+    """Peak of a number format outside of the table [fallbacks]: the peak of the substitute format."""
     (entry,) = [entry for entry in FORMATS if key == f"peak_tflops_{entry.name}"]
     return {"from": f"peak_tflops_{entry.without_units}", "ratio": 1.0}
 
@@ -248,14 +248,14 @@ def cluster(
     bandwidth: int | float | None = None,
     hardware: Hardware | None = None,
 ) -> Cluster:
-    """A cluster of catalogue chips on their reference network.
+    """Cluster of catalogue chips on the reference network.
 
     Args:
         chip_id: catalogue id.
-        n_chips: how many chips [1].
+        n_chips: number of chips [1].
         domain_size: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
         bandwidth: scale-out bandwidth per chip and direction; the catalogue's where None [byte/s].
-        hardware: catalogue to look in; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         The cluster.

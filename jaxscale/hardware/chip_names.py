@@ -1,7 +1,7 @@
-"""Names of chips as people and tools write them: which entry of the catalogue a name means, or which it may mean.
+"""Spellings of chip names: the entries of the catalogue that a name may mean.
 
-A name is compared by its words: `NVIDIA A100-SXM4-80GB`, `a100_sxm4_80g` and `A100 SXM4 80 GB` are one. A name that
-says less than the catalogue, as `A100`, may mean several chips, and then none is chosen.
+Names are compared by words: `NVIDIA A100-SXM4-80GB`, `a100_sxm4_80g` and `A100 SXM4 80 GB` are equal. A less specific
+name, as `A100`, may mean several chips, and then none is chosen.
 """
 
 import functools
@@ -29,7 +29,7 @@ _NOT_A_CHIP = re.compile(r"\d+gb|sxm\d?|hbm\d?e?|nvl\d*")
 
 @functools.cache
 def words_of(name: str) -> tuple[str, ...]:
-    """Words of a name that tell chips apart, in its order: `NVIDIA A100-SXM4-80GB` is (a100, sxm4, 80gb)."""
+    """Distinguishing words of a name, in order: `NVIDIA A100-SXM4-80GB` is (a100, sxm4, 80gb)."""
     text = _SLICE.sub(
         r"\1", _COUNT.sub(" ", name.lower().replace("_", " ").replace("tensor core", " ").strip()).strip()
     )
@@ -57,7 +57,7 @@ class ChipNames:
 
     @functools.cached_property
     def _words(self) -> dict[str, set[str]]:
-        """Words of all names of each chip; a part such as `sxm5` is one of the kind `sxm` as well."""
+        """Words of all names of each chip; a word such as `sxm5` implies `sxm`."""
         words: dict[str, set[str]] = {}
         for name, chip in self.ids.items():
             for word in words_of(name):
@@ -65,7 +65,7 @@ class ChipNames:
         return words
 
     def meant(self, name: str) -> tuple[str, ...]:
-        """Catalogue ids that a name may mean: one for a clear name, several for an ambiguous one, none if unknown."""
+        """Catalogue ids that a name may mean: several for an ambiguous name, none for an unknown name."""
         if name in self.ids:
             return (self.ids[name],)
         words = words_of(name)
@@ -78,11 +78,11 @@ class ChipNames:
         return tuple(sorted(chip for chip, its in self._words.items() if its.issuperset(words)))
 
     def problem(self, name: str, meant: tuple[str, ...], *, asks: bool = False) -> str:
-        """What is wrong with a name that means no chip or several, and which names would be valid.
+        """End of a message for an unknown or ambiguous name, with valid names.
 
         Args:
             name: the name.
-            meant: catalogue ids that it may mean.
+            meant: catalogue ids that the name may mean.
             asks: put the nearest names as a question instead of a statement.
 
         Returns:
@@ -97,7 +97,7 @@ class ChipNames:
         """Catalogue id of a name.
 
         Raises:
-            InputError: a name that means no chip, or several; says which.
+            InputError: an unknown or ambiguous name; lists candidates.
         """
         meant = self.meant(name)
         if len(meant) == 1:

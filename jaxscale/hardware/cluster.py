@@ -1,7 +1,7 @@
-"""Chips and the networks that join them.
+"""Chips, networks and clusters.
 
-Everything is a float leaf, so clusters stack, differentiate and sweep under `jax.vmap`. Names live in the catalogue
-(`catalogue.py`), not in these modules: two chips always have the same tree structure.
+All fields are float leaves, so that clusters stack, differentiate and sweep under `jax.vmap`. Names are in the
+catalogue (`catalogue.py`), not in these modules: all chips have equal tree structure.
 """
 
 import equinox as eqx
@@ -18,7 +18,7 @@ from jaxscale.hardware.hardware_domain import CHIP, CLUSTER, NETWORK
 
 @printed(lambda chip: _shown_chip(chip))
 class Chip(eqx.Module):
-    """One accelerator.
+    """Accelerator.
 
     Attributes:
         peak_flops: dense peak per precision, in the order of `PRECISIONS` [flop/s].
@@ -39,17 +39,17 @@ class Chip(eqx.Module):
         CHIP.check(vars(self))
 
     def peak(self, precision: str) -> Array:
-        """Dense peak of one named precision [flop/s].
+        """Dense peak of a named precision [flop/s].
 
         Raises:
-            ValueError: the precision is not one of `PRECISIONS`.
+            ValueError: the precision is not in `PRECISIONS`.
         """
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r} is unknown; expected one of {', '.join(PRECISIONS)}")
         return jnp.asarray(self.peak_flops)[..., PRECISIONS.index(precision)]
 
     def seconds_per_flop(self, shares: PerPrecision) -> Array:
-        """Time of one flop at the peak, of work of which each of `PRECISIONS` does a share [s/flop]."""
+        """Mean time per flop at the peak, for work divided over `PRECISIONS` by shares [s/flop]."""
         return jnp.sum(jnp.asarray(shares) / jnp.asarray(self.peak_flops), axis=-1)
 
 
@@ -58,11 +58,11 @@ class Network(eqx.Module):
     """Hierarchy of network levels: scale-up domain, scale-out, spine.
 
     Attributes:
-        domain_size: chips reachable without leaving each level [1]; the last level reaches all.
+        domain_size: chips of a domain at each level [1]; the last level reaches all.
         bandwidth: per chip and direction at each level [byte/s].
         latency: per hop at each level [s].
         link_peers: chips of a scale-up domain among which a chip divides its links: 1 where a switch gives all of
-            them to whichever group talks, n - 1 where each of the n - 1 others has its own links [1].
+            them to the communicating group, n - 1 where each pair of chips has dedicated links [1].
     """
 
     domain_size: PerLevel
@@ -75,7 +75,7 @@ class Network(eqx.Module):
         NETWORK.check(vars(self))
 
     def level(self, index: int) -> tuple[Number, Number, Number]:
-        """Domain size [1], bandwidth [byte/s] and latency [s] of one level."""
+        """Domain size [1], bandwidth [byte/s] and latency [s] of a level."""
         if not 0 <= index < N_LEVELS:
             raise ValueError(f"network level {index} does not exist; expected 0 to {N_LEVELS - 1}")
         return self.domain_size[..., index], self.bandwidth[..., index], self.latency[..., index]
@@ -83,12 +83,12 @@ class Network(eqx.Module):
 
 @printed(lambda cluster: _shown_cluster(cluster))
 class Cluster(eqx.Module):
-    """Chips of one kind on one network.
+    """Equal chips on a network.
 
     Attributes:
         chip: the accelerator.
-        network: the levels that join the chips.
-        n_chips: how many there are [1].
+        network: levels of the network.
+        n_chips: number of chips [1].
     """
 
     chip: Chip
@@ -96,7 +96,7 @@ class Cluster(eqx.Module):
     n_chips: Number = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        """Refuse a number of chips that no cluster has; a traced one is not looked at."""
+        """Raise an error for an invalid number of chips; traced numbers are not checked."""
         CLUSTER.check({"n_chips": self.n_chips})
 
 
@@ -144,7 +144,7 @@ def _network_rows(network: Network) -> list[tuple[str, str]]:
 
 
 def _shown_cluster(cluster: Cluster) -> Printout:
-    """Its chip and the levels of its network."""
+    """Text of a cluster: chip and network levels."""
     if not is_single(cluster.chip, ("hbm_bytes", "hbm_bandwidth"), REAL):
         return leaves_shown(cluster)
     rows = [*_chip_rows(cluster.chip), *_network_rows(cluster.network)]

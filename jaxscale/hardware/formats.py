@@ -1,6 +1,6 @@
-"""Number formats in which weights are multiplied: one table of what each means for bytes, peaks and efficiencies.
+"""Number formats of weight matmuls: bytes, peaks and efficiency of each format.
 
-The order of the table is that of `Chip.peak_flops` and `Plan.precision`. A further format is a further row; a chip that
+The order of the table equals that of `Chip.peak_flops` and `Plan.precision`. A new format is a new row; a chip that
 states no peak for it (`peak_tflops_<name>` in the catalogue) multiplies in the format named by `without_units`.
 """
 
@@ -15,17 +15,17 @@ from jaxscale.base.arrays import PerPrecision
 
 
 class NumberFormat(NamedTuple):
-    """One number format of the weight matmuls.
+    """Number format of the weight matmuls.
 
     Attributes:
-        name: of the format; `bf16` stands for every 16-bit one.
+        name: name of the format; `bf16` stands for all 16-bit formats.
         element_bytes: stored bytes of a weight or activation outside the matmuls [byte].
-        gathered_bytes: bytes of an activation that is gathered to be the input of matmuls [byte].
-        matmul_bytes: stored bytes of what nothing but matmuls reads: frozen weights, and inputs kept for the gradients
+        gathered_bytes: bytes of an activation that is gathered as input of matmuls [byte].
+        matmul_bytes: stored bytes of tensors that only matmuls read: frozen weights, and inputs saved for the gradients
             of weights [byte].
-        wide: format of work that is done in no fewer than 16 bits: the attention core, scans, the logits head.
-        without_units: format in which a chip without units for this one multiplies; empty where every chip has some.
-        efficiency: coefficient by which the matmul efficiency is lower than in 16 bits; empty for none.
+        wide: format of work that stays in at least 16 bits: the attention core, scans, the logits head.
+        without_units: substitute format on a chip without units for this format; empty where every chip has units.
+        efficiency: coefficient of the matmul efficiency relative to 16 bits; empty for none.
     """
 
     name: str
@@ -56,11 +56,11 @@ def mean_over_formats(shares: PerPrecision, number_of: Callable[[NumberFormat], 
     """Mean of a number over the weight matmuls, by the share that each format does of them.
 
     Args:
-        shares: of the weight matmuls done in each format [1], [..., format].
-        number_of: the number of one format, in any unit.
+        shares: share of the weight matmuls in each format [1], [..., format].
+        number_of: number of a format, in any unit.
 
     Returns:
-        The mean, in the unit of the number.
+        The mean, in the unit of `number_of`.
     """
     share = jnp.asarray(shares)
     return jnp.sum(share * jnp.asarray([number_of(entry) for entry in FORMATS], share.dtype), axis=-1)
@@ -70,7 +70,7 @@ def wide_shares(shares: PerPrecision) -> Array:
     """Shares of each format in work that is done in no fewer than 16 bits [1], [..., format].
 
     Args:
-        shares: of the weight matmuls done in each format [1], [..., format].
+        shares: share of the weight matmuls in each format [1], [..., format].
     """
     share = jnp.asarray(shares)
     wide = np.asarray([PRECISIONS.index(entry.wide) for entry in FORMATS])

@@ -1,4 +1,4 @@
-"""Models by name or file: the catalogue of public ones, TOML files, and config.json files of Hugging Face."""
+"""Models by name or file: the catalogue of public models, TOML files, and config.json files of Hugging Face."""
 
 from jaxscale.models.model_catalogue import catalogue_model as catalogue_model
 from jaxscale.models.model_catalogue import model_fields as model_fields

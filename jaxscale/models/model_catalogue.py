@@ -33,7 +33,7 @@ def _ids_by_key() -> dict[str, str]:
 
 
 def model_id(name: str) -> str | None:
-    """Catalogue id of a model by a name as people and tools write it, None for an unknown one."""
+    """Catalogue id of a model by a name in any common spelling; None for an unknown name."""
     if (own := _ids().get(name.strip().lower())) is not None:
         return own
     return next((_ids_by_key()[key] for key in model_keys(name) if key in _ids_by_key()), None)
@@ -54,13 +54,13 @@ def model_fields() -> dict[str, dict[str, Any]]:
 
 
 def catalogue_model(name: str) -> Mapping[str, Any] | None:
-    """Shape fields of a catalogue model by a name as people and tools write it, None for an unknown one."""
+    """Shape fields of a catalogue model by a name in any common spelling; None for an unknown name."""
     found = model_id(name)
     return None if found is None else _shapes()[found]
 
 
 def variant_note(name: str | None) -> str:
-    """What is left out where a variant is answered by the model that it varies, in words; empty for no variant."""
+    """Note on the features of a variant that its base model, which stands in for the variant, lacks; may be empty."""
     ending, found = variant_ending(name or ""), model_id(name or "")
     if not ending or found is None or ending in found.lower():
         return ""
@@ -70,7 +70,7 @@ def variant_note(name: str | None) -> str:
 
 
 def unknown_model(name: str) -> str:
-    """Statement that the catalogue lacks a model, and what would be valid, as the end of a message."""
+    """End of an error message for an unknown model: the nearest valid names."""
     like = similar(name, sorted(model_fields()), lambda other, part: part in other, most=3, likeness=0.75)
     close = f"did you mean {', '.join(like)}? Else give" if like else "`jaxscale model` lists the catalogue; else give"
     return f"is not in the catalogue; {close} {WHAT_ELSE}"

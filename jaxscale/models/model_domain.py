@@ -1,4 +1,4 @@
-"""Domain of a `Transformer`: valid numbers of its arguments, wherever they come from."""
+"""Domain of a `Transformer`: valid numbers of its arguments, from any source."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Figures of one model: parameters, flop and cache for each token, as `jaxscale model` tells them."""
+"""Figures of a model: parameters, flop and cache per token, as `jaxscale model` prints."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ CACHE_BYTES = 2.0
 
 
 def cached_width(model: Transformer) -> Array:
-    """Numbers that one attention layer keeps of a token for later ones [1].
+    """Cached numbers per token of an attention layer [1].
 
-    K (h + h_v), half of it where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
-    of one head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
+    K (h + h_v), half where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
+    of a head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
     """
     full = mean_over_heads(model, key_value_numbers)
     return full + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - full)
 
 
 def kv_bytes_per_token(model: Transformer) -> float:
-    """Size of the keys and values of one token in all attention layers, in 16 bits [byte].
+    """Size of the keys and values of a token in all attention layers, in 16 bits [byte].
 
-    Layers with a window keep no more tokens than the window has.
+    Layers with a window cache at most the tokens of the window.
     """
     return float(CACHE_BYTES * attention_layers(model) * cached_width(model))
 
@@ -44,12 +44,12 @@ def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:
     """Figures of a model.
 
     Args:
-        name: name or file by which it was asked for.
-        description: its fields, and what they leave out.
+        name: name or file of the model.
+        description: fields of the model, and parts beyond the fields.
 
     Returns:
-        Parameters in all, of those a token passes through and of the embeddings [1], flop of a training step and bytes
-        of keys and values for each token, fields, parts that the fields leave out [1], and what is not modelled.
+        Parameters in all, active per token and of the embeddings [1], flop of a training step and bytes
+        of keys and values per token, fields, parts beyond the fields [1], and features that are not modelled.
 
     Raises:
         InputError: a shape that no transformer can have.

@@ -16,12 +16,12 @@ from jaxscale.models.transformer import ARGUMENTS, Transformer
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model as arguments of `Transformer`, and what they leave out.
+    """Model as arguments of `Transformer`, and parts beyond the arguments.
 
     Attributes:
         fields: arguments of `Transformer`.
-        parts: parameters that the fields leave out, by the part of the model that has them [1].
-        not_modelled: what has no field, with what it does to time and memory.
+        parts: parameters beyond the fields, by part of the model [1].
+        not_modelled: features without a field, with the effect on time and memory.
     """
 
     fields: Mapping[str, Any]
@@ -46,19 +46,19 @@ def model(name: str | Path, **changes: Any) -> Transformer:
     Args:
         name: a catalogue name or Hugging Face id in any spelling, a TOML file with fields of a `Transformer`, or a
             config.json of Hugging Face.
-        changes: fields that replace those of the catalogue or file.
+        changes: fields that override catalogue or file.
 
     Raises:
-        InputError: unknown name, or a file with a mistake.
+        InputError: unknown name, or a malformed file.
     """
     return described_model(name).transformer(str(name), **changes)
 
 
 def described_model(name: str | Path) -> ModelDescription:
-    """Fields of a model by name or file, and what they leave out.
+    """Fields of a model by name or file, and parts beyond the fields.
 
     Raises:
-        InputError: unknown name, or a file with a mistake.
+        InputError: unknown name, or a malformed file.
     """
     text = str(name)
     if text.lower().endswith((".toml", ".json")) or Path(text).is_file():
@@ -74,7 +74,7 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
     """Arguments of `Transformer` from a file: TOML, or a config.json of Hugging Face.
 
     Raises:
-        InputError: a file that cannot be read, or that describes no model; one line.
+        InputError: an unreadable file, or a file without a model.
     """
     described = _from_file(Path(path))
     described.transformer(str(path))
@@ -102,7 +102,7 @@ def read_json(path: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        InputError: the file is missing, too large, not text or not JSON within the bounds of documents; one line.
+        InputError: the file is missing, too large, not text or not JSON within the bounds of documents.
     """
     try:
         return parsed_json(read_text(path), finite=True)

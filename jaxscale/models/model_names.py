@@ -1,4 +1,4 @@
-"""Names of models as people and tools write them: organisation, separators and kind of tuning do not matter."""
+"""Spellings of model names: organisation, separators and type of tuning do not matter."""
 
 import functools
 import re
@@ -27,9 +27,9 @@ def variant_ending(name: str) -> str:
 
 @functools.cache
 def model_keys(name: str) -> tuple[str, ...]:
-    """Keys under which the catalogue may have a name, the closest first.
+    """Keys of a name in the catalogue, the closest first.
 
-    `meta-llama/Llama-3.1-8B-Instruct` gives `llama318binstruct` and `llama318b`: without its organisation, and then
+    `meta-llama/Llama-3.1-8B-Instruct` gives `llama318binstruct` and `llama318b`: without the organisation, and then
     without the endings that do not change a shape.
     """
     text = name.strip().lower()

@@ -28,12 +28,12 @@ DEFAULT_VOCABULARY = 51200.0
 
 
 def _stated_layers(share: str) -> property:
-    """Property of a model: the layers of one kind, from their share of the depth."""
+    """Property of a model: number of layers of a type, from the share of the depth."""
     return property(lambda model: getattr(model, share) * model.n_layers)
 
 
 def _of_windows(size: str, ratio: str) -> property:
-    """Property of a model: a size of the heads of layers with a window, from its ratio to that of the others."""
+    """Property of a model: size of heads in windowed layers, from the ratio to the size in full layers."""
     return property(lambda model: getattr(model, ratio) * getattr(model, size))
 
 
@@ -51,9 +51,9 @@ def _of_windows(size: str, ratio: str) -> property:
 class Transformer(eqx.Module):
     """Transformer, dense or mixture of experts, with optional latent attention and state-space layers.
 
-    All fields are numbers: array leaves that trace and differentiate, and models of different kinds stack. Layers of
-    one kind are shares of the depth, so that a model with another `n_layers` is the same model, deeper; counts of
-    layers may be given in place of shares. A field that is left out takes its customary value.
+    All fields are numbers: array leaves that trace and differentiate, and different architectures stack. Layers of
+    a type are shares of the depth, so that a larger `n_layers` makes the model deeper with equal proportions; counts of
+    layers may be given in place of shares. An omitted field takes the customary value.
 
     Raises:
         ValueError: a shape that no transformer can have, with the valid range.
@@ -162,7 +162,7 @@ class Transformer(eqx.Module):
     """Width of a value head of a layer with a window, in place of its ratio [1]."""
 
     def __post_init__(self, *stated: Any):
-        """Fill in what follows from other fields; `stated` are the arguments that stand for shares and ratios."""
+        """Fill in dependent fields; `stated` are the counts of layers and sizes given in place of shares and ratios."""
         MODEL.check({name: getattr(self, name) for name in ("n_layers", "n_heads")})
         for share, count in zip(LAYER_SHARES, stated, strict=False):
             if count is not None:
@@ -180,7 +180,7 @@ class Transformer(eqx.Module):
 
 
 def _shown(model: Transformer) -> Printout:
-    """Fields that differ from those of a plain model, with the counts of parameters."""
+    """Fields that differ from a plain model, with the counts of parameters."""
     if not is_single(model, ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "seq_len")):
         return leaves_shown(model)
     plain = {field.name: field.default for field in dataclasses.fields(model)}
@@ -240,11 +240,11 @@ _COUNTED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, np.ndarray]:
-    """Arguments of many models with their gaps filled by customary values.
+    """Arguments of many models with gaps filled by customary values.
 
     Args:
-        arguments: stated ones, nan for a gap [argument][model].
-        n_models: how many models there are [1].
+        arguments: stated values, nan for a gap [argument][model].
+        n_models: number of models [1].
 
     Returns:
         All of `ARGUMENTS` [argument][model].
@@ -259,7 +259,7 @@ def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, n
 
 
 def is_dense(n_experts: Any) -> Any:
-    """1 for a single expert, which makes a layer a dense one, 0 from two on, smooth between with flat ends [1]."""
+    """1 for a single expert, hence a dense layer, 0 from two experts on, smooth between with flat ends [1]."""
     clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
     single = clip(2.0 - n_experts, 0.0, 1.0)
     # Flat ends, so that the number of experts, one, has no slope in a dense model.
@@ -267,22 +267,22 @@ def is_dense(n_experts: Any) -> Any:
 
 
 def total_layers(model: Transformer) -> Number:
-    """Layers, those for multi-token prediction included [1]."""
+    """Number of layers, multi-token prediction layers included [1]."""
     return model.n_layers + model.n_predict_layers
 
 
 def attention_layers(model: Transformer) -> Number:
-    """Layers with attention, those for multi-token prediction included [1]."""
+    """Number of layers with attention, multi-token prediction layers included [1]."""
     return model.attention_share * model.n_layers + model.n_predict_layers
 
 
 def mlp_layers(model: Transformer) -> Number:
-    """Layers with an MLP, dense or mixture, those for multi-token prediction included [1]."""
+    """Number of layers with an MLP, dense or mixture, multi-token prediction layers included [1]."""
     return model.mlp_share * model.n_layers + model.n_predict_layers
 
 
 def dense_layers(model: Transformer) -> Number:
-    """Layers whose MLP is dense: the stated ones of a mixture of experts, all MLPs of a dense model [1]."""
+    """Number of layers with a dense MLP: as stated for a mixture of experts, all MLPs of a dense model [1]."""
     return _dense_share(model) * model.n_layers + is_dense(model.n_experts) * model.n_predict_layers
 
 
@@ -297,7 +297,7 @@ def ssm_layers(model: Transformer) -> Number:
 
 
 class Heads(NamedTuple):
-    """Heads of the attention layers of one kind, with a window or without.
+    """Heads of the attention layers with a window, or of the layers without.
 
     Attributes:
         share: of the attention layers [1].
@@ -306,7 +306,7 @@ class Heads(NamedTuple):
         head_dim: h, width of a head [1].
         v_head_dim: h_v, width of a value head [1].
         shared_key_value: 1 where one projection makes keys and values [1].
-        keys: that a query meets on average, without a causal mask [token].
+        keys: mean number of keys of a query, without a causal mask [token].
     """
 
     share: Number
@@ -319,9 +319,9 @@ class Heads(NamedTuple):
 
 
 def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
-    r"""Heads of the layers without a window, and of those with one.
+    r"""Heads of the full-attention layers, and heads of the windowed layers.
 
-    Causal attention meets $S / 2$ keys, with a window of w tokens $w - w^2 / (2 S)$: the first w queries meet fewer.
+    A causal query has $S / 2$ keys on average, with a window of w tokens $w - w^2 / (2 S)$.
     """
     m, window = model, smaller(model.window, model.seq_len)
     windowed = window * (2.0 - window / model.seq_len)
@@ -334,13 +334,13 @@ def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
 
 
 def mean_over_heads(model: Transformer, of: Callable[[Heads], Number]) -> Number:
-    """Mean of a quantity over the attention layers, from its value for the heads of each kind."""
+    """Mean of a quantity over full-attention and windowed layers."""
     full, windowed = head_kinds(model)
     return full.share * of(full) + windowed.share * of(windowed)
 
 
 def attention_params(model: Transformer) -> Array:
-    r"""Matmul parameters of one attention layer, the mean where layers differ [1].
+    r"""Matmul parameters of an attention layer, the mean where layers differ [1].
 
     $d H h + 2 d K h + H h_v d$ (query, key/value, output) for grouped-query attention; for latent attention
     (DeepSeek-V2, arXiv 2405.04434, section 2.1) the query goes through rank $r_q$ and keys and values through $r_{kv}$.
@@ -351,7 +351,7 @@ def attention_params(model: Transformer) -> Array:
 
 
 def _params_of_heads(model: Transformer, kind: Heads) -> Array:
-    """Matmul parameters of one attention layer of a kind [1]."""
+    """Matmul parameters of an attention layer with the given heads [1]."""
     d, heads, h, h_v = model.d_model, kind.n_heads, kind.head_dim, kind.v_head_dim
     full_query, latent_query = d * heads * h, model.q_lora_rank * (d + heads * h)
     full_key_value = d * key_value_numbers(kind)
@@ -365,12 +365,12 @@ def _params_of_heads(model: Transformer, kind: Heads) -> Array:
 
 
 def key_value_numbers(kind: Heads) -> Number:
-    """Numbers that one layer makes of a token for later ones, without latents: K (h + h_v), half where shared [1]."""
+    """Keys and values of a token in a layer without latent compression: K (h + h_v), half where shared [1]."""
     return kind.n_kv_heads * (kind.head_dim + kind.v_head_dim) * (1.0 - 0.5 * kind.shared_key_value)
 
 
 def indicator(rank: ArrayLike) -> Array:
-    """1 for a rank, or another count, of at least one, 0 for none, linear between [1]."""
+    """1 for a rank or count of at least 1, 0 for 0, linear between [1]."""
     return jnp.clip(rank, 0.0, 1.0)
 
 
@@ -380,32 +380,32 @@ def is_latent(model: Transformer) -> Array:
 
 
 def mlp_params(model: Transformer, width: ArrayLike) -> Number:
-    """Matmul parameters of one MLP of the given width: `(2 + gated) * d * width` [1]."""
+    """Matmul parameters of an MLP of the given width: `(2 + gated) * d * width` [1]."""
     return (2.0 + model.gated_mlp) * model.d_model * width
 
 
 def expert_input(model: Transformer) -> Array:
-    """Width of a token as routed experts see it, and as it is sent to them: d, or that of a projection of it [1]."""
+    """Input width of routed experts, and width of dispatched tokens: d, or the width of a down projection [1]."""
     return model.d_model + indicator(model.moe_latent_size) * (model.moe_latent_size - model.d_model)
 
 
 def expert_params(model: Transformer) -> Array:
-    """Matmul parameters of one routed expert [1]."""
+    """Matmul parameters of a routed expert [1]."""
     return (2.0 + model.gated_mlp) * expert_input(model) * model.d_ff_expert
 
 
 def merge_params(model: Transformer) -> Number:
-    """Parameters by which prediction layers make one token of two, 2 d^2 each (arXiv 2412.19437, equation 21) [1]."""
+    """Parameters of the merging projections of prediction layers, 2 d^2 each (arXiv 2412.19437, equation 21) [1]."""
     return model.n_predict_layers * 2.0 * jnp.square(model.d_model)
 
 
 def logits_per_token(model: Transformer) -> Number:
-    """Passes of the logits head per token: one, and one for each further token that is predicted [1]."""
+    """Passes of the logits head per token: 1, and 1 for each additional predicted token [1]."""
     return 1.0 + model.n_predict_layers
 
 
 def router_params(model: Transformer) -> Number:
-    """Matmul parameters of the router of one mixture layer: a score of every token for every expert, d E [1]."""
+    """Matmul parameters of the router of a mixture layer: a score per token and expert, d E [1]."""
     return model.d_model * model.n_experts
 
 
@@ -415,7 +415,7 @@ def shared_expert_params(model: Transformer) -> Number:
 
 
 def ssm_params(model: Transformer) -> Number:
-    r"""Matmul parameters of one Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
+    r"""Matmul parameters of a Mamba-2 layer: $d (2 d_i + 2 n_s) + d_i d$ (arXiv 2405.21060, section 7) [1]."""
     return model.d_model * (3.0 * model.ssm_d_inner + 2.0 * model.ssm_state)
 
 
@@ -425,12 +425,12 @@ def moe_layers(model: Transformer) -> Number:
 
 
 def mlp_width(model: Transformer) -> Number:
-    """Inner widths of the MLPs that every token passes through, dense ones and shared experts, added up [1]."""
+    """Sum over layers of the inner widths of dense MLPs and shared experts [1]."""
     return dense_layers(model) * model.d_ff + moe_layers(model) * model.n_shared_experts * model.d_ff_expert
 
 
 def widest_matrix(model: Transformer) -> Array:
-    """Inner width of the widest matrix of an MLP: of a dense one where there is one, or of an expert [1]."""
+    """Inner width of the widest MLP matrix: of a dense MLP where present, or of an expert [1]."""
     # Part of a layer counts as such a part, so that shares of layers move the width without a jump.
     dense = jnp.minimum(dense_layers(model), 1.0) * model.d_ff
     return jnp.maximum(dense, jnp.minimum(moe_layers(model), 1.0) * model.d_ff_expert)
@@ -442,7 +442,7 @@ def routed_width(model: Transformer) -> Number:
 
 
 def copies_width(model: Transformer) -> Array:
-    """Widths of the copies of a token that its routed experts take in, over all layers, added up [1]."""
+    """Sum over layers of the widths of a token's copies dispatched to routed experts [1]."""
     return moe_layers(model) * model.moe_top_k * expert_input(model)
 
 
@@ -453,13 +453,13 @@ def n_params(model: Transformer) -> Array:
 
 
 def n_active_params(model: Transformer) -> Array:
-    """Parameters that one token passes through, embeddings included [1]."""
+    """Active parameters of a token, embeddings included [1]."""
     routed = model.moe_top_k * expert_params(model) + router_params(model)
     return _layer_params(model, routed) + embedding_params(model)
 
 
 def dense_layer_params(model: Transformer) -> Array:
-    """Matmul parameters of all layers that every token meets: routed experts and their routers left out [1]."""
+    """Matmul parameters of all layers without routed experts and routers [1]."""
     return (
         attention_layers(model) * attention_params(model)
         + dense_layers(model) * mlp_params(model, model.d_ff)
@@ -486,7 +486,7 @@ def head_params(model: Transformer) -> Number:
 
 
 def matmul_params_per_token(model: Transformer) -> Array:
-    """Parameters that multiply one token: active layers and the logits head, not the embedding lookup [1]."""
+    """Matmul parameters per token: active layers and the logits head, not the embedding lookup [1]."""
     routed = model.moe_top_k * expert_params(model) + router_params(model)
     return dense_layer_params(model) + moe_layers(model) * routed + logits_per_token(model) * head_params(model)
 
@@ -503,7 +503,7 @@ def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Nu
 
 
 def model_flops(model: Transformer, causal: bool = False) -> Array:
-    """Model flops per token of one training step, forward and backward, nothing recomputed [flop].
+    """Model flops per token of a training step, forward and backward, without recomputation [flop].
 
     `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part of a causal model is halved.
 

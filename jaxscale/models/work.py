@@ -1,4 +1,4 @@
-"""`AbstractWork`: what a training step consists of, for kinds of work beside the transformer."""
+"""`AbstractWork`: the interface of workloads beside the transformer."""
 
 import abc
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from jaxtyping import Array, Float
 
 
 class AbstractWork(eqx.Module):
-    """Work of a training step that brings its own cost terms: a traced program, or a kind of your own.
+    """Workload of a training step with its cost terms: a traced program, or a user's class.
 
-    `js.step_time`, `js.memory` and `js.best_plan` take any. `Transformer` needs none of these methods, as its terms are
-    those of `jaxscale.costs`.
+    `js.step_time`, `js.memory` and `js.best_plan` accept every workload. The terms of `Transformer` are
+    in `jaxscale.costs`.
     """
 
     @abc.abstractmethod
     def step_terms(
         self, plan: Any, cluster: Any, coefficients: Any, temperature: Any
     ) -> Mapping[str, Float[Array, "*batch"]]:
-        """Time of one step by cause, by names of `StepTime`; what is left out is nothing [s].
+        """Time of a step by cause, by names of `StepTime`; omitted terms are 0 [s].
 
         Args:
-            plan: how chips divide the work, of the kind that belongs to it.
+            plan: division of the work over chips, of the workload's plan class.
             cluster: chips and network.
             coefficients: fitted parameters.
             temperature: smoothing of maxima [1].
@@ -30,7 +30,7 @@ class AbstractWork(eqx.Module):
 
     @abc.abstractmethod
     def memory_terms(self, plan: Any, cluster: Any, coefficients: Any) -> Mapping[str, Float[Array, "*batch"]]:
-        """Peak memory of the fullest chip by cause, by names of `Memory`; what is left out is nothing [byte].
+        """Peak memory of the fullest chip by cause, by names of `Memory`; omitted terms are 0 [byte].
 
         Args:
             plan: as in `step_terms`.
@@ -40,15 +40,15 @@ class AbstractWork(eqx.Module):
 
     @abc.abstractmethod
     def ranked_plans(self, cluster: Any, batch: float | int, coefficients: Any, memory_limit: float, top: int) -> Any:
-        """The fastest plans that fit, the best first.
+        """Fastest plans that fit in memory, the best first.
 
         Args:
-            cluster: chips and network, all of which a plan uses.
-            batch: what a step takes of the class that data parallelism divides [1].
+            cluster: chips and network; a plan uses all chips.
+            batch: size of the named axis that data parallelism divides [1].
             coefficients: fitted parameters.
-            memory_limit: memory that a chip may take [byte].
-            top: how many plans to rank [1].
+            memory_limit: usable memory of a chip [byte].
+            top: number of ranked plans [1].
 
         Raises:
-            InputError: no valid plan, or none that fits.
+            InputError: no valid plan, or no plan that fits.
         """

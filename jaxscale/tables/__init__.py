@@ -1,1 +1,1 @@
-"""Tables of every kind: a schema of columns, one reader with its checks of names and cells, one table, one writer."""
+"""Tables with a schema: columns, reader with checks of names and cells, table, writer."""

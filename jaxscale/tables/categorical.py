@@ -1,6 +1,6 @@
-"""Columns whose values repeat: each distinct value once, and the code of the value that each row has.
+"""Categorical columns: distinct values, and the code of each row's value.
 
-Work on a column is done once for each distinct value, and spread over its rows by numpy.
+Work on a column is done once per distinct value, and spread over the rows by numpy.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -28,12 +28,12 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Categorical:
-    """Column of a table as codes into its distinct values.
+    """Column of a table as codes into distinct values.
 
     Attributes:
         codes: position of each row's value among the values [1], [row].
-        values: the values, in no special order; some may belong to no row, and where hardly any repeats, one may be
-            there twice.
+        values: the values, in no special order; values may belong to no row, and where few repeat, a value may be
+            listed twice.
     """
 
     codes: Int[np.ndarray, " row"]
@@ -44,7 +44,7 @@ class Categorical:
         return len(self.codes)
 
     def __getitem__(self, row: int) -> Any:
-        """Value of one row."""
+        """Value of a row."""
         return self.values[self.codes[row]]
 
     @classmethod
@@ -70,25 +70,25 @@ class Categorical:
 
     @classmethod
     def constant(cls, value: Any, n_rows: int) -> "Categorical":
-        """Column that has one value in every row."""
+        """Column of a constant."""
         return cls(np.zeros(n_rows, dtype=int), (value,))
 
     def take(self, rows: np.ndarray) -> "Categorical":
-        """The given rows, by index or mask, without values that none of them has."""
+        """Selected rows, by index or mask; unused values are dropped."""
         codes, present = compacted(self.codes[rows], len(self.values))
         return Categorical(codes, tuple(self.values[code] for code in present.tolist()))
 
     def map(self, function: Callable[[Any], Hashable]) -> "Categorical":
-        """Function of each row's value, called once for each distinct value; equal results become one value."""
+        """Function of each row's value, called once per distinct value; equal results share a code."""
         results = Categorical.of(function(value) for value in self.values)
         return Categorical(results.codes[self.codes], results.values)
 
     def where(self, mask: np.ndarray, value: Any) -> "Categorical":
-        """The same column with one value in the rows of a mask."""
+        """Column with a value set in the rows of a mask."""
         return Categorical(np.where(mask, len(self.values), self.codes), (*self.values, value))
 
     def spread(self, rows: np.ndarray, n_rows: int, otherwise: Any) -> "Categorical":
-        """A longer column that has these values in the given rows, and one value in all others."""
+        """Longer column with these values in the given rows, and a constant elsewhere."""
         codes = np.full(n_rows, len(self.values), dtype=int)
         codes[rows] = self.codes
         return Categorical(codes, (*self.values, otherwise))
@@ -110,7 +110,7 @@ class Categorical:
 
 
 class _Places(dict[str, int]):
-    """Code of each text, in the order in which they come."""
+    """Codes of texts, numbered by first occurrence."""
 
     def __missing__(self, text: str) -> int:
         """Give a new text the next code."""
@@ -119,7 +119,7 @@ class _Places(dict[str, int]):
 
 
 class TextColumn:
-    """Column of text that grows by blocks of cells, such as those of a file."""
+    """Column of text that grows by blocks of cells, as a file is read."""
 
     def __init__(self):
         """Begin with no cells."""
@@ -132,7 +132,7 @@ class TextColumn:
         """Add the next cells.
 
         Args:
-            cells: texts of at least one row.
+            cells: texts of the rows, not empty.
         """
         first, n_rows = cells[0], len(cells)
         # Empty columns, and columns of tables that are sorted, have one text in most blocks.
@@ -156,14 +156,14 @@ class TextColumn:
 
 
 def compacted(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes without gaps, and the old code of each new one.
+    """Codes without gaps, and the old code of each new code.
 
     Args:
         codes: whole numbers from 0 to below `size` [row].
-        size: how many codes are possible [1].
+        size: number of possible codes [1].
 
     Returns:
-        New codes, in the order of the old ones [row]; the old ones that occur, ascending [code].
+        New codes, in the order of the old codes [row]; the used old codes, ascending [code].
     """
     if size > SPARSE * len(codes):
         present, new = np.unique(codes, return_inverse=True)
@@ -177,7 +177,7 @@ def compacted(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def together(*columns: Categorical) -> Categorical:
-    """Several columns as one, whose values are the tuples of values that occur in a row."""
+    """Column of tuples of the values of several columns."""
     codes, present = compacted(columns[0].codes, len(columns[0].values))
     places = [present]
     for column in columns[1:]:
@@ -189,12 +189,12 @@ def together(*columns: Categorical) -> Categorical:
 
 
 def joined(columns: Sequence[Categorical], separator: str = "; ") -> Categorical:
-    """Columns of text as one, texts that are not empty joined by a separator."""
+    """Column of joined texts of several columns, empty texts left out."""
     return together(*columns).map(lambda texts: separator.join(text for text in texts if text))
 
 
 def chained(columns: Sequence[Categorical]) -> Categorical:
-    """Columns one after the other as one column."""
+    """Concatenation of columns."""
     sizes = [0, *np.cumsum([len(column.values) for column in columns])[:-1].tolist()]
     codes = np.concatenate([column.codes + size for column, size in zip(columns, sizes, strict=True)])
     values = tuple(value for column in columns for value in column.values)

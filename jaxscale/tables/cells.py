@@ -70,7 +70,7 @@ class Column:
 
 
 def show(text: str) -> str:
-    """A cell for a message: quoted, on one line, shortened if very long."""
+    """Cell in a message: quoted, on a single line, shortened if very long."""
     return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")
 
 

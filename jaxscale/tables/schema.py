@@ -102,7 +102,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @abc.abstractmethod
     def lacks(self, header: Header) -> str:
-        """Message about required columns that a header lacks, with the valid ones; empty for a complete header."""
+        """Message about missing required columns with the valid columns; empty for a complete header."""
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Values of the distinct cells of a known column."""

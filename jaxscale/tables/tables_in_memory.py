@@ -18,7 +18,7 @@ HANDED_IN = Path("table")
 
 
 def table_in_memory(table: Any) -> tuple[list[str], Records]:
-    """Header and records of a table, as those of a CSV file; rows count from 1.
+    """Header and records of a table in memory, as of a CSV file; rows count from 1.
 
     Raises:
         InputError: not a table, or columns of unequal length.

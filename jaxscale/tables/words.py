@@ -28,14 +28,14 @@ def vocabularies() -> Mapping[str, Any]:
 
 
 def translate(vocabulary: str, word: str) -> str | None:
-    """Word of the model for a word of a cell, None where the vocabulary has no such word.
+    """Word of the model for the word of a cell; None for an unknown word.
 
     Args:
         vocabulary: `precisions`, `number_formats`, `status`, or a choice of software such as `recompute`.
         word: the cell.
 
     Returns:
-        One of `PRECISIONS`, a number format, ok/oom, or a word of the plan; None for a word of no vocabulary.
+        A name of `PRECISIONS`, a number format, ok/oom, or a word of the plan; None for an unknown word.
     """
     known: Mapping[str, str] = vocabularies()[vocabulary]
     word = word.lower()
@@ -43,7 +43,7 @@ def translate(vocabulary: str, word: str) -> str | None:
 
 
 def _format_in(word: str, known: Mapping[str, str]) -> str | None:
-    """Number format that a word names: all of its parts are formats, or say how a format is used."""
+    """Number format in a word of which every part is a format or a use of formats."""
     usage = vocabularies()["precision_parts"]["words"]
     parts = [part for part in re.split(r"[-_ +/.,()]+", word) if part not in ("", *usage)]
     # Scaled formats have their own prefix: mxfp8, nvfp4.

@@ -1,1 +1,1 @@
-"""Configurations of Hugging Face: what their keys mean for the shape of a model."""
+"""Configurations of Hugging Face: conversion of keys to the shape of a model."""

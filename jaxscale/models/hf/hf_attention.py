@@ -13,10 +13,10 @@ GATED = frozenset("qwen3_next qwen3_5 qwen3_5_moe".split())
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """Attention of the layers of one kind.
+    """Attention of a group of equal layers.
 
     Attributes:
-        layers: how many [1].
+        layers: number of layers [1].
         heads: query heads [1].
         key_heads: key/value heads [1].
         width: of a query or key head [1].
@@ -39,7 +39,7 @@ class AttentionKind:
 def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     """Attention as arguments of `Transformer`.
 
-    Layers with a window have heads of their own where the configuration says so.
+    Layers with a window have separate heads where the configuration states such heads.
     """
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     heads = settings.number(
@@ -63,7 +63,7 @@ def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
 
 
 def _usual(settings: Settings, d_model: float, heads: float) -> AttentionKind:
-    """Attention of layers of which nothing special is said."""
+    """Attention of layers without special keys in the configuration."""
     if heads <= 0:
         raise InputError(f"'num_attention_heads' = {heads:g} is no number of heads; expected at least 1")
     key_heads = settings.number(
@@ -102,7 +102,7 @@ def _of_windows(settings: Settings, usual: AttentionKind, layers: int) -> Attent
 
 
 def _heads(full: AttentionKind, windowed: AttentionKind) -> dict[str, Any]:
-    """Heads of the layers without a window, and where they differ those of the layers with one."""
+    """Heads of full-attention layers and, where different, heads of windowed layers."""
     one = full if full.layers or not windowed.layers else windowed
     fields: dict[str, Any] = dict(zip(("n_heads", "n_kv_heads", "head_dim", "v_head_dim"), one.sizes(), strict=True))
     if one.shared:
@@ -131,7 +131,7 @@ def _latent(settings: Settings, heads: float) -> dict[str, Any]:
 
 
 def _windows(settings: Settings, full: int, windowed: int) -> dict[str, Any]:
-    """Window and share of the layers that have one; a choice of so many keys counts as a window of that many."""
+    """Window, and share of the layers with a window; sparse selection of k keys counts as a window of k tokens."""
     if settings.get("compress_ratios") and settings.get("index_topk"):
         return _compressed(settings)
     if chosen := settings.number("index_topk", default=0):

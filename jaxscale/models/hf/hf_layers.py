@@ -1,4 +1,4 @@
-"""Kinds of the layers of a configuration: what mixes tokens in each, and what MLP each has."""
+"""Layers of a configuration: token mixer and MLP of each layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,19 +56,19 @@ class LayerKinds:
     mlps: tuple[str, ...]
 
     def count(self, *kinds: str) -> int:
-        """Layers that have one of some mixers [1]."""
+        """Number of layers with any of the given mixers [1]."""
         return sum(any(kind in mixer.split("+") for kind in kinds) for mixer in self.mixers)
 
     def mlp_count(self, *kinds: str) -> int:
-        """Layers that have an MLP of some kinds [1]."""
+        """Number of layers with an MLP of the given types [1]."""
         return sum(mlp in kinds for mlp in self.mlps)
 
 
 def layer_kinds(settings: Settings, is_mixture: bool) -> LayerKinds:
-    """Kinds of the layers of a configuration.
+    """Token mixer and MLP of each layer of a configuration.
 
     Raises:
-        InputError: no number of layers, or a kind of layer that is not known.
+        InputError: no number of layers, or an unknown type of layer.
     """
     n_layers = int(settings.number("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
     if not 1 <= n_layers <= 100_000:
@@ -93,7 +93,7 @@ def _kind(word: Any) -> str:
 
 
 def _pattern(settings: Settings) -> Sequence[str] | None:
-    """Layers of a stack in which each has a mixer or an MLP, not both."""
+    """Layers of a stack in which a layer is either a mixer or an MLP."""
     text = settings.get("hybrid_override_pattern")
     if isinstance(text, str):
         return [letter for letter in text.split("/")[0] if letter != "|"]
@@ -102,7 +102,7 @@ def _pattern(settings: Settings) -> Sequence[str] | None:
 
 
 def _mixers(settings: Settings, n_layers: int) -> tuple[str, ...]:
-    """What mixes tokens in each layer, by the first key that says so."""
+    """Token mixer of each layer, by the first key that lists mixers."""
     if (words := settings.sequence("layer_types", "layers_block_type")) is not None:
         return tuple(_kind(word) for word in words[:n_layers])
     if (delta := settings.sequence("linear_attn_config.kda_layers")) is not None:
@@ -118,7 +118,7 @@ def _mixers(settings: Settings, n_layers: int) -> tuple[str, ...]:
 
 
 def _rule(settings: Settings, n_layers: int) -> Callable[[int], str]:
-    """Mixer of a layer by its place, where the configuration lists none."""
+    """Mixer of a layer by its index, where the configuration lists no mixers."""
     if settings.kind == "falcon_h1":
         return lambda layer: "full+mamba"
     if (full := settings.sequence("attn_layer_indices", "full_attn_idxs")) is not None:
@@ -176,6 +176,6 @@ def _places(settings: Settings) -> set[int] | None:
 
 
 def nas_blocks(settings: Settings) -> list[Mapping[str, Any]] | None:
-    """Layers of a model whose attention and MLP were chosen one by one, None for another."""
+    """Layers of a model from architecture search with individual attention and MLPs; None for different models."""
     blocks = settings.sequence("block_configs")
     return [block for block in blocks if isinstance(block, Mapping)] if blocks else None

@@ -1,4 +1,4 @@
-"""MLPs of a configuration: dense ones, experts, shared experts; means where layers differ."""
+"""MLPs of a configuration: dense, routed experts, shared experts; means where layers differ."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def _experts(settings: Settings, d_ff: float) -> dict[str, Any]:
 
 
 def _shared_experts(settings: Settings, width: float) -> float:
-    """Widths of what every token passes through beside the routed experts, over that of one of them [1]."""
+    """Total width of the shared experts over the width of a routed expert [1]."""
     if settings.flag("enable_moe_block"):
         return settings.number("intermediate_size") / width
     if settings.kind.startswith("llama4"):
@@ -111,7 +111,7 @@ def _chosen_widths(settings: Settings, blocks: list, d_model: float) -> dict[str
 
 
 def _block_width(ffn: dict, d_model: float) -> float:
-    """Width of one MLP; 0 where there is none [1]."""
+    """Width of the MLP of a block; 0 without MLP [1]."""
     if ffn.get("no_op"):
         return 0.0
     if ffn.get("replace_with_linear"):

@@ -1,4 +1,4 @@
-"""A config.json of Hugging Face as arguments of `Transformer`, and what has no field."""
+"""A config.json of Hugging Face as arguments of `Transformer`, and features without a field."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ TRAINED_LENGTH = 4096.0
 
 
 class Converted(NamedTuple):
-    """Fields of a `Transformer`, parameters of the parts that they leave out [1], and what has no field."""
+    """Fields of a `Transformer`, parameters of parts beyond the fields [1], and features without a field."""
 
     fields: dict[str, Any]
     parts: dict[str, float]
@@ -41,7 +41,7 @@ def converted(config: Mapping[str, Any]) -> Converted:
         config: content of a config.json.
 
     Raises:
-        InputError: no depth, width or heads, a value that is no size, or a kind of model without a shape here.
+        InputError: no depth, width or heads, an invalid size, or an unsupported type of model.
     """
     settings = Settings(config)
     if settings.flag("is_encoder_decoder") or settings.kind in ENCODER_DECODERS:
@@ -88,7 +88,7 @@ def _vocabulary(settings: Settings, d_model: float) -> dict[str, Any]:
 
 
 def _image_patches(settings: Settings) -> dict[str, Any]:
-    """A vision transformer: each patch is a token, and the matrix that embeds it a tied vocabulary of its pixels."""
+    """Vision transformer: a patch is a token, and the patch embedding a tied vocabulary of pixels."""
     size, patch = settings.number("image_size", default=224), settings.number("patch_size", default=16)
     tokens = (size // patch) ** 2 + 1
     pixels = patch**2 * settings.number("num_channels", default=3)
@@ -102,5 +102,5 @@ def _image_patches(settings: Settings) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number as people write it: whole ones as integers."""
+    """Number with whole values as integers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,9 +1,9 @@
-"""Layers without attention of a configuration, as state-space layers with the same projections and state.
+"""Layers without attention of a configuration, as state-space layers with equal projections and state.
 
 A state-space layer has $d (3 d_i + 2 n_s)$ parameters, with $d_i$ the inner width and $n_s$ groups times state. Gated
 delta networks (arXiv 2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$,
-which is the same. The other kinds get the $n_s$ that gives their count, and as many groups as give the state of their
-scan.
+the same count. Further types get the $n_s$ that gives the count of parameters, and the groups that give the state of
+the scan.
 """
 
 import math
@@ -64,5 +64,5 @@ def _mamba(settings: Settings, d_model: float) -> tuple[tuple[float, float, floa
 
 
 def _convolution(settings: Settings, d_model: float) -> tuple[tuple[float, float, float], str]:
-    """Gated short convolutions (LFM2): three projections in and one out, as wide as the model."""
+    """Gated short convolutions (LFM2): three input projections and an output projection, as wide as the model."""
     return (d_model, d_model / 2.0, d_model / 2.0 / settings.number("conv_L_cache", default=3)), ""

@@ -1,4 +1,4 @@
-"""What a configuration has and the fields of a `Transformer` lack, with what it does to time and memory."""
+"""Features of a configuration without a field of `Transformer`, with the effect on time and memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +54,7 @@ def vision_params(vision: Mapping[str, Any]) -> float:
 def told_remarks(
     settings: Settings, fields: Mapping[str, Any], parts: Mapping[str, float], scans: list[str]
 ) -> list[str]:
-    """What has no field, each with what it does to time and memory."""
+    """Features without a field, with the effect of each on time and memory."""
     model = Transformer(**fields)
     flops = float(model_flops(model, causal=True)) / 3.0
     said = [f"{text}up to {_percent(_scan_flops(model), flops)} more" for text in scans]
@@ -87,7 +87,7 @@ def _scan_flops(model: Transformer) -> float:
 
 
 def _indexer(settings: Settings, fields: Mapping[str, Any], flops: float) -> str:
-    """Scores by which sparse attention chooses its keys; the choice itself is a window of as many keys."""
+    """Remark on the scores of sparse attention's key selection; the selection counts as a window."""
     heads, width = settings.number("index_n_heads"), settings.number("index_head_dim", default=128)
     rank = settings.number("q_lora_rank", default=0) or fields["d_model"]
     # DeepSeek-V4 chooses among blocks of four tokens, in the layers that have such blocks.

@@ -1,4 +1,4 @@
-"""Keys of a config.json, by the several names that families of models have for one quantity."""
+"""Keys of a config.json, by the names of a quantity in different families of models."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def defaults_of_families() -> Mapping[str, Mapping[str, Any]]:
 
 
 class Settings:
-    """Keys of a configuration, those of its language model before its own.
+    """Keys of a configuration; keys of the nested language model take precedence.
 
     Args:
         config: content of a config.json.
@@ -51,10 +51,10 @@ class Settings:
         return None
 
     def number(self, *names: str, default: int | float | None = None) -> float:
-        """Number of the first key that is there; the default where none is.
+        """Number of the first key present; the default where none is.
 
         Raises:
-            InputError: no key is there and there is no default, or its value is no number.
+            InputError: no key and no default, or a value that is no number.
         """
         value = self.get(*names)
         if value is None:
@@ -64,7 +64,7 @@ class Settings:
         return _size(names[0], value)
 
     def mean(self, *names: str, default: int | float | None = None) -> float:
-        """Number of the first key that is there; of a list with one for each layer the mean.
+        """Number of the first key present; the mean of a list over layers.
 
         Raises:
             InputError: as for `number`.
@@ -80,7 +80,7 @@ class Settings:
         return default if value is None else bool(value)
 
     def sequence(self, *names: str) -> Sequence[Any] | None:
-        """List of the first key that is one."""
+        """Value of the first key whose value is a list."""
         values = (self.get(name) for name in names)
         return next((value for value in values if isinstance(value, list | tuple)), None)
 
