@@ -1,5 +1,6 @@
 """Adapters and quantised frozen weights in the settings of trainers, as cells of a runs table."""
 
+import re
 from typing import Any
 
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings
@@ -23,13 +24,15 @@ def adapter_cells(read: ReadSettings, kind: str) -> Cells:
     word = _kind_of(read, kind)
     bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None
     bits = 8 if bits is None and read.value("load_in_8bit") else bits
+    if kind == "unsloth" and not read.has("load_in_4bit", "load_in_8bit", "load_in_16bit", "load_in_fp8"):
+        bits = None if read.value("full_finetuning") else 4
     quantised = str(read.value("quantize") or "")
     bits = 4 if quantised.startswith(("bnb.nf4", "bnb.fp4")) else 8 if quantised.startswith("bnb.int8") else bits
     bits = read.number("quantization_bit", "quant_bits") or bits
     if word is None and bits is None:
         return {}
     weight = {"weight_bytes": 0.55 if bits == 4 else 1} if bits else {}
-    for name in ("lora_alpha", "lora_bias", "peft.alpha", "use_rslora"):
+    for name in ("lora_alpha", "lora_bias", "bias", "peft.alpha", "use_rslora"):
         read.value(name)
     if word is None:
         return {"trainable_share": 0, **weight}
@@ -43,9 +46,9 @@ def adapter_cells(read: ReadSettings, kind: str) -> Cells:
 def _kind_of(read: ReadSettings, kind: str) -> str | None:
     """Word of the adapters, None where there are none."""
     word = read.value("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "peft_type", "peft_method")
-    component = str(read.value("model._component_") or "").rsplit(".", 1)[-1]
-    if component.startswith(("lora_", "qlora_")):
-        return component.split("_")[0]
+    if kind == "torchtune":
+        adapter = torchtune_builder(read).split("_")[0]
+        return adapter if adapter in ("lora", "qlora") else None
     if word is not None:
         word = str(word).lower()
         return word if word in ("lora", "qlora") else "lora" if word in ("longlora", "lora_llm") else None
@@ -77,3 +80,16 @@ def _targets(read: ReadSettings) -> str | None:
         return None
     words = parse_words("lora_targets", str(named).replace("*", ""))
     return "+".join(words) if all(word in vocabularies()["lora_targets"] for word in words) else None
+
+
+_RECIPE = re.compile(r"(?P<family>\w+)/(?P<size>[^_/.]+)_(?P<tuning>full|lora|qlora|dora|qdora)")
+
+
+def torchtune_builder(read: ReadSettings) -> str:
+    """Function by which torchtune builds a model, such as `qlora_llama3_1_70b`, from its path or the recipe's name."""
+    if path := read.value("model._component_"):
+        return str(path).rsplit(".", 1)[-1]
+    if recipe := _RECIPE.match(str(read.value("model_name") or "")):
+        adapter = "" if recipe["tuning"] == "full" else recipe["tuning"].replace("dora", "lora") + "_"
+        return f"{adapter}{recipe['family']}_{recipe['size']}".lower()
+    return ""

@@ -59,9 +59,22 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 FURTHER: Mapping[str, tuple[str, ...]] = {
     "megatron": ("ms-swift",),
-    "deepspeed": ("transformers", "accelerate", "trl", "llama-factory", "axolotl", "ms-swift", "openrlhf", "litgpt"),
+    "deepspeed": (
+        "transformers",
+        "accelerate",
+        "trl",
+        "llama-factory",
+        "axolotl",
+        "ms-swift",
+        "openrlhf",
+        "litgpt",
+        "peft",
+        "unsloth",
+    ),
     "automodel": ("nemo-automodel",),
     "verl": ("verl",),
+    "torchtune": ("torchtune",),
+    "levanter": ("levanter",),
 }
 """Tables by which a key of a family is known that sets no column."""
 
@@ -100,7 +113,8 @@ def framework_family(settings: Settings) -> str | None:
     counts = {family: sum(key in parts for key in keys) for family, keys in FAMILIES.items()}
     program = str(settings.get("program") or "")
     if program:
-        return "megatron" if program == "ms-swift megatron" else "verl" if program == "verl" else "deepspeed"
+        own = {"ms-swift megatron": "megatron", "verl": "verl", "torchtune": "torchtune"}
+        return own.get(program, "deepspeed")
     if counts["verl"]:
         return "verl"
     best = max(counts, key=lambda family: counts[family])

@@ -9,7 +9,8 @@ from jaxscale.base.errors import InputError
 from jaxscale.launch.readers.launch_rules import framework_family, understood_cells
 from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
 from jaxscale.launch.readers.read_log import read_log
-from jaxscale.launch.readers.settings_text import FORM, remarks_of, settings_of
+from jaxscale.launch.readers.setting_values import plain_number, product, product_of_degrees
+from jaxscale.launch.readers.settings_text import FORM, plain_value, remarks_of, settings_of
 from jaxscale.models import catalogue_model
 from jaxscale.runs.schema import COLUMNS, REQUIRED
 from jaxscale.tables.names import SHAPE
@@ -138,10 +139,11 @@ def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathere
     if "batch" in medians:
         cells.setdefault("global_batch_size_seqs", medians["batch"])
     tokens = cells.pop("tokens_per_step", None)
-    if tokens and (seq_len := _number(cells.get("seq_len"))) and "global_batch_size_seqs" not in cells:
+    if tokens and (seq_len := plain_number(cells.get("seq_len"))) and "global_batch_size_seqs" not in cells:
         cells["global_batch_size_seqs"] = tokens / seq_len
     batch, seq_len, chips, rate = (
-        _number(cells.get(name)) for name in ("global_batch_size_seqs", "seq_len", "n_gpus", "tokens_per_s_per_gpu")
+        plain_number(cells.get(name))
+        for name in ("global_batch_size_seqs", "seq_len", "n_gpus", "tokens_per_s_per_gpu")
     )
     if "step_time_s" not in cells and batch and seq_len and chips and rate:
         cells["step_time_s"] = batch * seq_len / chips / rate
@@ -151,15 +153,13 @@ def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathere
     return cells
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unread: tuple[str, ...] = ()) -> RunRow:
     """Row in the order of the schema, with open cells and settings that were not understood."""
     cells = {"source": "read", "source_row": path.name, **cells}
     if remarks:
         cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
+    if cells.get("global_batch_size_seqs") in EMPTY and (batch := _batch_of(cells)):
+        cells["global_batch_size_seqs"] = batch
     knows_shape = cells.get("model") is not None and catalogue_model(str(cells["model"])) is not None
     wanted = [name for name in REQUIRED if not (knows_shape and name in SHAPE)]
     fills = {"micro_batch_size": "n_microbatches"}
@@ -170,6 +170,14 @@ def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unre
     return RunRow(
         {name: _text(value) for name, value in (known | rest).items()}, tuple(left_open), tuple(remarks), unread
     )
+
+
+def _batch_of(cells: Mapping[str, Any]) -> float | None:
+    """Global batch from the microbatch, the number of microbatches and the replicas; None where one is open."""
+    cells = {name: plain_value(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
+    chips, replicas = (plain_number(cells.get(name)) for name in ("n_gpus", "dp"))
+    replicas = replicas or chips and chips / product_of_degrees(cells, "tp", "pp", "cp")
+    return product({**cells, "dp": replicas}, "micro_batch_size", "n_microbatches", "dp")
 
 
 def _text(value: Any) -> str:

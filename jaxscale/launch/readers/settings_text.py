@@ -81,6 +81,7 @@ PROGRAMS = (
     ("trl", re.compile(r"\btrl (?:sft|dpo|grpo|rloo)\b|\btrl[./]scripts\b")),
     ("ms-swift megatron", re.compile(r"\bmegatron (?:sft|pt|rlhf)\b")),
     ("ms-swift", re.compile(r"\bswift (?:sft|pt|rlhf)\b")),
+    ("torchtune", re.compile(r"\btune run\b(?=(?:[^\n]|\\\n)*--config[= ]+(\S+))")),
     ("verl", re.compile(r"\bverl\.trainer\b")),
     ("openrlhf", re.compile(r"\bopenrlhf\.cli\b")),
     ("litgpt finetune", re.compile(r"\blitgpt finetune\w*(?: +(?!-)(\S+))?")),
@@ -158,7 +159,7 @@ def python_settings(text: str) -> dict[str, Any]:
     Nothing of the text is run.
     """
     try:
-        tree = ast.parse(text)
+        tree = _with_constants(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):
         return {}
     found: dict[str, Any] = _launcher_settings(text)
@@ -179,6 +180,28 @@ def python_settings(text: str) -> dict[str, Any]:
         elif isinstance(node, ast.Return) and node.value is not None:
             _take(node.value, "", found)
     return found
+
+
+class _Constants(ast.NodeTransformer):
+    """Replaces variables by their literals."""
+
+    def __init__(self, literals: Mapping[str, ast.expr]) -> None:
+        self.literals = literals
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Literal of a variable, else the variable."""
+        return self.literals.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
+
+
+def _with_constants(tree: ast.Module) -> ast.Module:
+    """Program with variables replaced by their values, where a single assignment sets a variable to a literal."""
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                assigned.setdefault(target.id, []).append(node.value)
+    literals = {name: found[0] for name, found in assigned.items() if len(found) == 1}
+    return _Constants({name: node for name, node in literals.items() if isinstance(node, ast.Constant)}).visit(tree)
 
 
 _FAMILY = re.compile(r"llama3|llama4|qwen3_5|qwen3|deepseek_v3|gpt_oss|kimi_k2_7")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.launch.options.option_table import option_table, programs
-from jaxscale.launch.readers.adapter_rules import adapter_cells
+from jaxscale.launch.readers.adapter_rules import adapter_cells, torchtune_builder
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
@@ -366,7 +366,10 @@ BUILDER = re.compile(r"(?:q?lora_)?(?P<name>\w+?)(_base|_instruct)?$")
 
 def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     """torchtune: weights of the stated type without masters, FSDP 2."""
-    builder = BUILDER.fullmatch(str(read.value("model._component_") or "").rsplit(".", 1)[-1])
+    builder = BUILDER.fullmatch(torchtune_builder(read))
+    # Of a recipe that a command names, what the command does not override is not known.
+    is_whole = read.value("model._component_") is not None
+    is_alone = "single_device" in str(read.value("model_name"))
     name = re.sub(r"(?<=[a-z]\d)_(?=\d_)", ".", builder["name"] if builder else "").replace("_", "-")
     found: Cells = {"framework": "torchtune", "pp": 1, "model": known_model(name)}
     found |= {"tp": read.number("tensor_parallel_dim") or 1, "cp": read.number("context_parallel_dim")}
@@ -375,16 +378,22 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
         "n_microbatches": read.number("gradient_accumulation_steps"),
     }
     found["seq_len"] = read.number("tokenizer.max_seq_len")
-    found["zero_stage"] = 2 if read.value("fsdp_reshard_after_forward") is False else 3
+    found["n_gpus"] = 1 if is_alone else read.chips(("nproc_per_node",), ("nnodes",))
+    found["zero_stage"] = 0 if is_alone else 2 if read.value("fsdp_reshard_after_forward") is False else 3
     shard, copies = (read.number(f"data_parallel_{kind}_dim") for kind in ("shard", "replicate"))
     if shard and shard > 0:
         found |= {"dp": shard * (copies or 1.0), "shard_group": shard}
-    found["activation_recompute"] = "full" if read.value("enable_activation_checkpointing") else "none"
+    for column, key, words in (
+        ("activation_recompute", "enable_activation_checkpointing", ("none", "full")),
+        ("execution", "compile", ("eager", "compiled")),
+    ):
+        value = read.value(key)
+        found[column] = words[bool(value)] if is_whole or value is not None else None
     found["offload"] = "optimizer" if read.value("fsdp_cpu_offload") else None
     found["offload"] = "activations" if read.value("enable_activation_offloading") else found["offload"]
-    found["execution"] = "compiled" if read.value("compile") else "eager"
-    found["chunked_loss"] = bool(re.search("Chunked|LinearCross", str(read.value("loss._component_"))))
-    found["optimizer"] = optimizer_word(str(read.value("optimizer._component_")))
+    loss = read.value("loss._component_", "loss")
+    found["chunked_loss"] = bool(re.search("Chunked|LinearCross", str(loss))) if is_whole or loss else None
+    found["optimizer"] = optimizer_word(str(read.value("optimizer._component_", "optimizer")))
     if "bf16" in str(read.value("dtype")):
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 4 if found["optimizer"] == "adamw" else None
