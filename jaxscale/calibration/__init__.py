@@ -1,1 +1,1 @@
-"""What a fit knows: coefficients, effects of levels, intervals, limits of memory; on disk as TOML."""
+"""Calibration: coefficients, effects of levels, intervals, limits of memory; on disk as TOML."""

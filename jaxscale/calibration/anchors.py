@@ -1,4 +1,4 @@
-"""Anchors of chips: the share of its peak that large matmuls reach on a chip, as timed kernels say.
+"""Anchors of chips: the share of the peak that large matmuls reach on a chip, from timed kernels.
 
 Software shares the kernels of a chip, so what these reach is known before any training run is measured. A chip without
 timed kernels gets the anchor of one whose die it has, or the mean of its class at first sight. Values and sources:

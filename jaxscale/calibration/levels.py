@@ -139,7 +139,7 @@ class Levels:
         return Levels(codes, names, self.n_rows)
 
     def filled(self, kind: str, other: str) -> "Levels":
-        """The levels, with those of another kind for the runs that have none of a kind."""
+        """Levels, with the level of a second factor for runs without a level of the first."""
         if other not in self.codes:
             return self
         names = dict.fromkeys([*self.names.get(kind, ()), *self.names[other]])
@@ -149,12 +149,12 @@ class Levels:
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
-        """The levels with other names of one kind; levels of one new name become one, those of an empty one none.
+        """Levels with names of a factor replaced; equal new names merge, an empty name removes the level.
 
         Args:
-            kind: whose names change.
-            name_of: new name of a level, asked for once.
-            to: kind that has the new names; the same where empty.
+            kind: factor whose names change.
+            name_of: new name of a level, called once per level.
+            to: factor that receives the new names; `kind` where empty.
 
         Returns:
             The levels.
@@ -168,16 +168,16 @@ class Levels:
         return Levels({**self.codes, to or kind: codes}, {**self.names, to or kind: names}, self.n_rows)
 
     def with_columns(self, columns: Mapping[str, Names]) -> "Levels":
-        """The levels with other columns of names for some kinds; an empty name counts as none."""
+        """Levels with columns of names replaced for given factors; an empty name is no level."""
         others = Levels.of_columns(columns, self.n_rows)
         return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)
 
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
-        """The levels with others for some runs.
+        """Levels with the levels of given runs replaced.
 
         Args:
-            rows: which runs.
-            levels: their new levels by kind; an empty name is none.
+            rows: indices of the runs.
+            levels: new levels by factor; an empty name is no level.
 
         Returns:
             The levels of all runs.

@@ -1,4 +1,4 @@
-"""Probability that a run exceeds the memory of its chip, and the peak up to which it does so with a given one."""
+"""Probability of running out of memory, and the largest peak at a given probability."""
 
 import math
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ NEAR = 1.5
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Memory that runs of a source may take before they run out of it.
+    """Usable memory of the runs of a source.
 
     Attributes:
-        source: whose runs; empty for runs of any.
-        usable: predicted peak at which half of the runs run out, over the memory of the chip [1].
-        scatter: standard deviation of the log of the peak about it [1].
+        source: source of the runs; empty for all sources.
+        usable: predicted peak at which half of the runs run out of memory, relative to the chip's memory [1].
+        scatter: standard deviation of the log peak about this limit [1].
     """
 
     source: str
@@ -39,7 +39,7 @@ def probability_of_oom(peak: Any, capacity: Any, limit: MemoryLimit) -> Any:
     $\Phi\left(\ln\frac{M}{u C} / \sigma\right)$ for log-normal scatter.
 
     Args:
-        peak: M, predicted peak memory, a number or one of each run [byte], [row].
+        peak: M, predicted peak memory, a number or a number per run [byte], [row].
         capacity: C, memory of the chip [byte], [row].
         limit: usable share u [1] and scatter sigma of the log [1], [row].
 
@@ -80,12 +80,12 @@ def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> flo
 
 
 class Alternatives(NamedTuple):
-    """The best of several plans, and how far those are from it that are nearly as good.
+    """Best of several plans, and the range of times of nearly equal plans.
 
     Attributes:
         best: row of the best plan [1].
-        fastest: least time of an alternative over that of the best [1].
-        slowest: greatest time of an alternative over that of the best [1].
+        fastest: time of the fastest alternative relative to the best plan [1].
+        slowest: time of the slowest alternative relative to the best plan [1].
     """
 
     best: int
@@ -94,14 +94,14 @@ class Alternatives(NamedTuple):
 
 
 def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
-    """The best of several plans: the fastest that fits with the accepted risk.
+    """Best of several plans: the fastest that fits at the accepted risk.
 
-    Where none does, of those that rather fit than not, the one of the least time over the chance that it fits,
-    $t / (1 - p)$; where not even these are there, the leanest.
+    Where no plan does, among plans with a probability below one half the minimum of time over chance to fit,
+    $t / (1 - p)$; where no such plan exists, the plan of the least probability.
 
     Args:
         pace: time of a sequence by each plan [s].
-        oom_probability: p, that the plan runs out of memory [1].
+        oom_probability: p, probability of running out of memory [1].
 
     Returns:
         The best plan and its alternatives.
@@ -117,11 +117,11 @@ def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.nd
 
 
 def near(pace: Float[np.ndarray, " plan"], allowed: Bool[np.ndarray, " plan"], best: int) -> Alternatives:
-    """A plan with its alternatives: allowed plans that take at most `NEAR` times as long.
+    """Plan with its alternatives: allowed plans of at most `NEAR` times its time.
 
     Args:
         pace: time of a sequence by each plan [s].
-        allowed: whether it may be chosen.
+        allowed: whether each plan may be chosen.
         best: row of the plan [1].
     """
     times = pace[allowed & (pace <= NEAR * pace[best])] / pace[best]

@@ -36,17 +36,17 @@ ANCHORED_KIND = "gpu"
 @printed(lambda fit: _shown(fit))
 @dataclass(frozen=True, repr=False)
 class Fit(Record):
-    """Coefficients fitted to measured runs, and how they differ and scatter between levels of runs.
+    """Coefficients fitted to measured runs, with effects and scatter by level.
 
     Attributes:
-        largest: sources and the most chips of any of their runs in the fit [1].
-        limits: of memory, of the sources that showed them.
-        own: source and framework of the fitted runs, where all of them share one; a run that names neither is taken to
+        largest: largest number of chips in the fit by source [1].
+        limits: usable memory by source, where runs showed a limit.
+        own: common source and framework of the fitted runs, if any; a run that names neither is taken to
             be like them.
         fitted: kind and name of the sources and frameworks of the fitted runs.
         is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
             it answers for every stack that this does not know.
-        paces: of traced workloads that were measured.
+        paces: ratio of measured to predicted time of measured traced workloads.
     """
 
     parent: "Fit | None" = None
@@ -87,23 +87,23 @@ class Fit(Record):
 
     @property
     def scatter(self) -> tuple[Scatter, ...]:
-        """Widths of intervals by level: how far runs that were left out were from their prediction."""
+        """Standard deviation of held-out log errors by level."""
         return self.widths
 
     def coefficients(
         self, levels: Mapping[str, str | None] | None = None, n_chips: float | int | None = None
     ) -> Coefficients:
-        """Coefficients of one run: the pooled ones moved by the effects of its levels.
+        """Coefficients of a run: pooled coefficients plus the effects of the run's levels.
 
         Args:
-            levels: level of the run by kind, one of `LEVEL_KINDS`: source, framework, gpu, precision, ...
-            n_chips: of the run [1]: kernels of one chip alone have no collectives beside them; several where None.
+            levels: level of the run by factor of `LEVEL_KINDS`: source, framework, gpu, precision, ...
+            n_chips: number of chips [1], since a single chip has no concurrent collectives; several where None.
 
         Returns:
             Coefficients, each a number.
 
         Raises:
-            InputError: an unknown kind of level.
+            InputError: an unknown factor.
         """
         if unknown := [kind for kind in levels or {} if kind not in LEVEL_KINDS]:
             raise InputError(f"{unknown[0]!r} is no kind of level; {one_like(unknown[0], LEVEL_KINDS)}")
@@ -117,7 +117,7 @@ class Fit(Record):
         return jax.tree.map(lambda column: column[index], table)
 
     def coefficient_table(self, levels: Levels) -> tuple[Coefficients, Int[np.ndarray, " row"]]:
-        """Coefficients of each combination of levels that move them, and the combination that each run has.
+        """Coefficients of each combination of levels with effects, and the combination of each run.
 
         Args:
             levels: of the runs.
@@ -142,14 +142,14 @@ class Fit(Record):
     def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
         """Half-width of the 90 % interval of log step time, and standard deviation of log peak memory.
 
-        What the fit never saw widens them, see `jaxscale.calibration.intervals`.
+        Levels new to the fit widen the interval, see `jaxscale.calibration.intervals`.
 
         Args:
             levels: of one run or of many.
             n_chips: of each run [1], [row].
 
         Returns:
-            The widths [1]: numbers for one run, else [row].
+            The widths [1]: numbers for a single run, else [row].
         """
         rows = LevelRows.of(levels, n_chips)
         return Interval(*map(rows.given, self.by_who_knows(rows, Fit._own_interval)))
@@ -172,7 +172,7 @@ class Fit(Record):
             levels: of the rows.
             n_chips: of each row [1].
             capacity: memory of its chip [byte].
-            half_width: of the interval of log step time, where runs of the same workload tell it; else nan [1].
+            half_width: half-width of the interval of log step time from runs of the same workload; else nan [1].
 
         Returns:
             The answers, with `lo`, `hi` [s], `memory_lo`, `memory_hi` [byte] and `oom_probability` [1] [row].
@@ -198,14 +198,14 @@ class Fit(Record):
         return paces_of(self.paces, levels, n_chips)
 
     def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
-        """Memory that a run may take: as the runs of its source could, else all of it with the scatter of its peak.
+        """Usable memory of a run: as of the source's runs, else the whole memory with the scatter of the peak.
 
         Args:
             levels: of one run or of many.
             n_chips: of each run [1], [row].
 
         Returns:
-            The limit; of many runs with a share and a scatter for each [row].
+            The limit; for many runs with a share and a scatter per run [row].
         """
         rows = LevelRows.of(levels, n_chips)
         return MemoryLimit("", *map(rows.given, self.by_who_knows(rows, Fit._own_limit)))
@@ -226,14 +226,14 @@ class Fit(Record):
         return (self._scatters.most_chips(self.seen.named(rows.levels)),)
 
     def notes(self, levels: AnyLevels, n_chips: Any = 0.0) -> Any:
-        """Levels of a run that no fitted run had, and more chips than any had, in words; empty where nothing is new.
+        """Note on levels new to the fit and on more chips than in any fitted run; may be empty.
 
         Args:
             levels: of one run or of many.
             n_chips: of each run [1], [row].
 
         Returns:
-            The words: one text for one run, else [row].
+            The note: a text for a single run, else [row].
         """
         rows = LevelRows.of(levels, n_chips)
         texts, most = self.by_who_knows(rows, lambda fit, some: (fit.seen.notes(some.levels), *fit._own_most(some)))
@@ -256,7 +256,7 @@ class Fit(Record):
 
     @property
     def scatter_by_level(self) -> dict[Place, Scatter]:
-        """Scatters by kind and name of their level."""
+        """Scatters by factor and name of the level."""
         return self._scatters.by_level
 
     @functools.cached_property
@@ -295,7 +295,7 @@ class Fit(Record):
 
 
 def _shown(fit: Fit) -> Printout:
-    """What was fitted, and what of it is known."""
+    """Text of a fit: runs, coefficients and their uncertainty."""
     frameworks = sorted(name for kind, name in fit.known if kind == "framework" and name)
     sources = sorted(name for kind, name in fit.known if kind == "source" and name)
     rows = [

@@ -1,4 +1,4 @@
-"""Levels of the runs that a fit has seen, and which of two fits answers for a run: a fit, or its parent."""
+"""Levels of the fitted runs, and the choice between a fit and its parent for a run."""
 
 import functools
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ UNNAMED = "unnamed"
 
 
 def software_stack(source: str) -> str:
-    """Software stack of a source: its first two parts, table and framework, of `table/framework/part`."""
+    """Software stack of a source `table/framework/part`: table and framework."""
     return "/".join(source.split("/")[:2])
 
 
 def is_apart(source: str) -> bool:
-    """Whether a source is a part of a software stack whose runs differ from the others (`table/framework/part`)."""
+    """Whether a source names a part of a software stack (`table/framework/part`)."""
     return source != software_stack(source)
 
 
@@ -39,11 +39,11 @@ class Seen:
     """Levels of the runs of a fit.
 
     Attributes:
-        known: kind and name of every level of the runs, effects or none.
-        fitted: kind and name of the sources and frameworks of the runs of the fit itself, its parent's left out.
-        own: source and framework of the runs, where all of them share one.
-        parent: the same of the fit that the fit started from.
-        is_centre: whether the fit is a centre, which answers for all stacks that a fit about it does not know.
+        known: factor and name of every level of the runs, with or without effects.
+        fitted: factor and name of sources and frameworks of the fit's runs, without the parent's.
+        own: common source and framework of the runs, if any.
+        parent: levels of the fit's parent.
+        is_centre: whether the fit is a centre, which answers for all stacks unknown to its child.
     """
 
     known: frozenset[Place] = frozenset()
@@ -53,7 +53,7 @@ class Seen:
     is_centre: bool = False
 
     def named(self, levels: Levels) -> Levels:
-        """Levels with the fit's own source and framework where a run names neither, or only the same framework."""
+        """Levels with the fit's source and framework filled in for runs that name neither, or only this framework."""
         if not self.own:
             return levels
         own_framework = dict(self.own).get("framework")
@@ -63,7 +63,7 @@ class Seen:
         return levels.replace(is_like_own, dict(self.own))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent answers for a run: it knows the source, or else the framework, and the fit does not.
+        """Whether the parent answers for a run: only the parent knows the source, or else the framework.
 
         A fit to a few runs of one cluster tells nothing of others.
         """
@@ -85,7 +85,7 @@ class Seen:
         return (kind, name) in self.known
 
     def is_new(self, kind: str, name: str) -> bool:
-        """Whether no run of the fit had the level, of a kind that the fit lists."""
+        """Whether a level of a listed factor is new to the fit."""
         return bool(self.known) and (kind not in SETTINGS or kind in self._known_kinds) and not self.knows(kind, name)
 
     def ancestor_knows(self, kind: str, name: str) -> bool:

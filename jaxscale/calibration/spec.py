@@ -1,6 +1,6 @@
-"""Table of the coefficients of one kind of record: unit, range, prior and source of each, and their coordinates.
+"""Table of the coefficients of a record: unit, range, prior, source and coordinate of each.
 
-A file of `data/` states them. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
+A file of `data/` states the table. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
 logit of a fraction, a real number itself.
 """
 
@@ -30,21 +30,21 @@ FARTHEST = 80.0
 
 
 class Prior(NamedTuple):
-    """What is known of a coefficient before any fit.
+    """Prior of a coefficient.
 
     Attributes:
-        median: in the coefficient's own unit.
+        median: median, in the unit of the coefficient.
         spread: standard deviation of the coordinate [1].
         kind: `positive` (coordinate: log), `fraction` (logit) or `real` (the value itself).
         unit: unit of the coefficient.
-        meaning: one sentence of physics.
-        source: where median and spread come from.
-        effects: kinds of level (source, mixture, ...) by which known stacks may differ from the centre.
-        levels: standard deviation of the effects that make up the centre, by kind of level (stack, gpu, ...) [1].
+        meaning: sentence of physics.
+        source: source of median and spread.
+        effects: factors (source, mixture, ...) by which known stacks may differ from the centre.
+        levels: standard deviation of the effects within the centre, by factor (stack, gpu, ...) [1].
         spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
             more than the pool is unsure of [1].
-        hides_where: `small` or `large` for a coefficient whose term hides behind others where it is so; else empty.
-        may_be_zero: whether the value may be 0, for what a stack lacks.
+        hides_where: `small` or `large` where the coefficient's term is then hidden by overlap; else empty.
+        may_be_zero: whether the value may be 0, for a feature that a stack lacks.
     """
 
     median: float
@@ -62,13 +62,13 @@ class Prior(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Coefficients of one kind of record.
+    """Coefficients of a record.
 
     Attributes:
-        priors: of each, in the order of the coefficients.
-        kinds: of level that have effects, in the order in which these add up.
-        stand_ins: levels that count for runs that name none, or one without effects.
-        retired: coefficients of earlier versions; what a file says of them is passed over.
+        priors: prior of each coefficient, in order.
+        kinds: factors with effects, in the order of their sum.
+        stand_ins: levels that stand in for absent levels and for levels without effects.
+        retired: coefficients of earlier versions, ignored in files.
     """
 
     priors: Mapping[str, Prior]
@@ -83,7 +83,7 @@ class Spec:
 
     @functools.cached_property
     def medians(self) -> dict[str, float]:
-        """Prior median of each coefficient, in its own unit."""
+        """Prior median of each coefficient, in the coefficient's unit."""
         return {name: float(prior.median) for name, prior in self.priors.items()}
 
     def effect_spreads(self) -> dict[str, dict[str, float]]:
@@ -103,43 +103,43 @@ class Spec:
         return np.asarray([prior.kind == "real" for prior in self.priors.values()])
 
     def constrained(self, coordinates: Any) -> Any:
-        """Values in their own units from coordinates, of arrays of the host or of JAX [..., coefficient]."""
+        """Values from coordinates, for numpy and JAX arrays [..., coefficient]."""
         xp = jnp if isinstance(coordinates, jax.Array) else np
         bounded = xp.clip(coordinates, -FARTHEST, FARTHEST)
         values = xp.where(self._is_fraction, 1.0 / (1.0 + xp.exp(-bounded)), xp.exp(bounded))
         return xp.where(self._is_real, coordinates, values) if self._is_real.any() else values
 
     def unconstrained(self, values: Any) -> np.ndarray:
-        """Coordinates of values in their own units, on the host [..., coefficient]."""
+        """Coordinates of values, on the host [..., coefficient]."""
         values = np.asarray(values, float)
         with np.errstate(divide="ignore", invalid="ignore"):
             logits = np.where(self._is_fraction, np.log(values) - np.log1p(-values), np.log(values))
         return np.where(self._is_real, values, logits)
 
     def slopes(self, coordinates: np.ndarray) -> np.ndarray:
-        """Change of each value v for one of its coordinate: v of a log, v (1 - v) of a logit, else 1."""
+        """Derivative of each value v by its coordinate: v for a log, v (1 - v) for a logit, else 1."""
         values = self.constrained(coordinates)
         slopes = np.where(self._is_fraction, values * (1.0 - values), values)
         return np.where(self._is_real, 1.0, slopes)
 
     def column(self, values: Mapping[str, float]) -> Float[np.ndarray, " coefficient"]:
-        """Numbers by name as one array, 0 where none is named [coefficient]."""
+        """Numbers by name as an array, 0 for absent names [coefficient]."""
         return np.asarray([values.get(name, 0.0) for name in self.names], float)
 
     def stated(self, where: Any, entries: Mapping[str, Any]) -> dict[str, float]:
-        """Values by name that a file states, the prior median of each coefficient that it leaves out.
+        """Values by name from a file, with the prior median for absent coefficients.
 
-        A file of before a term was added lacks its coefficients: of these the priors tell.
+        A file from before a term was added lacks the coefficients of the term.
 
         Raises:
-            InputError: an unknown coefficient, or a value out of its range.
+            InputError: an unknown coefficient, or a value out of range.
         """
         kept = self.known(f"{where}: coefficients.", entries)
         found = {name: _value(f"{where}: coefficients.{name}", kept[name], self.priors[name]) for name in kept}
         return {**self.medians, **found}
 
     def known(self, where: str, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Entries of a file by coefficient, without those of retired ones; `where` begins messages.
+        """Entries of a file by coefficient, without retired coefficients; `where` begins messages.
 
         Raises:
             InputError: an unknown coefficient.
@@ -175,9 +175,9 @@ def spec_from(
     Args:
         file: name of the file. A table `[effects]` states prior spreads of effects by kind of level and coefficient,
             where the entries of the coefficients do not.
-        names: of the coefficients, in the order of the fields of their module; the file describes each.
-        table: with an entry for each coefficient.
-        kinds: of level that have effects; those of the table `[effects]` where none are given.
+        names: names of the coefficients, in the order of the fields of their module.
+        table: table of the file with an entry per coefficient.
+        kinds: factors with effects; the factors of the table `[effects]` where empty.
         stand_ins: rules for levels without effects.
         retired: coefficients of earlier versions.
 

@@ -1,4 +1,4 @@
-"""Levels that stand in for others: for a run that names none of a kind, or one that no fitted run had."""
+"""Levels that stand in for absent levels, and for levels that no fitted run had."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from jaxscale.calibration.levels import Levels
 
 @dataclass(frozen=True)
 class StandIns:
-    """Rules by which the levels of runs are read before their effects are looked up, in this order.
+    """Rules that replace levels before effects are looked up, applied in order.
 
     Attributes:
-        others: kind of level whose level counts for a run that has none of a kind, by that kind.
-        usual: level of a run that has none of a kind, by that kind.
-        choices: functions that take a level and the known ones of its kind and return the one that counts, by kind.
+        others: factor that supplies the level of a run without one, by factor.
+        usual: level of a run without one, by factor.
+        choices: functions from a level and the known levels of its factor to the level that counts, by factor.
     """
 
     others: Mapping[str, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class StandIns:
     choices: Mapping[str, Callable[[str, Collection[str]], str]] = field(default_factory=dict)
 
     def applied(self, levels: Levels, known: Mapping[str, Collection[str]]) -> Levels:
-        """Levels whose effects count, given the names of the levels that have effects by kind."""
+        """Levels with stand-ins applied, given the names of levels with effects by factor."""
         for kind, other in self.others.items():
             levels = levels.filled(kind, other)
         for kind, name in self.usual.items():
@@ -33,7 +33,7 @@ class StandIns:
 
 
 def longest_within(name: str, known: Iterable[str]) -> str:
-    """A name if it is known, else the longest known name within it, else the name itself."""
+    """The name if known, else the longest known name within it, else the name."""
     known = list(known)
     return name if name in known else max((other for other in known if other in name), key=len, default=name)
 

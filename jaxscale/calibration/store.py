@@ -1,4 +1,4 @@
-"""Fits by name or file: shipped ones, the user's own, and the priors."""
+"""Fits by name or file: shipped fits, user's fits, and the priors."""
 
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -21,10 +21,10 @@ AnyFit = Fit | HasFit | str | Path
 
 
 def fit_of(fit: AnyFit = "default") -> Fit:
-    """A fit as it is, that of a result, or by its name or file.
+    """Fit of an argument: a fit, a result, a name or a file.
 
     Raises:
-        InputError: no such fit, or the file is not one.
+        InputError: an unknown fit, or a file of a different type.
     """
     if isinstance(fit, Fit):
         return fit
@@ -42,7 +42,7 @@ def load_fit(name_or_path: str | Path = "default") -> Fit:
         The fit.
 
     Raises:
-        InputError: no such fit, or the file is not one.
+        InputError: an unknown fit, or a file of a different type.
     """
     if str(name_or_path) == "prior":
         return Fit("prior", prior_medians())

@@ -1,4 +1,4 @@
-"""Facts that a run leaves to a guess, and which of them narrows its interval most once it is stated."""
+"""Facts that a run does not state, and the fact whose statement narrows its interval most."""
 
 from collections.abc import Callable, Iterable
 
@@ -23,11 +23,11 @@ Width = Callable[[Levels], Float[np.ndarray, " row"]]
 
 
 def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
-    """The facts of each run that would narrow its intervals most, in words; empty where none would [row].
+    """Notes on the facts of each run whose statement would narrow the intervals most; may be empty [row].
 
     Args:
         fit: the fit that answers for the runs.
-        levels: of the runs.
+        levels: levels of the runs.
 
     Returns:
         Notes such as `state loss_bytes: memory interval x2.0 -> x1.6`.
@@ -44,11 +44,11 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
 
 
 def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The fact of memory whose statement narrows an interval most, or all of them where none does alone.
+    """Fact of memory whose statement narrows an interval most, or all facts where none does alone.
 
     Args:
         levels: of runs.
-        width: of the interval of runs of some levels.
+        width: width of the interval of runs by levels.
 
     Returns:
         Facts, empty where a run states all; widths now and with the fact stated [1], [row].
@@ -65,12 +65,12 @@ def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, 
 
 
 def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, probability: float) -> tuple[str, ...]:
-    """The fact of a planned run that would let it use most of a chip's memory, in words; none where all is stated.
+    """Note on the fact of a planned run whose statement would make most memory usable; none where all is stated.
 
     Args:
         fit: the fit that answers for the run.
-        levels: of the run alone.
-        n_chips: that it takes [1].
+        levels: levels of the run.
+        n_chips: number of chips [1].
         capacity: memory of the chip [byte].
         probability: accepted probability of running out of memory [1].
 
@@ -92,7 +92,7 @@ def _without(name: str, facts: Iterable[str]) -> str:
 
 
 def _notes(facts: np.ndarray, what: str, now: np.ndarray, then: np.ndarray, where: str) -> list[str]:
-    """A note on each run whose interval narrows enough, empty for the others; of half-widths of logarithms."""
+    """Note on each run whose interval narrows enough, else empty, from half-widths of logarithms."""
     is_worth = (facts != "") & (then < NARROWER * now)
     ends = np.exp(2.0 * np.stack([now, then], axis=1))
     return [

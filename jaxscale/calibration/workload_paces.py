@@ -13,14 +13,14 @@ from jaxscale.calibration.levels import Levels
 
 @dataclass(frozen=True)
 class WorkloadPace:
-    """Pace of a traced workload on a chip, as measured steps and priors have it.
+    """Pace of a traced workload on a chip: posterior ratio of measured to predicted step time.
 
     Attributes:
-        workload: name in the column `workload`; empty for any that no measured step had.
-        gpu: catalogue id; empty for any chip that no measured step had.
+        workload: name in the column `workload`; empty for unmeasured workloads.
+        gpu: catalogue id; empty for unmeasured chips.
         log_pace: logarithm of measured over predicted step time [1].
-        half_width: of the central 90 % interval of the log step time of a further run [1].
-        n_chips: most chips of any measured run of the workload [1].
+        half_width: half-width of the central 90 % interval of the log step time of a further run [1].
+        n_chips: largest number of chips of a measured run of the workload [1].
     """
 
     workload: str
@@ -49,9 +49,9 @@ def paces_of(paces: Sequence[WorkloadPace], levels: Levels, n_chips: Float[np.nd
     """Paces of runs of traced workloads.
 
     Args:
-        paces: those that a fit has.
-        levels: of the runs; the workload is their level `architecture`.
-        n_chips: of each run [1].
+        paces: paces of a fit.
+        levels: levels of the runs; the workload is the level `architecture`.
+        n_chips: number of chips of each run [1].
 
     Returns:
         The paces.

@@ -1,1 +1,1 @@
-"""The command line, `jaxscale ...`: one module for each command, put together in `main`."""
+"""The command line, `jaxscale ...`: a module per command, assembled in `main`."""

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def option(help: str, metavar: str | None = None, **more: Any) -> Any:
-    """How the help of a command lists one of its arguments.
+    """Metadata by which the help of a command lists an argument.
 
     Args:
         help: a few words.
@@ -88,10 +88,10 @@ def every_value(groups: tuple[tuple[Value, ...], ...]) -> tuple[Value, ...]:
 
 
 def checked_count(flag: str, value: int) -> int:
-    """A count, checked.
+    """Checked count of an option.
 
     Raises:
-        InputError: below one, or beyond anything there could be; names the flag.
+        InputError: below 1, or beyond the largest valid count; names the option.
     """
     if not 1 <= value <= LARGEST_COUNT:
         raise InputError(f"{flag} = {value} is out of range; expected a whole number from 1 to {LARGEST_COUNT:,}")
@@ -99,10 +99,10 @@ def checked_count(flag: str, value: int) -> int:
 
 
 def checked_batch(text: str, seq_len: Any) -> int:
-    """Sequences of a batch that is given as their count or in tokens, as `4M tokens`.
+    """Batch in sequences, from a number of sequences or of tokens, as `4M tokens`.
 
     Raises:
-        InputError: no such number, or one out of range.
+        InputError: no number, or a number out of range.
     """
     from jaxscale.runs.batch_cells import sequences_in
 

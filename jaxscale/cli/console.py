@@ -50,11 +50,11 @@ PAGES = {
 
 
 class State:
-    """What commands print beside their results.
+    """Settings of messages and progress beside the results of commands.
 
     Attributes:
         is_quiet: whether messages and progress are left out.
-        indicator: of the running command, on a terminal.
+        indicator: progress display of the running command, on a terminal.
     """
 
     is_quiet = False
@@ -63,7 +63,7 @@ class State:
 
 @contextlib.contextmanager
 def working(is_quiet: bool) -> Iterator[None]:
-    """Run a command: messages unless it is to be quiet, and on a terminal a line that shows the stage of long work."""
+    """Context of a running command: messages unless quiet, and on a terminal a line with the stage of long work."""
     State.is_quiet = is_quiet
     if not is_quiet and columns_of(sys.stderr):
         from jaxscale.cli.entry.progress import Indicator
@@ -78,23 +78,23 @@ def working(is_quiet: bool) -> Iterator[None]:
 
 
 def idle() -> None:
-    """Show no longer that a command works, as where it waits for a person."""
+    """Hide the progress display, as while a command waits for a person."""
     if State.indicator is not None:
         State.indicator.end()
         State.indicator = None
 
 
 def aside(is_answer: bool = False) -> "contextlib.AbstractContextManager[None]":
-    """Room for something to be printed, without the line that shows that a command works.
+    """Context for printing with the progress display hidden.
 
     Args:
-        is_answer: whether the command has answered with it.
+        is_answer: whether the printed text is the answer of the command.
     """
     return contextlib.nullcontext() if State.indicator is None else State.indicator.aside(is_answer)
 
 
 def stage(text: str, total: int = 0, done: int = 0) -> None:
-    """Name what is done from now on; a terminal shows it where the work takes long, with a bar where it has parts."""
+    """Name the current stage; a terminal shows the stage of long work, with a bar where the work has parts."""
     if State.indicator is not None:
         State.indicator.stage(text, total, done)
 
@@ -106,7 +106,7 @@ def advance(n: int) -> None:
 
 
 def columns_of(stream: Any) -> int | None:
-    """Width of the terminal that a stream writes to; None where it writes to a file or a pipe [1]."""
+    """Width of the terminal behind a stream; None for a file or a pipe [1]."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or FALLBACK if stream.isatty() else None
     except (OSError, ValueError, AttributeError):  # a stream without a file, a closed file, or no stream at all
@@ -139,9 +139,9 @@ def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], It
     """Print the answer of a command on stdout.
 
     Args:
-        is_json: whether as one JSON document.
-        document: makes it.
-        parts: makes tables and paragraphs of the same answer.
+        is_json: whether the answer is a JSON document.
+        document: makes the document.
+        parts: makes tables and paragraphs of the answer.
     """
     if is_json:
         print_text(json.dumps(plain(document()), indent=2, allow_nan=False))
@@ -150,7 +150,7 @@ def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], It
 
 
 def print_result(*parts: "str | Table") -> None:
-    """Print tables and paragraphs on stdout, as wide as the terminal; elsewhere paragraphs are printed as they are.
+    """Print tables and paragraphs on stdout, at the width of the terminal; paragraphs to files are not wrapped.
 
     Args:
         parts: a line is left free around each table.
@@ -193,17 +193,17 @@ def _write_all(stream: Any, text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a text on stdout that is to be copied: no line of it is broken."""
+    """Print a text for copying on stdout, without wrapped lines."""
     with aside(is_answer=True):
         _write_all(sys.stdout, text + "\n")
 
 
 def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | None") -> None:
-    """Check, before any work is done, that the figure and the report that are asked for can be written.
+    """Check before the work that requested figure and report can be written.
 
     Args:
-        plot: file of the figure, if one is asked for.
-        report: folder of the report, likewise.
+        plot: file of the figure, None for no figure.
+        report: folder of the report, None for no report.
         read: files that the work reads, which must not be overwritten.
 
     Raises:
@@ -222,11 +222,11 @@ def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | 
 def save_pictures(
     plot: Path | None, report: Path | None, figure: "Callable[[], Figure]", document: "Callable[[], Report]"
 ) -> None:
-    """Draw the figure and the report that are asked for, and say where they are.
+    """Draw requested figure and report, and print their paths.
 
     Args:
-        plot: file of the figure, if one is asked for.
-        report: folder of the report, likewise.
+        plot: file of the figure, None for no figure.
+        report: folder of the report, None for no report.
         figure: draws the figure.
         document: draws the report.
     """
@@ -243,10 +243,10 @@ def save_pictures(
 
 
 def save_timeline(path: Path | None, run: "Callable[[], tuple[Any, ...]]") -> None:
-    """Write the timeline of a step, if one is asked for, and say where it is.
+    """Write the timeline of a step where requested, and print its path.
 
     Args:
-        path: file, None where none is asked for.
+        path: file, None for no timeline.
         run: gives model, plan, cluster and coefficients.
     """
     if path is None:
@@ -282,10 +282,10 @@ def plain(value: Any) -> Any:
 
 
 def page_of(error: InputError) -> str | None:
-    """Path of the page about what an error refuses, None where no page would help.
+    """Path of the documentation page about an error, None where no page helps.
 
     Args:
-        error: as it was caught, with its traceback.
+        error: the caught error, with traceback.
 
     Returns:
         The path in the repository, such as `docs/add_a_chip.md`.

@@ -46,7 +46,7 @@ class HardwareCommand:
 
 
 def chip_document(entry: Any) -> dict[str, Any]:
-    """A chip as JSON: its numbers, which of them the table states and from where, and what stands in for the others."""
+    """Chip as JSON: numbers, sources of stated numbers, and substitutes of missing numbers."""
     return {
         "id": entry.id,
         "name": entry.name,

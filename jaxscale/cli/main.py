@@ -1,6 +1,6 @@
-"""Entry point: read the arguments, run one command, turn its outcome into an exit code.
+"""Entry point: parse the arguments, run a command, return its exit code.
 
-Exit codes: 0 done; 2 bad input, with one line on stderr; 1 anything else.
+Exit codes: 0 done; 2 bad input, with a line on stderr; 1 any further error.
 """
 
 import functools
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        argv: arguments without the program's name; those of the process where None.
+        argv: arguments without the program's name; the arguments of the process where None.
 
     Returns:
         Exit code.
@@ -70,10 +70,10 @@ def version() -> str:
 
 
 def command_of(arguments: Sequence[str]) -> Any:
-    """The command that the arguments ask for; None where they asked for help, which has been printed.
+    """Command from the arguments; None after a request for help, which has been printed.
 
     Raises:
-        InputError: arguments that no command takes; one line.
+        InputError: invalid arguments.
     """
     name = arguments[0]
     if name in COMMANDS:
@@ -85,6 +85,6 @@ def command_of(arguments: Sequence[str]) -> Any:
 
 
 def every_command() -> Any:
-    """Union of all commands, for the help that lists them."""
+    """Union of all commands, for the list in the help."""
     named = (Annotated[loaded(home), tyro.conf.subcommand(name)] for name, home in COMMANDS.items())
     return functools.reduce(operator.or_, named)

@@ -189,10 +189,10 @@ class PlanCommand:
         answer(True, lambda: {**choice.to_json(), "top": plans[: self.top], "settings": settings}, tuple)
 
     def _texts(self, plans: list[dict[str, Any]], seq_len: float, chip: "ChipEntry") -> dict[int, Any]:
-        """Settings of each plan that the framework takes, by its rank from 0.
+        """Settings of each plan that the framework accepts, by rank from 0.
 
         Raises:
-            InputError: it takes none; says what it refuses in the first.
+            InputError: the framework accepts no plan; names the reason for the first.
         """
         from jaxscale.base.lazy import loaded
         from jaxscale.cli.registry import LAUNCH_TEXT
@@ -216,10 +216,10 @@ class PlanCommand:
 
 
 def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
-    """Values of the columns that a launch file, a log or the first row of a runs table fills.
+    """Values of columns from a launch file, a log or the first row of a runs table.
 
     Raises:
-        InputError: a file that cannot be read, or that is of no known program.
+        InputError: an unreadable file, or a file of no known program.
     """
     from jaxscale.base.lazy import loaded
     from jaxscale.cli.registry import READ_RUN
@@ -236,10 +236,10 @@ def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
 
 
 def written_framework(write: str | None) -> str | None:
-    """Framework whose settings are asked for, None where none are.
+    """Framework of the requested settings, None without a request.
 
     Raises:
-        InputError: a framework without a writer; says which have one.
+        InputError: a framework without a writer; lists the frameworks with a writer.
     """
     if write is None:
         return None
@@ -253,17 +253,17 @@ def written_framework(write: str | None) -> str | None:
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:
-    """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
+    """Framework by name, upper or lower case; without a name the common framework of all fitted runs, if any.
 
     Args:
-        name: as it was given.
-        fitted: the fit, whose runs may be of frameworks of the user's own.
+        name: the given name.
+        fitted: the fit, whose runs may be of further frameworks.
 
     Returns:
-        The name that tables and fit use.
+        The name in tables and fit.
 
     Raises:
-        InputError: neither the defaults nor the fit know it; says which there are.
+        InputError: a framework unknown to defaults and fit; lists the known frameworks.
     """
     from jaxscale.runs.defaults import known_frameworks
     from jaxscale.tables.words import respelt
@@ -280,21 +280,21 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
 
 
 def fitted_frameworks(fitted: "Fit") -> list[str]:
-    """Frameworks of the runs of a user's own fit; none of a fit that started from no other."""
+    """Frameworks of the runs of a user's fit; none for a fit without a parent."""
     if fitted.parent is None:
         return []
     return sorted(level for kind, level in fitted.fitted if kind == "framework" and level)
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
-    """A model by name or file, at its own sequence length or at another.
+    """Model by name or file, at its own or a given sequence length.
 
     Args:
         name_or_path: catalogue name, or a TOML or config.json file.
-        seq_len: sequence length; the model's own where None [token].
+        seq_len: sequence length; the sequence length of the model where None [token].
 
     Raises:
-        InputError: unknown name, a file with a mistake, or a length out of range.
+        InputError: unknown name, a malformed file, or a length out of range.
     """
     from jaxscale.models import model
 

@@ -141,7 +141,7 @@ class PredictCommand:
         )
 
     def _table(self, hardware: "Hardware") -> "Runs":
-        """The table, which describes its runs alone."""
+        """Table of runs, from a file or from options."""
         from jaxscale.cli.runs_tables import runs_from_file
 
         assert self.runs is not None

@@ -1,4 +1,4 @@
-"""Commands, and what else the command line takes from wings, by name: core imports none of them."""
+"""Commands and further entries of wings by name, so that the command line imports no wing."""
 
 COMMANDS = {
     "demo": "jaxscale.cli.demo.demo_command:DemoCommand",

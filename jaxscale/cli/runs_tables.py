@@ -45,7 +45,7 @@ def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
 
 
 def _write_parquet(path: Path, prediction: Prediction) -> None:
-    """Write a table with its predictions as a Parquet file; cells that are empty are null.
+    """Write a table with predictions as a Parquet file; empty cells are null.
 
     Raises:
         InputError: pandas or pyarrow is not installed.
@@ -67,9 +67,9 @@ IDENTITY = ("source", "model", "workload", "framework", "gpu", "n_gpus", "global
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
-    """Rows of the document of `jaxscale predict`: what they are, their plans, and the columns that `--out` adds.
+    """Rows of the document of `jaxscale predict`: run, plan, and the columns of `--out`.
 
-    A value is None where a row gets no prediction.
+    Values of rows without prediction are None.
     """
     runs, columns = prediction.runs, prediction.columns()
     identity = {name: runs.column(name) for name in IDENTITY if name in runs.values}

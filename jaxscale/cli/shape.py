@@ -131,7 +131,7 @@ class ShapeCommand:
 
 
 def like_text(name: str, document: dict[str, Any]) -> str:
-    """What the same budget makes of a built model."""
+    """Text of a built model under the budget of the search."""
     built, objective = document["like"], " and ".join(document["objective"]).replace("_", " ")
     from jaxscale.plans.plan import in_short
 

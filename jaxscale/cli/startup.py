@@ -33,10 +33,10 @@ def collect_rarely() -> None:
 def configure_jax(starts_backend: bool = True) -> None:
     """Compute in double precision.
 
-    A plugin that finds no chip of its kind is no concern of a user: a command computes on the processor all the same.
+    Warnings of plugins without a chip are silenced: a command then computes on the processor.
 
     Args:
-        starts_backend: whether devices may be asked for, as they may not before processes have found each other.
+        starts_backend: whether devices may be queried, which must wait until distributed processes are connected.
     """
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     with without_foreign_lines():
@@ -49,7 +49,7 @@ def configure_jax(starts_backend: bool = True) -> None:
 
 @contextlib.contextmanager
 def without_foreign_lines() -> Iterator[None]:
-    """Keep lines of the libraries below JAX from stderr, to which they write past Python; all others come after."""
+    """Drop lines that libraries below JAX write to stderr past Python; further lines are printed afterwards."""
     try:
         sys.stderr.flush()
         kept = os.dup(2)
@@ -71,7 +71,7 @@ def without_foreign_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_by_signal() -> Iterator[None]:
-    """Work that a batch system may end by SIGTERM: files that are being written are cleared up first."""
+    """Context of work that SIGTERM may end: temporary files are removed first."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python takes signals in the main thread alone
         return

@@ -1,1 +1,1 @@
-"""The demonstration `jaxscale demo`: its command, the work that it shows, and its report."""
+"""The demonstration `jaxscale demo`: command, work and report."""

@@ -82,7 +82,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
 
 
 def plan_label(plan: Plan) -> str:
-    """A plan on one line: degrees above one, microbatch, sharding and recomputation."""
+    """Label of a plan on a line: degrees above 1, microbatch, sharding and recomputation."""
     words = plan.words()
     short = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "dp": "dp", "micro_batch_size": "b"}
     parts = [f"{name} {words[key]}" for key, name in short.items() if words[key] > 1 or name == "b"]
@@ -107,7 +107,7 @@ def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
 
 
 def add_calibration(report: Report, calibration: DemoCalibration) -> None:
-    """Predictions of the runs that the fit has not seen, their intervals and errors, and the coefficients found."""
+    """Section on calibration: held-out predictions with intervals and errors, and fitted coefficients."""
     fit, held_out = calibration.result, calibration.held_out
     report.heading("Predictions of runs that the fit has not seen")
     report.text(
@@ -128,7 +128,7 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
 
 
 def held_out_figure(calibration: DemoCalibration) -> "Figure":
-    """Predicted against measured step times, each run by a fit that has not seen it.
+    """Figure of predicted against measured step times of held-out runs.
 
     Args:
         calibration: the fit and its predictions.
@@ -145,7 +145,7 @@ def held_out_figure(calibration: DemoCalibration) -> "Figure":
 
 
 def add_plans(report: Report, design: DemoDesign) -> None:
-    """The fastest plans, the terms of their step times, and elasticities of the best one."""
+    """Section on plans: fastest plans, terms of step times, and elasticities of the best plan."""
     plans, shown = design.plans, distinct(design.plans)
     report.heading(f"The best plan for {MODEL} on {N_GPUS} {GPU}")
     report.text(
@@ -205,7 +205,7 @@ def add_shape(report: Report, design: DemoDesign) -> None:
 
 
 def shape_objective(design: DemoDesign) -> np.ndarray:
-    """Log time to the same loss at the widths of the grid's curve, from every point that the search visited."""
+    """Log time to equal loss along the curve of equal parameters, from the points of the search."""
     widths, values = shapes_along(design.shape)[..., 0].ravel(), design.shape.trajectory.ravel()
     kept = np.isfinite(values)
     order = np.argsort(widths[kept])

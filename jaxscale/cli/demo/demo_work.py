@@ -1,4 +1,4 @@
-"""The work of the demonstration: calibrate on some runs, predict others, choose a plan and a shape."""
+"""Work of the demonstration: calibrate, predict held-out runs, choose a plan and a shape."""
 
 import dataclasses
 import math
@@ -75,8 +75,8 @@ class DemoCalibration(NamedTuple):
     """A fit, and predictions of held-out runs.
 
     Attributes:
-        result: of the runs that were not held out.
-        held_out: predictions of the runs that were.
+        result: fit of the remaining runs.
+        held_out: predictions of the held-out runs.
         runs: the runs held out.
     """
 
@@ -86,15 +86,15 @@ class DemoCalibration(NamedTuple):
 
 
 class ShapeGrid(NamedTuple):
-    """Step times over widths and depths, and along shapes of the same number of parameters.
+    """Step times over widths and depths, and along shapes of equal numbers of parameters.
 
     Attributes:
         widths: [1], [width].
         depths: [1], [depth].
         step_times: [s], [depth, width].
         curve_widths: widths along the curve of equal parameters [1], [point].
-        curve_depths: depths along it [1], [point].
-        curve_times: step times along it [s], [point].
+        curve_depths: depths along the curve [1], [point].
+        curve_times: step times along the curve [s], [point].
     """
 
     widths: np.ndarray
@@ -111,13 +111,13 @@ class DemoDesign(NamedTuple):
     Attributes:
         model: the published shape.
         plans: ranked plans of the published shape.
-        plans_then: the same, of the plans that the software of the time could do.
-        as_trained: terms of the step under the plan that was used [s].
-        measured: median of the step times that were measured under it [s].
-        shape: the best of the searches over width and depth, one under each of a few fast plans.
+        plans_then: ranked plans restricted to the software of the time.
+        as_trained: terms of the step under the published plan [s].
+        measured: median of the step times measured under the published plan [s].
+        shape: best result of searches over width and depth under a few fast plans.
         shape_plan: the plan of that search.
-        gain: time to the same loss that it saves over the published shape under the best plan [1].
-        grid: step times around it.
+        gain: share of the time to equal loss saved relative to the published shape under the best plan [1].
+        grid: step times around the shape.
         elasticities: d ln(step time) / d ln(quantity) by name, published shape, best plan [1].
     """
 
@@ -144,7 +144,7 @@ def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
 
 
 def split(hardware: Hardware) -> tuple[Runs, Runs]:
-    """Measured runs to fit, and measured runs to hold out: whole groups of one shape, chips, tp and pp."""
+    """Measured runs to fit and to hold out, split by groups of equal shape, chips, tp and pp."""
     runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
     measured, positions = measured_runs(runs, hardware)
     is_left_out = fold_of(groups_of(measured), N_FOLDS) == 0
@@ -152,7 +152,7 @@ def split(hardware: Hardware) -> tuple[Runs, Runs]:
 
 
 def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesign:
-    """Rank the plans of a model on a cluster; under the best one, look for a better width and depth."""
+    """Rank the plans of a model on a cluster, then search width and depth under the best plan."""
     machine, template = cluster(GPU, N_GPUS, hardware=hardware), model(MODEL)
     progress(f"searching the plans of {MODEL} on {N_GPUS} {GPU}")
     plans, plans_then = (
@@ -185,7 +185,7 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
 
 
 def shape_figures(choice: DesignChoice) -> dict[str, float]:
-    """Sizes, step time [s] and log time to the same loss of the shape that was chosen."""
+    """Sizes, step time [s] and log time to equal loss of the chosen shape."""
     shape, values = choice.rounded.model, choice.relaxed.problem.figures(choice.rounded.values)
     sizes = {"d_model": concrete(shape.d_model), "n_layers": concrete(shape.n_layers), "params": values["params"]}
     return {**sizes, "step_time_s": values["step_time_s"], "objective": choice.rounded.objective}
@@ -229,9 +229,9 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
 
 
 def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> ShapeGrid:
-    """Step times of the template stretched to many widths and depths, all in one compiled call.
+    """Step times of the template stretched to many widths and depths, in a single compiled call.
 
-    As in the search, layers need not divide evenly over the stages: the exact model would show a jump at each multiple.
+    As in the search, layers need not divide evenly over the stages, since the exact model jumps at each multiple.
     """
     head_dim = concrete(template.head_dim)
     widths = concrete(template.d_model) * np.geomspace(0.55, 1.8, 36)

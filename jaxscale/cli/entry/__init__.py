@@ -1,1 +1,1 @@
-"""What happens before and around a command: its arguments, refusals, and what is shown while it works."""
+"""Frame of a command: parsing of arguments, error messages, and progress display."""

@@ -1,4 +1,4 @@
-"""Arguments as a command, and the one line that says what is wrong with them."""
+"""Parsing of arguments into a command, with one-line error messages."""
 
 import contextlib
 import io
@@ -26,12 +26,12 @@ OTHER_NAMES = {
 
 
 class Listed(NamedTuple):
-    """An argument as the help of a command lists it.
+    """Argument in the help of a command.
 
     Attributes:
-        names: of an option, the long one last; none of a positional argument.
+        names: names of an option, the long name last; none for a positional argument.
         label: name and placeholder, as `--n-gpus N`.
-        text: what is said of it.
+        text: description.
     """
 
     names: tuple[str, ...]
@@ -45,16 +45,16 @@ class Listed(NamedTuple):
 
 
 def parse(arguments: Sequence[str], commands: Any, program: str, description: str | None = None) -> Any:
-    """The command that the arguments ask for; None where they asked for help, which has been printed.
+    """Command from the arguments; None after a request for help, which has been printed.
 
     Args:
-        arguments: those of the process behind the words of `program`.
+        arguments: arguments of the process behind the words of `program`.
         commands: a command, or the union of all.
-        program: name of the program, and of the command where there is one.
-        description: of the help; that of the command where None.
+        program: name of the program, followed by the command if known.
+        description: text of the help; the command's where None.
 
     Raises:
-        InputError: arguments that no command takes; one line.
+        InputError: invalid arguments.
     """
     common: dict[str, Any] = {"prog": program, "description": description, "config": (tyro.conf.FlagCreatePairsOff,)}
     refusal = io.StringIO()
@@ -91,7 +91,7 @@ def _help_of(path: Sequence[str], commands: Any, common: dict[str, Any]) -> str:
 
 
 def _one_by_one(arguments: Sequence[str]) -> Iterator[str]:
-    """Arguments in which each word `NAME=VALUE` after an option that takes several has the option before it."""
+    """Arguments with an option of several values repeated before each word `NAME=VALUE`."""
     option = ""
     for place, word in enumerate(arguments):
         if word.startswith("-"):
@@ -105,13 +105,13 @@ def _one_by_one(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _path(arguments: Sequence[str]) -> list[str]:
-    """Words before the first option, at most two: a command, and a command of its own."""
+    """Words before the first option, at most two: a command and a subcommand."""
     before = next((place for place, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     return list(arguments[: min(before, 2)])
 
 
 def listed_in(text: str) -> Iterator[Listed]:
-    """Arguments that a help text lists, each in a row of a box; its lines are blanks where letters are ASCII alone."""
+    """Arguments listed in a help text, each in a row of a box; in ASCII the box has blanks for lines."""
     entries: list[list[str]] = []
     for line in text.splitlines():
         row = line.rstrip("│ ")
@@ -125,13 +125,13 @@ def listed_in(text: str) -> Iterator[Listed]:
 
 
 def _options(arguments: Sequence[str]) -> list[str]:
-    """Words of a command line that are options, as help spells them."""
+    """Options among the words of a command line, as help spells them."""
     words = (word.partition("=")[0] for word in arguments)
     return [word.replace("_", "-") for word in words if re.match(r"--?[A-Za-z]", word)]
 
 
 def _no_command(arguments: Sequence[str], path: Sequence[str], usage: str) -> str:
-    """What is wrong with the word where a command of a command is expected; empty where none is."""
+    """Error for an unknown or missing subcommand; empty for a valid subcommand."""
     choices = re.search(r"\{([\w,-]+)\}", usage)
     if choices is None:
         return ""
@@ -144,7 +144,7 @@ def _no_command(arguments: Sequence[str], path: Sequence[str], usage: str) -> st
 
 
 def _unknown(arguments: Sequence[str], listed: Sequence[Listed]) -> str:
-    """What is wrong with the first unknown option; empty where all are known."""
+    """Error for the first unknown option; empty where all options are known."""
     known = [name for one in listed for name in one.names]
     for option in _options(arguments):
         if option in known:

@@ -1,4 +1,4 @@
-"""What a terminal shows while a command works: its stage, and a spinner or a bar."""
+"""Progress display of a command on a terminal: stage, and spinner or bar."""
 
 import contextlib
 import threading
@@ -74,12 +74,12 @@ class Indicator:
             self.hide()
 
     def stage(self, text: str, total: int = 0, done: int = 0) -> None:
-        """Name what is done from now on.
+        """Name the current stage.
 
         Args:
             text: a few words.
-            total: parts of the work, shown as a bar; a spinner where 0 [1].
-            done: parts that are finished already [1].
+            total: number of parts of the work, shown as a bar; 0 for a spinner [1].
+            done: finished parts [1].
         """
         with self._lock:
             self.hide()
@@ -96,10 +96,10 @@ class Indicator:
 
     @contextlib.contextmanager
     def aside(self, is_answer: bool) -> Iterator[None]:
-        """Take the line back while something else is printed.
+        """Hide the display while a text is printed.
 
         Args:
-            is_answer: whether the command has answered with it: the line comes back with the next stage alone.
+            is_answer: whether the text is the answer, after which the display returns with the next stage only.
         """
         with self._lock:
             was_there = self.hide()

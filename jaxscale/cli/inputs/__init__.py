@@ -1,1 +1,1 @@
-"""Commands of what people bring: models, logs and launch files."""
+"""Commands for inputs of users: models, logs and launch files."""

@@ -1,4 +1,4 @@
-"""One run by options of the command line, as a runs table of one row."""
+"""A run from options of the command line, as a runs table with a single row."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,15 +13,15 @@ from jaxscale.runs.schema import BY_NAME
 
 
 def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:
-    """A table of one run.
+    """Runs table with a single row.
 
     Args:
-        options: cells by column, None where an option was not given; `model` may be a file.
+        options: cells by column, None for absent options; `model` may be a file.
         stated: further cells by column.
-        hardware: chips that it may name.
+        hardware: catalogue of chips.
 
     Raises:
-        InputError: an unknown model, chip or column, or a cell that is not valid; names the option.
+        InputError: an unknown model, chip or column, or an invalid cell; names the option.
     """
     cells = {name: value for name, value in options.items() if value is not None}
     for name in stated:
@@ -41,7 +41,7 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
 
 
 def _batch(cells: Mapping[str, Any]) -> Any:
-    """Sequences of a batch that may be given in tokens; None where it is not given."""
+    """Batch in sequences from a number of sequences or tokens; None where absent."""
     text = cells.get("global_batch_size_seqs")
     if text is None:
         return None
