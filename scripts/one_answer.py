@@ -197,7 +197,7 @@ SOFTWARE: tuple[tuple[Question, Mapping[str, Any]], ...] = (
         {"moe_dispatcher": "deepep", "moe_overlap": "yes", "tp_overlap": "none", "precision": "fp8"},
     ),
     (
-        Question("qwen2.5-7b", "a100-80gb", 32, 256, None),
+        Question("qwen2.5-7b", "a100-80gb", 32, 256, "pytorch-fsdp"),
         {"optimizer": "adam8bit", "overlap_gradients": "no", "chunked_loss": "yes"},
     ),
 )
