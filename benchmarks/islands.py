@@ -53,11 +53,9 @@ def main() -> None:
     timed("order of 14 islands", lambda: best_order(draws.uniform(0.1, 1.0, (14, 14))).cost)
     timed("cut of 128 layers over 16 islands", lambda: best_cut(np.ones((16, 128)), np.full(15, 0.1), 32.0).time)
     stated = read_fleet(js.data_path("fleets/four_sites.toml"))
-    levels = [{"gpu": chip} for chip in stated.chips]
+    cells = [{"gpu": chip} for chip in stated.chips]
     model = js.model("llama2-7b")
-    timed(
-        "choice for four sites", lambda: best_fleet_plan(model, stated.fleet, 1024, levels=levels).best.days, repeats=1
-    )
+    timed("choice for four sites", lambda: best_fleet_plan(model, stated.fleet, 1024, cells=cells).best.days, repeats=1)
 
 
 if __name__ == "__main__":

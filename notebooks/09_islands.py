@@ -46,9 +46,9 @@ def show(figure, name):
 
 # %%
 stated = islands.read_fleet(js.data_path("fleets/h100_and_a100.toml"), slow_loss=0.05)
-levels = [{"gpu": chip, "precision": "bf16"} for chip in stated.chips]
+cells = [{"gpu": chip, "precision": "bf16"} for chip in stated.chips]
 model = js.model("llama2-7b")
-choice = islands.best_fleet_plan(model, stated.fleet, 1024, levels=levels)
+choice = islands.best_fleet_plan(model, stated.fleet, 1024, cells=cells)
 for mode in choice.modes:
     days = f"{mode.days:6.2f} days ({mode.band[0]:.2f} to {mode.band[1]:.2f})"
     print(f"{mode.mode:14s} {' + '.join(mode.islands):16s} {mode.tokens_per_s:10,.0f} tokens/s {days}")
@@ -116,7 +116,7 @@ print(f"two replicas of 1e9 parameters change the loss by {low:+.2f} to {high:+.
 
 # %%
 law = laws.fit_law(laws.loss_table("gadre-c4"), n_draws=50)
-under = islands.best_fleet_plan(model, stated.fleet, 1024, levels=levels, laws=law)
+under = islands.best_fleet_plan(model, stated.fleet, 1024, cells=cells, laws=law)
 print(
     f"{under.best.days:.2f} days ({under.best.band[0]:.2f} to {under.best.band[1]:.2f}) to a loss of {under.loss:.3f}"
 )

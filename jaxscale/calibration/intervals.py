@@ -238,22 +238,25 @@ class Scatters:
             lambda name: seen.knows("framework", name), "framework", of_none=seen.knows("framework", "")
         )
         is_eager = levels.has(lambda name: name == EAGER, "execution", of_none=True)
+        is_unknown = np.isnan(self._own(levels).time)
+        is_dense = levels.missing("mixture")
+        is_untimed = ~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True)
         systems = ("gpu", "precision")
         return (
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
             *(_Reason(is_new_to_all(kind), "unseen", "") for kind in systems),
-            # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
-            _Reason(~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True), "new_chip", ""),
-            _Reason(~levels.missing("mixture"), "new_mixture", ""),
+            # Chips without timed kernels, and mixtures, miss further in stacks that were not fitted with them.
+            _Reason(is_untimed & (is_unknown | is_new("gpu")), "new_chip", ""),
+            _Reason(~is_dense & (is_unknown | is_new("mixture")), "new_mixture", ""),
             # Hosts of stacks differ, where nothing is known to record or compile what they launch.
-            _Reason(is_eager & levels.missing("mixture"), "eager", ""),
-            _Reason(is_eager & ~levels.missing("mixture"), "eager_mixture", ""),
+            _Reason(is_eager & is_dense & (is_unknown | is_new("execution")), "eager", ""),
+            _Reason(is_eager & ~is_dense & (is_unknown | is_new("execution") | is_new("mixture")), "eager_mixture", ""),
             # What a program keeps is guessed where neither a row nor its framework says it.
             *(_Reason(levels.has(guesses, "unstated"), "unstated", "", fact) for fact, guesses in self._guessed()),
             # A chip or a precision that an ancestor had: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),
             # A source of which too few runs were left out to tell its scatter, of a framework that is known.
-            _Reason(np.isnan(self._own(levels).time) & knows_framework, "new_source", "framework"),
+            _Reason(is_unknown & knows_framework, "new_source", "framework"),
             # A kernel that was never timed sets a run apart about as much as another system does.
             _Reason(is_new("attention_kernel"), "new_source", "framework"),
             # Sequences, recomputation or kinds of parallelism that no run of a small table had tell as little.

@@ -1,7 +1,8 @@
 """Arguments that several commands share, and the check of counts."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import tyro
 
@@ -58,6 +59,9 @@ SequenceLength = Annotated[
     int | None, option(metavar="S", help="tokens in a sequence; the model's own length where left out")
 ]
 
+Texts = tyro.conf.UseAppendAction[tuple[str, ...]]
+"""Texts of an option that may be given several times, as `NAME=VALUE`."""
+
 PlotFile = Annotated[Path | None, option(metavar="FILE", help="figure to write: PNG, SVG or PDF, by its suffix")]
 
 TimelineFile = Annotated[
@@ -69,6 +73,46 @@ _REPORT = option(metavar="DIR", help="folder for a report with figures: HTML, Ma
 ReportFolder = Annotated[Path | None, _REPORT]
 
 DefaultReportFolder = Annotated[Path, _REPORT]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Options of commands that draw, read a catalogue of chips and print a document."""
+
+    plot: PlotFile = None
+    report: ReportFolder = None
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class SoftwareOptions:
+    """Options that say what software runs a plan; `cli.inputs.software_cells` reads them."""
+
+    framework: Annotated[
+        str | None,
+        option(metavar="NAME", help="software that will run it, as `nemo`; what all have in common where left out"),
+    ] = None
+    precision: Annotated[
+        str | None, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...; bf16 where left out")
+    ] = None
+    set: Annotated[
+        Texts,
+        option(metavar="COLUMN=VALUE", help="a choice or a fact about plan and software, as tp=8 or fused_norm=no"),
+    ] = ()
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def command(cls: type[Value]) -> type[Value]:
+    """A command of named options: a frozen data class, whose help lists its own options before those it shares."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    own = [name for name in cls.__dict__.get("__annotations__", {})]
+    fields = made.__dataclass_fields__  # pyright: ignore[reportAttributeAccessIssue]
+    ordered = {name: fields[name] for name in (*own, *(name for name in fields if name not in own))}
+    made.__dataclass_fields__ = ordered  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
 
 RunsFile = Annotated[tyro.conf.Positional[Path], option(metavar="RUNS.csv", help="runs table")]
 
@@ -127,16 +171,23 @@ def float_of(flag: str, text: str) -> float:
         raise InputError(f"{flag} = {text!r} is no number") from None
 
 
-def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Names and values of options `NAME=VALUE`.
+def pairs(option: str, texts: tuple[str, ...], may_be_empty: bool = False) -> dict[str, str]:
+    """Names and values of options `NAME=VALUE`, in every command that has them.
+
+    Args:
+        option: name of the option.
+        texts: as they were given.
+        may_be_empty: whether a value may be left out.
 
     Raises:
-        InputError: a text without a name or a value; names the option.
+        InputError: a text without a name or a value, or two for one name; names the option.
     """
     found: dict[str, str] = {}
     for text in texts:
-        name, mark, value = text.partition("=")
-        if not (name and mark and value):
+        name, mark, value = (part.strip() for part in text.partition("="))
+        if not (name and mark and (value or may_be_empty)):
             raise InputError(f"{option} = {text!r} is no assignment; expected NAME=VALUE")
-        found[name.strip()] = value.strip()
+        if found.get(name, value) != value:
+            raise InputError(f"{option} {name}={value} beside {name}={found[name]}; expected one of them")
+        found[name] = value
     return found

@@ -1,41 +1,24 @@
 """`jaxscale fit`: calibrate on a table of measured runs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import (
-    FitName,
-    HardwareFile,
-    Json,
-    PlotFile,
-    Quiet,
-    ReportFolder,
-    RunsFile,
-    SkipBad,
-    checked_count,
-    option,
-)
+from jaxscale.cli.arguments import FitName, Outputs, RunsFile, SkipBad, checked_count, command, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
-@dataclass(frozen=True)
-class FitCommand:
+@command
+class FitCommand(Outputs):
     """Fit the model to measured runs, with intervals and held-out error."""
 
     runs: RunsFile
     out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `predict --fit` reads it")]
     start: FitName = "default"
     skip_bad: SkipBad = False
-    plot: PlotFile = None
-    report: ReportFolder = None
     n_starts: Annotated[
         int, option(metavar="N", help="points from which the best fit is searched; more take longer")
     ] = 4
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.

@@ -1,24 +1,19 @@
 """`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
 
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.cli.arguments import (
     FitName,
-    HardwareFile,
-    Json,
     ModelName,
-    PlotFile,
-    Quiet,
-    ReportFolder,
+    Outputs,
     SequenceLength,
+    SoftwareOptions,
     TimelineFile,
     checked_batch,
     checked_count,
+    command,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
@@ -35,8 +30,8 @@ WRITTEN_AMONG = 50
 """Fastest plans among which the one to be written is that of which the framework lacks the least [1]."""
 
 
-@dataclass(frozen=True)
-class PlanCommand:
+@command
+class PlanCommand(Outputs, SoftwareOptions):
     """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
 
     model: ModelName
@@ -44,15 +39,6 @@ class PlanCommand:
     n_gpus: Annotated[int, option(metavar="N", help="chips")]
     global_batch: Annotated[str, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
     seq_len: SequenceLength = None
-    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
-    framework: Annotated[
-        str | None,
-        option(metavar="NAME", help="software that will run it, as `nemo`; what all have in common where left out"),
-    ] = None
-    set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        option(metavar="COLUMN=VALUE", help="a choice or a fact about the software, as tp=8 or fused_norm=no"),
-    ] = ()
     fit: FitName = "default"
     top: Annotated[int, option(metavar="K", help="plans to list")] = 10
     oom_probability: Annotated[
@@ -73,12 +59,7 @@ class PlanCommand:
             help="a launch file, a log, or a runs table (its first row), whose plan is placed among the ranked ones",
         ),
     ] = None
-    plot: PlotFile = None
-    report: ReportFolder = None
     timeline: TimelineFile = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -91,12 +72,11 @@ class PlanCommand:
             checked_count(name, value)
         import jaxscale as js
         from jaxscale.base.files import check_writable
-        from jaxscale.cli.arguments import pairs
+        from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.plans.against import against_best
         from jaxscale.plans.best_plan import choice_of, searched
         from jaxscale.plans.plan_questions import plan_question
         from jaxscale.runs.defaults import known_frameworks
-        from jaxscale.runs.schema import stated_values
 
         if self.against is not None and self.write is not None:
             raise InputError("--against beside --write; expected one of them")
@@ -110,16 +90,16 @@ class PlanCommand:
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit)
         theirs = None if self.against is None else stated_row(self.against, hardware)
-        named = self.framework or (written and written.removesuffix("-toml"))
-        if theirs and named is None and theirs.get("framework") in known_frameworks():
+        named = written and written.removesuffix("-toml")
+        if theirs and theirs.get("framework") in known_frameworks():
             named = theirs["framework"]
+        stated = software_cells(self, fitted, otherwise=named)
+        cells = {"gpu": chip.id, **stated}
+        framework, precision = cells["framework"], cells["precision"]
+        if theirs and self.framework is None and framework and framework == named:
             say(f"framework {named}, as {self.against} says")
-        framework = checked_framework(named, fitted)
         if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
             say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
-        precision = self.precision.lower()
-        stated = stated_values("--set", pairs("--set", self.set))
-        cells = {"gpu": chip.id, "precision": precision, "framework": framework, **stated}
         if lacking := chip.lacks(precision):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
@@ -129,7 +109,8 @@ class PlanCommand:
         choice = choice_of(found, question, fitted, top, self.oom_probability)
         compared = None
         if theirs is not None:
-            compared = against_best(question, {**theirs, **stated}, fitted, self.oom_probability, found)
+            decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
+            compared = against_best(question, {**theirs, **decided}, fitted, self.oom_probability, found)
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:

@@ -1,6 +1,5 @@
 """`jaxscale predict`: step time, memory and cost terms for every row of a table."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,16 +8,15 @@ import tyro
 from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
-    HardwareFile,
-    Json,
     OptionalModel,
-    PlotFile,
-    Quiet,
-    ReportFolder,
+    Outputs,
     SequenceLength,
     SkipBad,
+    Texts,
     TimelineFile,
+    command,
     option,
+    pairs,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, save_timeline, say, stage
 
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from jaxscale.runs.predict import Prediction
 
 
-@dataclass(frozen=True)
-class PredictCommand:
+@command
+class PredictCommand(Outputs):
     """Predict step time and memory for every row of a runs table, or for one run that options describe.
 
     Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
@@ -45,7 +43,7 @@ class PredictCommand:
     ] = None
     seq_len: SequenceLength = None
     set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),
     ] = ()
     fit: FitName = "default"
@@ -53,12 +51,7 @@ class PredictCommand:
         Path | None, option(metavar="OUT.csv", help="table to write: all input columns and the predictions")
     ] = None
     skip_bad: SkipBad = False
-    plot: PlotFile = None
-    report: ReportFolder = None
     timeline: TimelineFile = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -153,7 +146,6 @@ class PredictCommand:
 
     def _one_run(self, hardware: "Hardware") -> "Runs":
         """The run that the options describe."""
-        from jaxscale.cli.arguments import pairs
         from jaxscale.cli.inputs.one_run import one_run
 
         missing = [name for name in ("model", "gpu", "n_gpus") if getattr(self, name) is None]

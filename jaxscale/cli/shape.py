@@ -1,28 +1,25 @@
 """`jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-
-import tyro
 
 from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
-    HardwareFile,
-    Json,
-    PlotFile,
-    Quiet,
-    ReportFolder,
+    Outputs,
     SequenceLength,
+    SoftwareOptions,
+    Texts,
+    command,
     float_of,
     option,
+    pairs,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
-@dataclass(frozen=True)
-class ShapeCommand:
+@command
+class ShapeCommand(Outputs, SoftwareOptions):
     """Find the width, depth, batch and parallel plan that make the most of a cluster; give exactly one budget."""
 
     gpu: Annotated[str, option(metavar="ID", help="chip; see `jaxscale hardware`")]
@@ -48,14 +45,8 @@ class ShapeCommand:
         option(metavar="NAME|FILE", help="a built model: its run in the same budget is told beside the design's"),
     ] = None
     seq_len: SequenceLength = None
-    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
-    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
-    set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        option(metavar="COLUMN=VALUE", help="a choice or a fact about the software, as pp=1 or moe_dispatcher=deepep"),
-    ] = ()
     bound: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="QUANTITY=VALUE", help="largest value, in SI units, as tokens=15e12, params=7e11 or batch=4e6"),
     ] = ()
     oom_probability: Annotated[
@@ -66,11 +57,6 @@ class ShapeCommand:
         option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; tells how far the design hangs on it"),
     ] = None
     draws: Annotated[int, option(metavar="N", help="drawn laws under which the design is chosen again")] = 4
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -79,18 +65,16 @@ class ShapeCommand:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
         import jaxscale as js
-        from jaxscale.cli.arguments import pairs
-        from jaxscale.cli.plan import checked_framework, load_model
+        from jaxscale.cli.inputs.software_cells import software_cells
+        from jaxscale.cli.plan import load_model
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
-        from jaxscale.runs.schema import stated_values
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        cells = {"precision": self.precision.lower(), **stated_values("--set", pairs("--set", self.set))}
-        cells["framework"] = checked_framework(self.framework or cells.get("framework"), js.load_fit(self.fit))
+        cells = software_cells(self, js.load_fit(self.fit))
         law = None if self.law is None else load_law(self.law)
         template = load_model(self.model, self.seq_len)
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))

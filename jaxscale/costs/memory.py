@@ -97,6 +97,11 @@ class Memory(eqx.Module):
         terms = list(self.terms().values())
         return sum(terms[1:], start=terms[0])
 
+    @property
+    def allocated(self) -> Array:
+        """Peak of what a program allocates, which results print: without `framework` [byte]."""
+        return self.measured(0.0)
+
     def measured(self, counts_driver: ArrayLike) -> Array:
         """Peak as it is measured: without `framework` where the measurement counts what a program allocates [byte].
 

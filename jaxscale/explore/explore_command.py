@@ -4,8 +4,6 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from jaxscale.cli.arguments import (
     FitName,
     HardwareFile,
@@ -13,8 +11,10 @@ from jaxscale.cli.arguments import (
     OptionalModel,
     Quiet,
     SequenceLength,
+    Texts,
     checked_batch,
     option,
+    pairs,
 )
 from jaxscale.cli.console import answer, idle, print_text, say, stage
 
@@ -36,7 +36,7 @@ class ExploreCommand:
     global_batch: Annotated[str | None, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")] = None
     seq_len: SequenceLength = None
     set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="FIELD=VALUE", help="any other field of the page's address, as tp=8 or network=2"),
     ] = ()
     port: Annotated[int, option(metavar="PORT", help="of 127.0.0.1; any free one where left out")] = 0
@@ -88,7 +88,6 @@ class ExploreCommand:
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
         """Initial inputs of the page, and the files that the page may read."""
-        from jaxscale.cli.arguments import pairs
         from jaxscale.explore.page_state import PageState, page_inputs, state_of
         from jaxscale.models import catalogue_model
 

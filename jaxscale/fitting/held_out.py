@@ -60,7 +60,7 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
         return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
     least = Z90 * float(np.max(time_scatter(measured.levels)))
-    time = half_width(np.abs(held_out[rows, 0]), groups_of(measured)[rows], least)
+    time = half_width(held_out[rows, 0], groups_of(measured)[rows], least)
     return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
 
 

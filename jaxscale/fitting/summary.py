@@ -1,5 +1,6 @@
 """A fit in words: plain text, HTML for notebooks, plain data, and cautions for whoever uses it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_column
-from jaxscale.calibration.coefficients import priors
+from jaxscale.calibration.coefficients import constrain_values, names, priors
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fitting.fit_estimates import FitEstimates
+from jaxscale.fitting.informed_coefficients import TELLING, informs
 from jaxscale.fitting.objective import loss
 
 ABSURD_ERROR = 70.0
@@ -142,6 +144,7 @@ def summary_parts(result: FitEstimates) -> list[str | Table]:
     """Lines and tables of a fit, in order: errors, coefficients, remarks, and paces of workloads."""
     errors = error_table(result)
     parts = [*headlines(result), *([errors] if errors.rows else []), parameter_table(result), *remarks(result)]
+    parts += [f"{name} is not identified; {run} would tell it" for name, run in telling_runs(result).items()]
     return [*parts, *(["", *result.paces.parts()] if result.paces is not None else [])]
 
 
@@ -179,6 +182,7 @@ def summary_json(result: FitEstimates) -> dict[str, Any]:
         "influence_by": {kind: result.influence_by(kind) for kind in REPORTED_KINDS},
         "by": {kind: result.errors_by(kind) for kind in REPORTED_KINDS},
         "parameters": result.parameters,
+        "told_by": telling_runs(result),
         "memory_limits": [asdict(limit) for limit in result.memory_limits],
         "effects": [{"kind": e.kind, "level": e.level, "shifts": dict(e.shifts)} for e in result.fit.effects],
         "workloads": result.paces.to_json() if result.paces is not None else None,
@@ -193,6 +197,7 @@ def cautions(result: FitEstimates) -> tuple[str, ...]:
     """Sentences on failed convergence, coefficients that rest on their priors, runs that decide, missing groups."""
     sentences = (
         _absurd_error(result),
+        *impossible_rates(result),
         _stopped_early(result),
         _shared_levels(result),
         _resting_on_priors(result),
@@ -209,6 +214,55 @@ def _absurd_error(result: FitEstimates) -> str:
     if not result.mape_cv > ABSURD_ERROR:
         return ""
     return f"held-out runs are {result.mape_cv:.0f} % off: check the units of the table, then its plans"
+
+
+IN_SWITCH = 1.75
+"""Largest bandwidth of all-reduces over that of a link, which switches of eight chips may reach that reduce on the way:
+2 (n - 1) / n of it is what a ring would move (Klenk et al. 2020, ISCA, section 2) [1]."""
+
+MARGIN = 1.02
+"""Rates up to which rounding may lift a possible one [1]."""
+
+RATES: Mapping[str, tuple[tuple[str, ...], float, str]] = {
+    "matmul_efficiency": (("matmul_efficiency",), 1.0, "matmuls run at {:.2f} of the peak flop rate"),
+    "fp8_efficiency": (("matmul_efficiency", "fp8_efficiency"), 1.0, "8-bit matmuls run at {:.2f} of the 8-bit peak"),
+    "fp4_efficiency": (("matmul_efficiency", "fp4_efficiency"), 1.0, "4-bit matmuls run at {:.2f} of the 4-bit peak"),
+    "attention_efficiency": (("attention_efficiency",), 1.0, "attention runs at {:.2f} of the peak flop rate"),
+    "scan_efficiency": (("scan_efficiency",), 1.0, "scans run at {:.2f} of the peak flop rate"),
+    "scale_up_efficiency": (
+        ("scale_up_efficiency",),
+        IN_SWITCH,
+        "collectives reach {:.2f} of the scale-up peak",
+    ),
+    "scale_out_efficiency": (("scale_out_efficiency",), IN_SWITCH, "collectives reach {:.2f} of the network's peak"),
+}
+"""By the coefficient that runs must inform: factors of a rate, its largest possible value [1], and what it is."""
+
+TIMES_OF_LAYERS = ("matmul", "fp8", "fp4", "attention", "scan")
+"""Rates that the time of a layer over its terms slows, by how their names begin."""
+
+
+def impossible_rates(result: FitEstimates) -> list[str]:
+    """A sentence for each rate of the fitted runs above what hardware can give."""
+    rows = constrain_values(result.fit.unconstrained(result.levels))
+    values = dict(zip(names(), np.moveaxis(np.asarray(rows), -1, 0), strict=True))
+    found = []
+    for name, (factors, most, said) in RATES.items():
+        rate = np.prod([values[factor] for factor in factors], axis=0)
+        if name.startswith(TIMES_OF_LAYERS):
+            rate = rate / values["layer_time_factor"]
+        beyond = informs(result.batch, name) & (rate > MARGIN * most)
+        if beyond.any():
+            found.append(
+                f"{said.format(rate[beyond].max())} in {beyond.sum()} runs, at most {most:g} is possible: check units, "
+                "chip, network and plans of the table"
+            )
+    return found
+
+
+def telling_runs(result: FitEstimates) -> dict[str, str]:
+    """The run that would tell most of each coefficient that the fitted ones do not identify."""
+    return {name: TELLING[name] for name, known in zip(names(), result.identified, strict=True) if not known}
 
 
 def _stopped_early(result: FitEstimates) -> str:

@@ -37,7 +37,6 @@ from jaxscale.islands.mode_scores import (
 from jaxscale.islands.modes import LOOSE_MODES, MODES, IslandJob
 from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.enumerate import PlanSpace
 
 INNER_STEP_GRID = (
     *(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
@@ -52,8 +51,7 @@ def best_fleet_plan(
     global_batch_size_seqs: int,
     *,
     fit: AnyFit = "default",
-    levels: Sequence[Mapping[str, str | None]] | None = None,
-    space: PlanSpace | None = None,
+    cells: Sequence[Mapping[str, Any]] | None = None,
     loss: float | None = None,
     laws: Laws | FittedLaw | None = None,
     inner_steps: Sequence[float] = INNER_STEP_GRID,
@@ -62,8 +60,8 @@ def best_fleet_plan(
 
     Args:
         global_batch_size_seqs: B, batch of all islands together [sequence].
-        levels: of each island: gpu, precision and so on, whose fitted effects apply; pooled where None.
-        space: open choices of plans inside an island; every valid plan where None.
+        cells: what is stated of the runs of each island, by column of a runs table: `gpu`, `framework`, `precision`,
+            stated decisions, what software does; nothing where None.
         loss: target; that of 20 tokens per parameter where None [nat per token].
         laws: of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals of
             days and of inner steps; the defaults where None.
@@ -82,7 +80,7 @@ def best_fleet_plan(
             f"batch = {batch:g} sequences for {fleet.n_islands} islands; expected a whole number, at least one for each"
         )
     record = fit_of(fit)
-    plans = island_plans(model, fleet, round(batch), fit=record, levels=levels or [{}] * fleet.n_islands, space=space)
+    plans = island_plans(model, fleet, round(batch), fit=record, cells=cells or [{}] * fleet.n_islands)
     goal = loss_goal(model, loss, laws)
     depth, width = number(model.n_layers), number(model.d_model)
     job = IslandJob(plans.pace, fleet.links, goal.total_params, depth, width, batch)
@@ -115,6 +113,7 @@ def _choose(study: FleetStudy) -> IslandsChoice:
         best_inner_steps=periods,
         rise=band_of(np.asarray(_rises(host_arrays(loose_law_samples(SAMPLES))))),
         plans=dict(zip(study.fleet.names, study.plans.plans, strict=True)),
+        memory=dict(zip(study.fleet.names, study.plans.memory.tolist(), strict=True)),
         notes=tuple(_notes(study, best)),
     )
 

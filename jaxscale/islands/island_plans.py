@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -11,16 +11,14 @@ from jaxscale.base.arrays import number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.batch_shares import Pace, island_paces
 from jaxscale.islands.fleet import Fleet
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.enumerate import PlanSpace, within_domains
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
-from jaxscale.plans.plan_questions import every_plan
+from jaxscale.plans.plan_questions import every_plan, plan_question
 
 FINENESS = 8
 """Batches are rounded to powers of two of at least an eighth of them, which many degrees divide [1]."""
@@ -37,6 +35,7 @@ class IslandPlans(NamedTuple):
         layers: that each island holds, all of the model's where it can [1], [island].
         pace: for the whole model, extrapolated for an island that holds only some layers.
         alone_time: of a step on the whole batch by its best plan; inf where the island holds a part [s], [island].
+        memory: peak of what a program allocates on the fullest chip of each island by its plan [byte], [island].
         halfwidth: half of the 90 % interval of the logarithm of step times [1], [island].
     """
 
@@ -44,6 +43,7 @@ class IslandPlans(NamedTuple):
     layers: Float[np.ndarray, " island"]
     pace: Pace
     alone_time: Float[np.ndarray, " island"]
+    memory: Float[np.ndarray, " island"]
     halfwidth: Float[np.ndarray, " island"]
 
 
@@ -53,34 +53,31 @@ def island_plans(
     sequences: int,
     *,
     fit: Fit,
-    levels: Sequence[Mapping[str, str | None]],
-    space: PlanSpace | None = None,
+    cells: Sequence[Mapping[str, Any]],
 ) -> IslandPlans:
     """Plan of each island for a share of the batch by its peak rate, and the paces that follow.
 
     Args:
         sequences: B, batch of all islands together [sequence].
-        levels: of each island: gpu, precision and so on.
-        space: open choices; every valid plan where None.
+        cells: what is stated of the runs of each island, by column of a runs table, such as `gpu` and `framework`.
 
     Raises:
         InputError: an island without memory for a layer and a sequence.
     """
     weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
     wanted = sequences * weights / weights.sum()
-    plans, slices, coefficients, widths, alone = [], [], [], [], []
+    plans, slices, coefficients, widths, alone, held = [], [], [], [], [], []
     for island, name in enumerate(fleet.names):
-        cluster, n_chips = fleet.cluster(island), number(fleet.cluster(island).n_chips)
-        numbers, usable = fit.coefficients(levels[island], n_chips), fit.memory_limit(levels[island], n_chips)
-        limit = memory_limit(number(cluster.chip.hbm_bytes), usable, OOM_PROBABILITY)
-        task = PlanTask(model, cluster, float(round_batch(wanted[island])), numbers, limit)
-        plan, part = _plan_or_part(task, sequences, space, name)
-        by_itself = _fastest(task._replace(batch=float(sequences)), space) if part is model else None
+        question = plan_question(model, fleet.cluster(island), float(round_batch(wanted[island])), cells[island])
+        task = question.task(fit, OOM_PROBABILITY)
+        chosen, part = _plan_or_part(task, sequences, name)
+        by_itself = _fastest(task._replace(batch=float(sequences))) if part is model else None
         alone.append(np.inf if by_itself is None else by_itself.step_time)
-        plans.append(plan)
+        plans.append(chosen.plan)
+        held.append(chosen.memory)
         slices.append(part)
-        coefficients.append(numbers)
-        widths.append(float(fit.interval(levels[island], n_chips).time))
+        coefficients.append(task.coefficients)
+        widths.append(float(fit.interval(question.levels, question.n_chips).time))
     pace = whole_model_pace(model, plans, slices, fleet.clusters, coefficients)
     layers = np.asarray([number(part.n_layers) for part in slices])
     # A batch that no plan of an island divides is timed by its pace.
@@ -88,7 +85,7 @@ def island_plans(
         sequences - np.asarray(pace.base_sequences)
     )
     times = np.where(np.isinf(alone) & (layers == number(model.n_layers)), steps, np.asarray(alone))
-    return IslandPlans(tuple(plans), layers, pace, times, np.asarray(widths))
+    return IslandPlans(tuple(plans), layers, pace, times, np.asarray(held), np.asarray(widths))
 
 
 def round_batch(sequences: float) -> int:
@@ -119,26 +116,26 @@ def whole_model_pace(
     return with_fields(pace, times)
 
 
-def _plan_or_part(task: PlanTask, sequences: int, space: PlanSpace | None, name: str) -> tuple[Plan, Transformer]:
+def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPlan", Transformer]:
     """Fastest plan that fits, of the whole model or of the most layers that the island holds."""
     depth = int(number(task.model.n_layers))
-    plan = _fastest(task, space)
+    plan = _fastest(task)
     batch = task.stated_batch
     while plan is None and batch < sequences:
         # Chips may be too many for a small share: the next larger power of two feeds more replicas.
         batch = float(min(2 ** math.ceil(math.log2(batch + 1.0)), sequences))
-        plan = _fastest(task._replace(batch=batch), space)
+        plan = _fastest(task._replace(batch=batch))
     if plan is not None:
-        return plan.plan, task.model
+        return plan, task.model
     held, best = 0, None
     low, high = 1, depth - 1
     while low <= high:
         layers = (low + high) // 2
-        plan = _fastest(_slice(task, layers), space)
+        plan = _fastest(_slice(task, layers))
         if plan is None:
             high = layers - 1
         else:
-            held, best, low = layers, plan.plan, layers + 1
+            held, best, low = layers, plan, layers + 1
     if best is None:
         capacity = number(task.cluster.chip.hbm_bytes) / GB
         raise InputError(
@@ -154,17 +151,19 @@ def _slice(task: PlanTask, layers: int) -> PlanTask:
     return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
 
 
-class _TimedPlan(NamedTuple):
-    """A plan and the time of its step [s]."""
+class _ScoredPlan(NamedTuple):
+    """A plan, the time of its step [s] and the peak of what a program allocates [byte]."""
 
     plan: Plan
     step_time: float
+    memory: float
 
 
-def _fastest(task: PlanTask, space: PlanSpace | None) -> _TimedPlan | None:
+def _fastest(task: PlanTask) -> _ScoredPlan | None:
     """Fastest valid plan that fits; None where there is none."""
-    (searched,) = every_plan([task._replace(space=within_domains(space, task.cluster))])
+    (searched,) = every_plan([task])
     if not len(searched.table) or not searched.fits.any():
         return None
     row = int(searched.ranked(1)[0])
-    return _TimedPlan(searched.table.plan(row), float(searched.scores.step_time[row]))
+    memory = float(searched.scores.memory[row]) - number(task.coefficients.framework_bytes)
+    return _ScoredPlan(searched.table.plan(row), float(searched.scores.step_time[row]), memory)

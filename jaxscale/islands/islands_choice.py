@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import host_arrays, number, with_fields
 from jaxscale.base.jit import small_jit
-from jaxscale.base.units import GBIT
+from jaxscale.base.units import GB, GBIT
 from jaxscale.islands.batch_shares import whole_shares
 from jaxscale.islands.fleet import PerIsland, PerPair, host_rate
 from jaxscale.islands.mode_scores import (
@@ -133,6 +133,7 @@ class IslandsChoice:
         best_inner_steps: central 90 % interval of the best number of inner steps over laws of looseness [1].
         rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
         plans: of each island, by name.
+        memory: of what a program allocates on the fullest chip by that plan [byte], by name.
         notes: remarks in words.
     """
 
@@ -145,6 +146,7 @@ class IslandsChoice:
     best_inner_steps: Band
     rise: Band
     plans: Mapping[str, Plan] = field(repr=False)
+    memory: Mapping[str, float] = field(repr=False)
     notes: tuple[str, ...] = ()
 
     @property
@@ -169,6 +171,7 @@ class IslandsChoice:
             "rise_of_two_replicas_interval": list(self.rise),
             "sign_of_two_replicas_open": self.sign_is_open,
             "plans": {name: plan.words() for name, plan in self.plans.items()},
+            "memory_gb": {name: held / GB for name, held in self.memory.items()},
             "notes": list(self.notes),
         }
 

@@ -1,29 +1,18 @@
 """`jaxscale islands`: the best way to train a model on islands of chips that slow links join."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import (
-    FitName,
-    HardwareFile,
-    Json,
-    PlotFile,
-    Quiet,
-    ReportFolder,
-    SequenceLength,
-    checked_batch,
-    option,
-)
+from jaxscale.cli.arguments import FitName, Outputs, SequenceLength, SoftwareOptions, checked_batch, command, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
-from jaxscale.cli.plan import checked_framework, load_model
+from jaxscale.cli.plan import load_model
 
 
-@dataclass(frozen=True)
-class IslandsCommand:
+@command
+class IslandsCommand(Outputs, SoftwareOptions):
     """Choose how islands of chips train one model together: mode, shares, inner steps, and what each link is worth."""
 
     fleet: Annotated[
@@ -44,15 +33,8 @@ class IslandsCommand:
         option(metavar="LAW.toml", help="law of the loss that `law fit` wrote; its draws widen the intervals of days"),
     ] = None
     seq_len: SequenceLength = None
-    precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
-    framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
     fit: FitName = "default"
     nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -63,11 +45,11 @@ class IslandsCommand:
         if self.loss is not None and not 0.0 < self.loss < 100.0:
             raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
         import jaxscale as js
+        from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.islands.choose_fleet import best_fleet_plan
         from jaxscale.islands.fleet import read_fleet, stated_slow_loss
         from jaxscale.islands.islands_report import days_figure, islands_report, islands_tables
         from jaxscale.laws.fitted_law import load_law
-        from jaxscale.plans.framework_space import framework_space
 
         check_pictures(self.plot, self.report, self.fleet, self.law, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
@@ -76,17 +58,13 @@ class IslandsCommand:
         model = load_model(self.model, self.seq_len)
         batch = checked_batch(self.global_batch, model.seq_len)
         fitted = js.load_fit(self.fit)
-        framework = checked_framework(self.framework, fitted)
-        precision = self.precision.lower()
-        space = framework_space(framework, precision)
+        cells = software_cells(self, fitted)
         for chip in dict.fromkeys(stated.chips):
-            if lacking := stated.hardware[chip].lacks(precision):
+            if lacking := stated.hardware[chip].lacks(cells["precision"]):
                 say(lacking)
-        levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
+        each = [{**cells, "gpu": chip} for chip in stated.chips]
         stage("searching the plans of the islands, alone and together")
-        choice = best_fleet_plan(
-            model, stated.fleet, batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
-        )
+        choice = best_fleet_plan(model, stated.fleet, batch, fit=fitted, cells=each, loss=self.loss, laws=law)
         answer(self.json, choice.to_json, lambda: islands_tables(choice))
         save_pictures(
             self.plot, self.report, lambda: days_figure(choice), lambda: islands_report(choice, str(self.fleet))

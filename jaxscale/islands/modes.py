@@ -38,9 +38,6 @@ LOOSE_MODES = ("local-updates", "streaming")
 WHOLE_MODES = ("data-parallel", *LOOSE_MODES)
 """Modes in which each island holds all layers."""
 
-INNER_STEPS = (5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
-"""Numbers of inner steps that are tried [1]."""
-
 LOOSE_FIELDS = ("inner_steps", "fragments", "bits", "hidden_steps", "hidden_backward")
 """Fields of a loose plan in which modes differ."""
 

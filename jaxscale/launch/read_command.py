@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import Json, Quiet, option, pairs
+from jaxscale.cli.arguments import Json, Quiet, Texts, option, pairs
 from jaxscale.cli.console import answer, say
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class ReadCommand:
         tyro.conf.UseAppendAction[tuple[Path, ...]], option(metavar="FILE", help="launch file of the logs")
     ] = ()
     set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="COLUMN=VALUE", help="a cell of every row, as gpu=h100-80gb"),
     ] = ()
     column: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="COLUMN=NAME", help="column of a history in CSV, as step_time_s=perf/step"),
     ] = ()
     out: Annotated[Path | None, option(metavar="RUNS.csv", help="table to write")] = None

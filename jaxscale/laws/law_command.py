@@ -15,10 +15,12 @@ from jaxscale.cli.arguments import (
     PlotFile,
     Quiet,
     ReportFolder,
+    Texts,
     Words,
     checked_count,
     every_value,
     option,
+    pairs,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say
 
@@ -42,7 +44,7 @@ class Source:
         None
     )
     where: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="COLUMN=VALUE", help="keep the rows whose cells are equal to these"),
     ] = ()
     best: Annotated[
@@ -74,20 +76,8 @@ class Source:
             table = loss_table(self.table, self.count)
         else:
             assert self.runs is not None
-            table = read_losses(self.runs, count=self.count, where=conditions(self.where))
+            table = read_losses(self.runs, count=self.count, where=pairs("--where", self.where, may_be_empty=True))
         return best_of(table, ("n_params", "tokens")) if self.best else table
-
-
-def conditions(texts: tuple[str, ...]) -> dict[str, str]:
-    """Cells by column from texts such as `group=main`.
-
-    Raises:
-        InputError: a text without an equals sign.
-    """
-    for text in texts:
-        if "=" not in text:
-            raise InputError(f"--where {text!r} has no value; expected COLUMN=VALUE")
-    return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 def prior_name(text: str) -> str | None:

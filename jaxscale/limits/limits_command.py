@@ -1,13 +1,10 @@
 """`jaxscale limits`: how far training can scale under one or several scenarios."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
-
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.arguments import FitName, Outputs, SoftwareOptions, Texts, command, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
@@ -17,15 +14,19 @@ if TYPE_CHECKING:
     from jaxscale.limits.frontier_scenario import FrontierScenario
 
 
-@dataclass(frozen=True)
-class LimitsCommand:
+WHAT = {"fit": "fit", "framework": "software", "precision": "number format", "set": "software"}
+"""What options of transformers say."""
+
+
+@command
+class LimitsCommand(Outputs, SoftwareOptions):
     """Utilisation against training compute, its thresholds and the wall, and their elasticities."""
 
     gpu: Annotated[
         str | None, option(metavar="ID", help="chip in place of the scenarios' own; see `jaxscale hardware`")
     ] = None
     scenario: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="NAME", help="scenario; repeat for several; `default` where left out"),
     ] = ()
     scenarios: Annotated[
@@ -38,11 +39,6 @@ class LimitsCommand:
     fit: FitName = "default"
     lowest: Annotated[float, option(name="from", metavar="T", help="least training compute [flop]")] = 1e24
     highest: Annotated[float, option(name="to", metavar="T", help="largest training compute [flop]")] = 1e32
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -54,8 +50,8 @@ class LimitsCommand:
         from jaxscale.limits.frontier_scenario import load_scenarios, on_chip, scenario_named
         from jaxscale.limits.study import curve_sizes
 
-        if self.fit != "default" and self.model == "blocks":
-            raise InputError(f"--fit {self.fit}: the data-movement model takes no fit; expected --model transformer")
+        if self.model == "blocks":
+            self._check_blocks()
         sizes = curve_sizes(self.lowest, self.highest)
         hardware = js.load_hardware(self.hardware)
         library = load_scenarios(self.scenarios, hardware)
@@ -67,6 +63,12 @@ class LimitsCommand:
             self._transformers(chosen, sizes, hardware)
         else:
             self._blocks(chosen, sizes)
+
+    def _check_blocks(self) -> None:
+        """Refuse what the data-movement model does not have."""
+        software = [name for name in ("framework", "precision", "set") if getattr(self, name)]
+        for name in (*(["fit"] if self.fit != "default" else []), *software):
+            raise InputError(f"--{name}: the data-movement model takes no {WHAT[name]}; expected --model transformer")
 
     def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
         from jaxscale.limits.frontier_scenario import scenario_descriptions
@@ -99,21 +101,22 @@ class LimitsCommand:
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
+        from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table, transformers_report
         from jaxscale.limits.transformer_curve import transformer_curve
 
         if self.gpu is None:
             raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
         gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit)
+        cells = software_cells(self, fit, unused=("dp", "n_microbatches"))
         if self.scenario:
             say(
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
                 f"overlap are those of {gpu} and of the fit"
             )
         stage("searching the best plan of each training compute")
-        curves = {
-            name: transformer_curve(sizes, gpu, laws, fit=fit, hardware=hardware) for name, laws in chosen.items()
-        }
+        given = {"fit": fit, "hardware": hardware, "cells": cells}
+        curves = {name: transformer_curve(sizes, gpu, laws, **given) for name, laws in chosen.items()}
         answer(
             self.json,
             lambda: one_or_all([curve.to_json(name, gpu, chosen[name]) for name, curve in curves.items()]),

@@ -13,16 +13,17 @@ than its neighbours on the curve. Small steps are left where a degree doubles.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.memory_limit import memory_limit
+from jaxscale.base.units import GB
+from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
@@ -31,8 +32,14 @@ from jaxscale.limits.frontier_scenario import scenario as named_scenario
 from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import SHARES
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.enumerate import PlanSpace, enumerate_plans, within_domains
+from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
+from jaxscale.plans.framework_space import stated_space
+from jaxscale.plans.plan import Plan
+from jaxscale.plans.plan_questions import PlanQuestion, plan_question
 from jaxscale.plans.score import score_plans
+from jaxscale.runs.run_levels import model_levels
+from jaxscale.runs.software import software_of
+from jaxscale.tables.words import translate
 
 HEAD = 128.0
 """Width of an attention head [1]."""
@@ -88,6 +95,7 @@ class TransformerCurve:
         chips: of the best plan; nan where there is none [1], [size].
         batch: of the best plan; nan where there is none [sequence], [size].
         degrees: tp, pp and dp of it, zero where there is none [size, degree].
+        best: the best plans with model, time and memory; None where there is none, empty where not told [size].
     """
 
     training_flop: np.ndarray
@@ -95,6 +103,7 @@ class TransformerCurve:
     chips: np.ndarray
     batch: np.ndarray
     degrees: np.ndarray
+    best: "tuple[BestRun | None, ...]" = ()
 
     def thresholds(self) -> dict[str, float]:
         """Training computes at which utilisation falls, as of `thresholds.NAMES`; infinite beyond the curve [flop]."""
@@ -125,6 +134,7 @@ class TransformerCurve:
             "chips": self.chips.tolist(),
             "global_batch_size_seqs": self.batch.tolist(),
             "degrees": dict(zip(("tp", "pp", "dp"), self.degrees.T.tolist(), strict=True)),
+            "runs": [None if run is None else run.to_json() for run in self.best],
             "thresholds": self.thresholds(),
             "elasticities": {},
         }
@@ -141,6 +151,34 @@ class TransformerCurve:
         share = (high - level) / (high - low) if low > 0.0 else 0.0
         logs = np.log(self.training_flop)
         return float(np.exp(logs[last] + share * (logs[last + 1] - logs[last])))
+
+
+class BestRun(NamedTuple):
+    """The best plan of a training compute.
+
+    Attributes:
+        share: utilisation of the 16-bit peak [1].
+        n_chips: n [1].
+        batch: B [sequence].
+        model: the transformer.
+        plan: degrees, batch and software.
+        step_time: of a step [s].
+        memory: peak of what a program allocates on the fullest chip [byte].
+    """
+
+    share: float
+    n_chips: float
+    batch: float
+    model: Transformer
+    plan: Plan
+    step_time: float
+    memory: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The run in the units of documents."""
+        sizes = {name: number(getattr(self.model, name)) for name in ("n_layers", "d_model", "n_heads", "vocab_size")}
+        times = {"step_time_s": self.step_time, "memory_gb": self.memory / GB}
+        return {**sizes, **times, "plan": self.plan.words()}
 
 
 def coarse(value: float) -> float:
@@ -165,28 +203,33 @@ def designs(training_flop: float, laws: FrontierScenario) -> list[TransformerDes
     return found
 
 
-def plan_space(factor: float = 1.0) -> PlanSpace:
+def plan_space(factor: float = 1.0, cells: Mapping[str, Any] | None = None) -> PlanSpace:
     """Plans that large runs use: ZeRO 1 or 3, sequence parallelism, 1F1B, interleaved or not.
 
     Args:
         factor: of the number of chips; stages are powers of two, or these times its odd part [1].
+        cells: what is stated of plan and software, by column of a runs table; the rest is as large runs have it, of
+            what the framework can run.
     """
+    cells = cells or {}
+    stated = stated_space(cells, software_of(cells).plan)
     powers = [2**k for k in range(10)]
     odd = round(factor * 8.0)
     odd //= odd & -odd
-    return PlanSpace(
-        tp=powers[:8],
-        pp=sorted({*powers, *(odd * power for power in powers)}),
-        vpp=powers[:5],
-        cp=powers[:4],
-        micro_batch_size=(1, 2, 4),
-        zero_stage=(1, 3),
-        hybrid_sharding=False,
-        sequence_parallel=(True,),
-        recompute=("none", "full"),
-        schedule=("1f1b", "interleaved"),
-        whole_chunks=False,
-    )
+    usual = {
+        "tp": powers[:8],
+        "pp": sorted({*powers, *(odd * power for power in powers)}),
+        "vpp": powers[:5],
+        "cp": powers[:4],
+        "micro_batch_size": (1, 2, 4),
+        "zero_stage": tuple(stage for stage in (1, 3) if stage in stated.zero_stage) or stated.zero_stage,
+        "sequence_parallel": (True,),
+        "schedule": tuple(one for one in ("1f1b", "interleaved") if one in stated.schedule) or stated.schedule,
+    }
+    free = {name: values for name, values in usual.items() if cells.get(name) is None}
+    recompute = None if stated.recompute is None else ("none", "full")
+    hybrid = cells.get("shard_group") is not None
+    return replace(stated, **free, recompute=recompute, hybrid_sharding=hybrid, whole_chunks=False)
 
 
 def transformer_curve(
@@ -196,6 +239,7 @@ def transformer_curve(
     *,
     fit: AnyFit = "default",
     hardware: Hardware | None = None,
+    cells: Mapping[str, Any] | None = None,
 ) -> TransformerCurve:
     """Best plans of transformers along a curve, by the exact calibrated model.
 
@@ -205,56 +249,71 @@ def transformer_curve(
         training_flop: T [flop].
         chip_id: catalogue id of the chip.
         laws: scenario with the scaling laws; the default scenario where None.
+        cells: what is stated of plan and software, by column of a runs table: `framework`, `precision`, `tp`, ...
 
     Raises:
         InputError: an unknown chip.
     """
     laws = named_scenario() if laws is None else laws
-    record, levels = fit_of(fit), {"gpu": chip_id, "precision": "bf16"}
+    stated = {"precision": "bf16", **(cells or {}), "gpu": chip_id}
     one = cluster(chip_id, 1, hardware=hardware)
-    limit = memory_limit(float(one.chip.hbm_bytes), record.memory_limit(levels), OOM)
-    chips = _Chips(chip_id, hardware, float(one.chip.peak("bf16")), limit, record.coefficients(levels))
-    best = [max(_best(wanted, chips) for wanted in designs(float(flop), laws)) for flop in training_flop]
-    columns = np.asarray(best)
+    question = plan_question(designs(float(training_flop[0]), laws)[0].model, one, None, stated)
+    search = _Search(chip_id, hardware, fit_of(fit), stated, question)
+    every = [[_best(wanted, search) for wanted in designs(float(flop), laws)] for flop in training_flop]
+    best = tuple(max((run for run in runs if run), key=lambda run: run.share, default=None) for runs in every)
+    none = (0.0, math.nan, math.nan, 0.0, 0.0, 0.0)
+    columns = np.asarray([none if run is None else run[:3] + _degrees(run.plan) for run in best])
     utilisation, n_chips, batch = columns[:, :3].T
-    return TransformerCurve(np.asarray(training_flop, float), utilisation, n_chips, batch, columns[:, 3:])
+    return TransformerCurve(np.asarray(training_flop, float), utilisation, n_chips, batch, columns[:, 3:], best)
+
+
+def _degrees(plan: Plan) -> tuple[float, ...]:
+    """Degrees tp, pp and dp of a plan [1]."""
+    return number(plan.tp), number(plan.pp), number(plan.dp)
 
 
 @dataclass(frozen=True)
-class _Chips:
-    """Chip: catalogue, dense 16-bit peak [flop/s], memory that runs may take [byte], coefficients."""
+class _Search:
+    """What all designs share: catalogue, fit, stated cells and the question that they ask."""
 
     chip_id: str
     hardware: Hardware | None
-    peak: float
-    memory: float
-    coefficients: Coefficients
+    fit: Fit
+    cells: Mapping[str, Any]
+    first: PlanQuestion
 
     def cluster(self, n_chips: float | int) -> Cluster:
         return cluster(self.chip_id, round(n_chips), hardware=self.hardware)
 
+    def question(self, wanted: TransformerDesign, n_chips: float, space: PlanSpace) -> PlanQuestion:
+        levels = {**self.first.levels, **model_levels(wanted.model)}
+        return PlanQuestion(wanted.model, self.cluster(n_chips), wanted.batch, levels, space)
 
-def _best(wanted: TransformerDesign, chips: _Chips) -> tuple[float, ...]:
-    """Utilisation, chips, batch, tp, pp and dp of the best plan; chips are doubled while utilisation rises."""
+
+def _best(wanted: TransformerDesign, search: _Search) -> BestRun | None:
+    """The best plan of a design; chips are doubled while utilisation rises."""
     layers = number(wanted.model.n_layers)
     divisible = Transformer(layers, HEAD * MANY_HEADS, MANY_HEADS, SEQUENCE, vocab_size=VOCABULARY)
-    space = within_domains(plan_space(wanted.factor), chips.cluster(1))
-    least = max(wanted.flop / (chips.peak * wanted.deadline), 1.0)
+    space, chip = plan_space(wanted.factor, search.cells), search.first.cluster.chip
+    rate = float(chip.peak(translate("precisions", search.cells["precision"]) or "bf16"))
+    least = max(wanted.flop / (rate * wanted.deadline), 1.0)
     first = math.ceil(math.log2(least / wanted.factor))
-    best = (0.0, math.nan, math.nan, 0.0, 0.0, 0.0)
+    best = None
     for n_chips in (wanted.factor * 2.0 ** (first + k) for k in range(DOUBLINGS)):
         if not n_chips.is_integer():
             continue
-        table = enumerate_plans(divisible, n_chips, wanted.batch, space)
+        task = search.question(wanted, n_chips, space).task(search.fit, OOM)
+        table = enumerate_plans(divisible, n_chips, wanted.batch, task.space)
         if not len(table):
             continue
-        scores = score_plans(wanted.model, table, chips.cluster(n_chips), chips.coefficients)
-        allowed = (scores.memory <= chips.memory) & (scores.step_time <= wanted.deadline)
+        scores = score_plans(wanted.model, table, task.cluster, task.coefficients)
+        allowed = (scores.memory <= task.memory_limit) & (scores.step_time <= wanted.deadline)
         row = int(np.argmin(np.where(allowed, scores.step_time, np.inf)))
-        share = wanted.flop / (n_chips * chips.peak * float(scores.step_time[row])) if allowed[row] else 0.0
-        if share < best[0]:
+        seconds = float(scores.step_time[row])
+        share = wanted.flop / (n_chips * float(chip.peak("bf16")) * seconds) if allowed[row] else 0.0
+        if best is not None and share < best.share:
             break
-        if share > best[0]:
-            degrees = (float(table.columns[name][row]) for name in ("tp", "pp", "dp"))
-            best = (share, n_chips, wanted.batch, *degrees)
+        if share > (0.0 if best is None else best.share):
+            held = float(scores.memory[row]) - number(task.coefficients.framework_bytes)
+            best = BestRun(share, n_chips, wanted.batch, wanted.model, table.plan(row), seconds, held)
     return best

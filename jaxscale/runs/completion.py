@@ -23,9 +23,8 @@ from jaxscale.plans.plan_questions import PlanQuestion, find_plans
 from jaxscale.plans.rules import BATCH_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
-from jaxscale.runs.run_levels import OF_PLANS
 from jaxscale.runs.schema import COLUMNS, MAX_GPUS
-from jaxscale.runs.software import UNDECIDED
+from jaxscale.runs.software import UNDECIDED, of_search
 from jaxscale.tables.categorical import Categorical, together
 
 OPEN = ("tp", "pp", "dp", "micro_batch_size", "n_microbatches", "global_batch_size_seqs")
@@ -101,7 +100,7 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
     questions: list[PlanQuestion | None] = [None] * len(runs)
     for place, row in enumerate(described.index.tolist()):
         run = jax.tree.map(lambda leaf, place=place: leaf[place], described.batch)
-        levels = {kind: name for kind, name in described.levels.row(place).items() if kind not in OF_PLANS}
+        levels = of_search(described.levels.row(place))
         batch = cells[row].get("global_batch_size_seqs")
         questions[row] = PlanQuestion(run.model, run.cluster, batch, levels, stated_space(cells[row], run.plan))
     return questions

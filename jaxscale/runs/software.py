@@ -51,10 +51,14 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     table = {**ANY_SHAPE, "gpu": "", **cells, **UNDECIDED, "tp": 2.0, "dp": 1.0, "global_batch_size_seqs": 1.0}
     columns = {name: Categorical.constant(value, 1) for name, value in table.items()}
     described = describe_rows(Runs(Path(), (), np.zeros(1, dtype=int), {}, columns), catalogue_model)
-    levels = described.levels.row(0)
+    levels = of_search(described.levels.row(0))
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
-    others = (*OF_MODELS, *OF_PLANS, "gpu", "company")
-    # A search states what it recomputes, whatever else is left to a guess.
-    guesses = (levels["unstated"] or "").split(GUESSES)
-    levels["unstated"] = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None
+    others = (*OF_MODELS, "gpu", "company")
     return Software(plan, {kind: name for kind, name in levels.items() if kind not in others})
+
+
+def of_search(levels: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Levels of a run whose plan is searched: none of a plan, and no guess at what the search itself recomputes."""
+    guesses = (levels["unstated"] or "").split(GUESSES)
+    unstated = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None
+    return {**{kind: name for kind, name in levels.items() if kind not in OF_PLANS}, "unstated": unstated}

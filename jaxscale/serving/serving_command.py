@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, SkipBad, checked_count, option
+from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 FitOption = Annotated[str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")]
 
 
-@dataclass(frozen=True)
-class ServingPlan:
+@command
+class ServingPlan(Outputs):
     """Choose degrees, copies, batch, format and split that answer most tokens per chip under limits of latency."""
 
     model: Annotated[str, option(metavar="NAME", help="model of the catalogue, TOML file or config.json")]
@@ -36,11 +36,6 @@ class ServingPlan:
     dollars_per_gpu_hour: Annotated[float | None, option(metavar="DOLLAR", help="price of a chip")] = None
     top: Annotated[int, option(metavar="N", help="engines to list")] = 5
     fit: FitOption = "default"
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -95,8 +90,8 @@ ServingFitName = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class ServingPredict:
+@command
+class ServingPredict(Outputs):
     """Predict first token, time per token, throughput and memory for every row of a serving table.
 
     Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
@@ -106,11 +101,6 @@ class ServingPredict:
     out: Annotated[Path | None, option(metavar="OUT.csv", help="table to write: all columns, predictions")] = None
     fit: ServingFitName = "default"
     skip_bad: SkipBad = False
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -152,19 +142,14 @@ class ServingPredict:
         draw(self.plot, self.report, runs, prediction, f"Predictions for {self.table.name}")
 
 
-@dataclass(frozen=True)
-class ServingFitCommand:
+@command
+class ServingFitCommand(Outputs):
     """Fit serving stacks to a table of measured rows; ten rows of a new stack are enough."""
 
     table: ServingTable
     out: Annotated[Path, option(metavar="FIT.toml", help="file to write; `serving predict --fit` reads it")]
     start: ServingFitName = "default"
     skip_bad: SkipBad = False
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.program import FlatProgram, Loop, Monomial, Operation, Phase, Value, bytes_of, loops_of
 
-VIEWS = frozenset({"layout", "stack", "unstack"})
-"""Kinds of operations that only arrange elements anew."""
-
 FOLDED = frozenset({"elementwise", "selection", "layout", "stack", "unstack"})
 """Kinds of operations that are folded into their readers."""
 

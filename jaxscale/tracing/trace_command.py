@@ -4,20 +4,19 @@ import ast
 import importlib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, checked_count, option
+from jaxscale.cli.arguments import FitName, Outputs, Texts, checked_count, command, option, pairs
 from jaxscale.cli.console import answer, aside, check_pictures, save_pictures, stage
 from jaxscale.cli.startup import without_foreign_lines
 
 
-@dataclass(frozen=True)
-class TraceCommand:
+@command
+class TraceCommand(Outputs):
     """Read flop, bytes and memory of a training step of your own from its JAX program; nothing is run."""
 
     function: Annotated[
@@ -28,7 +27,7 @@ class TraceCommand:
         ),
     ]
     set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="NAME=VALUE", help="arguments of the function: `--set batch=64 size=224`"),
     ] = ()
     out: Annotated[
@@ -43,11 +42,6 @@ class TraceCommand:
         option(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
     ] = False
     fit: FitName = "default"
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -167,7 +161,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
     finally:
         sys.path.pop(0)
     try:
-        result = made(**dict(map(setting_of, settings)))
+        result = made(**{name: literal(text) for name, text in pairs("--set", settings).items()})
     except TypeError as error:
         raise InputError(f"{function}: {error}; expected `--set NAME=VALUE` for its arguments") from None
     if not (isinstance(result, tuple) and result and callable(result[0])):
@@ -175,19 +169,12 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
     return result
 
 
-def setting_of(text: str) -> tuple[str, Any]:
-    """Name and value of `NAME=VALUE`; a value that is no Python literal is text.
-
-    Raises:
-        InputError: there is no name.
-    """
-    name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        raise InputError(f"--set {text!r} is no setting; expected NAME=VALUE")
+def literal(text: str) -> Any:
+    """Value of a Python literal; any other text is itself."""
     try:
-        return name, ast.literal_eval(value)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return name, value
+        return text
 
 
 def workload_document(work: Any) -> dict[str, Any]:

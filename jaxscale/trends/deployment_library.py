@@ -19,7 +19,7 @@ from jaxscale.costs.power import ChipPower
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
-from jaxscale.runs.software import software_of
+from jaxscale.plans.plan_questions import plan_question
 from jaxscale.trends.layout import UNLIMITED, Deployment, ParallelLayout, Price
 from jaxscale.trends.outcome import Batch, Outcome, peak_memory, scaling_outcomes
 
@@ -37,6 +37,11 @@ def table() -> dict[str, Any]:
 def fitted_table() -> dict[str, Any]:
     """`fits/results/hardware_trends.toml`."""
     return read_toml(fit_path(FITTED))
+
+
+def published_framework() -> str:
+    """Framework of the published workload."""
+    return table()["workload"]["framework"]
 
 
 def unfitted_power() -> dict[str, float]:
@@ -84,6 +89,7 @@ def deployment(
     chip_id: str = "h100-80gb",
     *,
     framework: str | None = None,
+    cells: Mapping[str, Any] | None = None,
     fit: AnyFit = "default",
     power: Mapping[str, float] | None = None,
     hardware: Hardware | None = None,
@@ -97,6 +103,7 @@ def deployment(
         chip_id: catalogue id of a chip with an entry in `systems`.
         framework: whose defaults and fitted effects apply, as in the column of a runs table; that of the published
             workload where None.
+        cells: what else is stated of the software, by column of a runs table, such as `precision` or `optimizer_bytes`.
         power: share of each activity [1]; `fitted_power` where None.
         power_cap: of each chip [W].
         changes: fields of the catalogue model to replace, as `seq_len`.
@@ -110,12 +117,13 @@ def deployment(
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
     chip_id = catalogue[chip_id].id
-    software = software_of({"gpu": chip_id, "framework": framework or table()["workload"]["framework"]})
+    stated = {**(cells or {}), "gpu": chip_id, "framework": framework or published_framework()}
+    question = plan_question(chosen, chips, None, stated)
     return Deployment(
         model=chosen,
         cluster=chips,
-        coefficients=fit_of(fit).coefficients({**software.levels, "gpu": chip_id}),
-        software=software.plan,
+        coefficients=fit_of(fit).coefficients(question.levels),
+        software=question.space.software,
         power=ChipPower(**(power or fitted_power()), host_power=system["host_power_w"]["value"]),
         price=price_of(chip_id),
         power_cap=power_cap,
@@ -226,5 +234,5 @@ def side_by_side(
         one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)
         points = (one, chosen, n, np.asarray(batch.at(n)))
         outcomes.append(scaling_outcomes(*points))
-        fits.append(peak_memory(*points) <= one.cluster.chip.hbm_bytes)
+        fits.append(peak_memory(*points).fits)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes), np.stack(fits)

@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.costs.memory import memory
+from jaxscale.costs.memory import Memory, memory
 from jaxscale.costs.power import ChipPower, throttle
 from jaxscale.costs.step import StepTime, step_time
 from jaxscale.hardware.cluster import Cluster
@@ -77,6 +77,7 @@ class ParallelLayout(eqx.Module):
         tp: tensor-parallel degree [1].
         pp: pipeline stages [1].
         cp: context-parallel degree [1].
+        ep: expert-parallel degree [1].
         shard_group: data-parallel ranks that share a copy of the parameters (HSDP), at most all [1].
         n_microbatches: per step and replica [1].
         zero_stage: 3 is FSDP; 1 where a pipeline would gather again for every microbatch [1].
@@ -85,6 +86,7 @@ class ParallelLayout(eqx.Module):
     tp: Number = eqx.field(converter=as_float, default=1.0)
     pp: Number = eqx.field(converter=as_float, default=1.0)
     cp: Number = eqx.field(converter=as_float, default=1.0)
+    ep: Number = eqx.field(converter=as_float, default=1.0)
     shard_group: Number = eqx.field(converter=as_float, default=UNLIMITED)
     n_microbatches: Number = eqx.field(converter=as_float, default=1.0)
     zero_stage: Number = eqx.field(converter=as_float, default=3.0)
@@ -109,6 +111,7 @@ def plan_at(
         "tp": layout.tp,
         "pp": layout.pp,
         "cp": layout.cp,
+        "ep": layout.ep,
         "zero_stage": layout.zero_stage,
         "micro_batch_size": global_batch_size_seqs / (layout.n_microbatches * dp),
         "n_microbatches": layout.n_microbatches,
@@ -141,7 +144,7 @@ def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
     return eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
 
 
-def memory_at(deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any) -> Array:
-    """Peak memory of the fullest chip [byte]."""
+def memory_at(deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any) -> Memory:
+    """Peak memory of the fullest chip, term by term [byte]."""
     plan = plan_at(deployment.software, layout, n_chips, global_batch_size_seqs)
-    return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients).total
+    return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients)

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import Number, as_arrays, as_float, filled_rows, host_arrays
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import HOUR
+from jaxscale.costs.memory import Memory
 from jaxscale.costs.power import mean_chip_power
 from jaxscale.costs.step import StepTime, names_of_kind, tokens_per_step
 from jaxscale.models.transformer import model_flops
@@ -162,13 +163,13 @@ def scaling_outcomes(
 
 
 @filter_jit
-def _peaks(deployment: Deployment, layout: ParallelLayout, n_chips: Array, batches: Array) -> Array:
+def _peaks(deployment: Deployment, layout: ParallelLayout, n_chips: Array, batches: Array) -> Memory:
     return jax.vmap(lambda n, batch: memory_at(deployment, layout, n, batch))(n_chips, batches)
 
 
 def peak_memory(
     deployment: Deployment, layout: ParallelLayout, n_chips: ArrayLike, global_batch_size_seqs: ArrayLike
-) -> np.ndarray:
+) -> Memory:
     """Peak memory of the fullest chip at many points, even above its capacity.
 
     Args:
@@ -178,9 +179,9 @@ def peak_memory(
         global_batch_size_seqs: batch [point] [sequence].
 
     Returns:
-        Bytes [byte], [point].
+        Terms [byte], [point].
     """
-    return np.asarray(_peaks(*host_arrays((deployment, layout, n_chips, global_batch_size_seqs))))
+    return _peaks(*host_arrays((deployment, layout, n_chips, global_batch_size_seqs)))
 
 
 TENSOR_DEGREES = (1.0, 2.0, 4.0, 8.0)

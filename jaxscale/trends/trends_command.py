@@ -1,29 +1,37 @@
 """`jaxscale trends`: what more chips return, in speed, power and money."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from jaxscale.cli.arguments import (
     FitName,
-    HardwareFile,
-    Json,
     ModelName,
-    PlotFile,
-    Quiet,
-    ReportFolder,
+    Outputs,
+    SoftwareOptions,
     checked_batch,
     checked_count,
+    command,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
-from jaxscale.cli.plan import checked_framework, load_model
+from jaxscale.cli.plan import load_model
 
 if TYPE_CHECKING:
     from jaxscale.trends.layout import ParallelLayout
 
 
-@dataclass(frozen=True)
-class TrendsCommand:
+DEGREES = {
+    **{name: f"--{name}" for name in ("tp", "pp", "cp", "ep")},
+    "n_microbatches": "--microbatches",
+    "shard_group": "--shard-group",
+}
+"""Options by the columns of a runs table that say the same."""
+
+KEPT = ("vpp", "schedule", "first_stage_layers", "last_stage_layers")
+"""Choices of a pipeline that a trend does not have: stages of equal share, one chunk each, 1F1B."""
+
+
+@command
+class TrendsCommand(Outputs, SoftwareOptions):
     """Throughput, power, cost and marginal returns of FSDP training against the number of chips."""
 
     model: ModelName = "llama2-7b"
@@ -43,6 +51,7 @@ class TrendsCommand:
     tp: Annotated[int, option(metavar="N", help="tensor-parallel degree")] = 1
     pp: Annotated[int, option(metavar="N", help="pipeline stages; above 1 the optimizer alone is sharded")] = 1
     cp: Annotated[int, option(metavar="N", help="context-parallel degree")] = 1
+    ep: Annotated[int, option(metavar="N", help="expert-parallel degree")] = 1
     microbatches: Annotated[int, option(metavar="M", help="microbatches per step and replica")] = 1
     shard_group: Annotated[
         int | None, option(metavar="N", help="replicas that share one copy (HSDP); all of them where left out")
@@ -53,15 +62,7 @@ class TrendsCommand:
     least_return: Annotated[
         float, option(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
     ] = 0.5
-    framework: Annotated[
-        str, option(metavar="NAME", help="software that runs it, with its defaults, as in a runs table")
-    ] = "pytorch-fsdp"
     fit: FitName = "default"
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -71,6 +72,7 @@ class TrendsCommand:
                 written.
         """
         import jaxscale as js
+        from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.trends import deployment_library as library
         from jaxscale.trends import trends_report as report
         from jaxscale.trends.layout import UNLIMITED
@@ -79,14 +81,18 @@ class TrendsCommand:
         model = load_model(self.model, self.seq_len)
         together = None if self.global_batch is None else float(checked_batch(self.global_batch, model.seq_len))
         batch = report.batch_of(self.sequences_per_chip, together)
-        layout = self._layout()
+        fitted = js.load_fit(self.fit)
+        cells = software_cells(
+            self, fitted, otherwise=library.published_framework(), own=DEGREES, unused=("dp", "micro_batch_size", *KEPT)
+        )
+        layout = self._layout(cells.pop("zero_stage", 3 if self.pp == 1 else 1))
         report.check_layout(layout, batch, n)
         check_pictures(self.plot, self.report, self.fit, self.hardware)
-        fitted = js.load_fit(self.fit)
         setup = library.deployment(
             model,
             self.gpu,
-            framework=checked_framework(self.framework, fitted),
+            framework=cells["framework"],
+            cells=cells,
             fit=fitted,
             hardware=js.load_hardware(self.hardware),
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
@@ -108,13 +114,13 @@ class TrendsCommand:
             lambda: report.trends_summary(setup, trend, title),
         )
 
-    def _layout(self) -> "ParallelLayout":
+    def _layout(self, zero_stage: int) -> "ParallelLayout":
         from jaxscale.trends.layout import UNLIMITED, ParallelLayout
 
-        degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp")}
+        degrees = {name: checked_count(f"--{name}", getattr(self, name)) for name in ("tp", "pp", "cp", "ep")}
         return ParallelLayout(
             **degrees,
             n_microbatches=checked_count("--microbatches", self.microbatches),
             shard_group=UNLIMITED if self.shard_group is None else checked_count("--shard-group", self.shard_group),
-            zero_stage=3 if self.pp == 1 else 1,
+            zero_stage=zero_stage,
         )

@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike
 from jaxscale.base.errors import InputError
 from jaxscale.base.table import Table, TableColumn, make_table
 from jaxscale.base.units import GB
+from jaxscale.costs.memory import Memory
 from jaxscale.plans.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
 from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
@@ -34,7 +35,7 @@ class Trend:
 
     Attributes:
         outcome: speed, power, cost [point].
-        memory: peak of the fullest chip, even above its capacity [byte], [point].
+        memory: peak of the fullest chip, even above its capacity [point].
         returns: marginal returns [point].
         degree: fastest whole tensor-parallel degree, lower and upper end of its 90 % interval [3, point].
         gain: throughput of the fastest over that of the least degree, less 1 [1], [point].
@@ -43,7 +44,7 @@ class Trend:
     """
 
     outcome: Outcome
-    memory: np.ndarray
+    memory: Memory
     returns: Returns
     degree: np.ndarray
     gain: np.ndarray
@@ -86,7 +87,7 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
     Raises:
         InputError: too few chips, or a replica without a sequence.
     """
-    degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "n_microbatches")}
+    degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "ep", "n_microbatches")}
     shards = degrees["tp"] * degrees["pp"] * degrees["cp"]
     replica_batch = float(np.min(np.asarray(batch.at(n_chips)) * shards / n_chips))
     columns = {**degrees, "n_chips": n_chips[0], "replica_batch": replica_batch}
@@ -148,7 +149,7 @@ def document(trend: Trend) -> dict[str, Any]:
         "tokens_per_s": outcome.tokens_per_s,
         "tokens_per_s_per_chip": outcome.tokens_per_s_per_chip,
         "mfu": outcome.mfu,
-        "memory_bytes": trend.memory,
+        "memory_bytes": trend.memory.allocated,
         "exposed_share": outcome.exposed_share,
         "chip_power_w": outcome.chip_power,
         "tokens_per_joule": outcome.tokens_per_joule,
@@ -190,7 +191,7 @@ def trend_table(trend: Trend) -> Table:
         [f"{speed:.0f}" for speed in np.asarray(o.tokens_per_s_per_chip)],
         _percent(o.mfu, 1),
         _percent(o.exposed_share, 1),
-        [f"{held / GB:.0f}" for held in trend.memory],
+        [f"{held / GB:.0f}" for held in np.asarray(trend.memory.allocated)],
         [f"{watts:.0f}" for watts in np.asarray(o.chip_power)],
         [f"{tokens:.2f}" for tokens in np.asarray(o.tokens_per_joule)],
         [f"{tokens / 1e6:.1f}" for tokens in np.asarray(o.tokens_per_dollar)],
@@ -203,11 +204,11 @@ def trend_table(trend: Trend) -> Table:
 
 def memory_line(deployment: Deployment, trend: Trend) -> str:
     """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
-    capacity = float(deployment.cluster.chip.hbm_bytes)
-    short = np.asarray(trend.outcome.n_chips)[trend.memory > capacity]
+    short = np.asarray(trend.outcome.n_chips)[~np.asarray(trend.memory.fits)]
     if not len(short):
         return ""
-    need = f"{trend.memory.max() / GB:.0f} of {capacity / GB:.0f} GB each on the fewest"
+    most, capacity = (float(np.max(bytes)) / GB for bytes in (trend.memory.total, trend.memory.capacity))
+    need = f"{most:.0f} of {capacity:.0f} GB each on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 

@@ -9,7 +9,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.batch_cells import sequences_in
-from jaxscale.runs.schema import BY_NAME
+from jaxscale.runs.schema import BY_NAME, stated_values
 
 
 def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:
@@ -24,15 +24,15 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
         InputError: an unknown model, chip or column, or an invalid cell; names the option.
     """
     cells = {name: value for name, value in options.items() if value is not None}
-    for name in stated:
-        if name not in BY_NAME:
-            raise InputError(f"--set {name}: no such column; expected one of {', '.join(BY_NAME)}")
     description = described_model(cells["model"])
     if catalogue_model(cells["model"]) is None:
         cells |= {name: value for name, value in description.fields.items() if name in BY_NAME}
         cells["model"] = Path(cells["model"]).stem
     cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
-    cells |= stated
+    for name, value in stated_values("--set", stated).items():
+        if cells.get(name, value) != value and name in options:
+            raise InputError(f"--set {name} has an option of its own beside it; expected one of them")
+        cells[name] = value
     cells["global_batch_size_seqs"] = _batch(cells)
     try:
         return read_runs(cells, hardware=hardware)

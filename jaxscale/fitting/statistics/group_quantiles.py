@@ -13,26 +13,29 @@ GROUPS_THAT_TELL = 9
 """Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
 
 
-def conformal_level(share: float, n_groups: int) -> float:
-    """Quantile of errors that covers a share of the runs of a new group, the largest error where groups are few [1]."""
-    return min(1.0, share * (1.0 + 1.0 / n_groups))
+def conformal_level(share: float, worth: float) -> float:
+    """Quantile of errors that covers a share of new ones, the largest error where few are left out [1]."""
+    return min(1.0, share * (1.0 + 1.0 / worth))
 
 
 def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> float:
-    """Half-width that covers 90 % of the runs of a new group.
+    r"""Half-width that covers 90 % of the runs of a new group.
 
+    Of G groups whose runs share a part $\rho$ of the variance, the runs are worth $G / \rho$ errors, as in
+    `interval_of`.
     Fewer groups than `GROUPS_THAT_TELL` cannot tell of less than the scatter that runs are known to have.
 
     Args:
-        errors: absolute errors of held-out runs [row].
+        errors: of held-out runs, with their signs [row].
         groups: group of each run [row].
         least: half-width for the scatter of single runs.
 
     Returns:
         Half-width, in the unit of the errors.
     """
-    n = len(np.unique(groups))
-    found = float(np.nanquantile(errors, conformal_level(0.9, n)))
+    codes = np.unique(groups, return_inverse=True)[1]
+    n = int(codes.max()) + 1
+    found = float(np.quantile(np.abs(errors), conformal_level(0.9, worth_of(errors, codes))))
     return max(found, least) if n < GROUPS_THAT_TELL else found
 
 
@@ -52,12 +55,22 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
     """
     codes, counts = np.unique(groups, return_inverse=True, return_counts=True)[1:]
     weights = 1.0 / (counts[codes] * len(counts))
-    worth = min(len(counts) / max(shared_variance(errors, codes), 1e-9), len(errors))
+    worth = worth_of(errors, codes)
     level = min(1.0, 0.95 * (1.0 + 1.0 / worth) - 0.5 / worth)
     order = np.argsort(errors)
     heights = np.cumsum(weights[order]) - 0.5 * weights[order]
     low, high = np.interp([1.0 - level, level], heights, errors[order])
     return float(low), float(high)
+
+
+def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
+    """Errors that tell as much as those of some runs, which share a part of theirs with their group [1].
+
+    Args:
+        errors: with their signs [row].
+        codes: group of each, from 0 on [row].
+    """
+    return min((int(codes.max()) + 1) / max(shared_variance(errors, codes), 1e-9), len(errors))
 
 
 def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-NARROW = {"mxfp8": "mxfp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
 KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", "dtype", "torch_dtype")
 
 
