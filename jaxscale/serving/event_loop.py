@@ -46,7 +46,7 @@ class SimulatedRequests(eqx.Module):
 
 
 class _State(eqx.Module):
-    """Clock, and of each request: tokens of prompt and answer that are left, moments of sending, first and last token."""
+    """Clock, and of each request what is left of prompt and answer, and when it was sent, first and last answered."""
 
     now: Array
     prompt: Array

@@ -163,7 +163,7 @@ def predict_serving(
 
 
 def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of each row on the host, block by block: rows that state their arrivals by a program of their own [row]."""
+    """Values of each row on the host, block by block; rows that state their arrivals have a program of their own."""
     answered: dict[str, np.ndarray] = {}
     for evaluate, mask in ((_evaluate, ~rows.is_loaded), (_evaluate_loaded, rows.is_loaded)):
         if rows.batch is None or not mask.any():

@@ -72,10 +72,8 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
     return MeasuredServing(batch, levels, *(np.concatenate([part[place] for part in parts]) for place in (2, 3, 4, 5)))
 
 
-def log_answers(
-    row: ServingBatch, logs: Float[Array, " coefficient"], *, is_loaded: bool
-) -> Float[Array, " target"]:
-    """Logarithms of the answers of a row, in the order of `TARGETS`; of the means alone where no arrivals are stated."""
+def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"], *, is_loaded: bool) -> Float[Array, " target"]:
+    """Logarithms of the answers of a row, in the order of `TARGETS`: means, and percentiles where `is_loaded`."""
     parts = (row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
     values = answers(*parts, is_loaded=is_loaded)[0]
     return jnp.log(jnp.stack([values[name] for name in (TARGETS if is_loaded else ANSWERS)]))
@@ -204,7 +202,10 @@ def as_fit(
 def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -> Evaluate:
     """Logarithms and slopes of the measurements: rows that state their arrivals by a program of their own."""
     n_rows = len(measured.groups)
-    kinds = ((_with_slopes, np.flatnonzero(~measured.is_loaded)), (_with_slopes_loaded, np.flatnonzero(measured.is_loaded)))
+    kinds = (
+        (_with_slopes, np.flatnonzero(~measured.is_loaded)),
+        (_with_slopes_loaded, np.flatnonzero(measured.is_loaded)),
+    )
     parts = [(of, rows, padded(host_arrays(measured.batch.take(rows)), len(rows))) for of, rows in kinds if len(rows)]
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from jaxscale.serving.serving_coefficients import ServingCoefficients, model_lev
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
 
+
 def stand_ins(target: str) -> tuple[str, ...]:
     """Targets whose errors stand in for those of a target that was not measured, in order.
 

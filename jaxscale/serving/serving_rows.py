@@ -21,7 +21,8 @@ from jaxscale.serving.serving_coefficients import framework_level, model_level, 
 from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
-    "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving", "client",
+    "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
+    "client",
 )  # fmt: skip
 """Kinds of levels by which coefficients differ."""
 
@@ -111,7 +112,9 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     assumed = (
         _said(is_rated & kept.categories("arrival").matches(lambda word: word is None), "assumed: Poisson arrivals"),
         _said(is_loaded & (requests.lengths_open > 0.0), "assumed: lengths vary, as their mean is not whole"),
-        _said((requests.prefix_hit > 0.0) & np.isnan(kept.numbers("prefix_hit")), "assumed: shared prefixes are cached"),
+        _said(
+            (requests.prefix_hit > 0.0) & np.isnan(kept.numbers("prefix_hit")), "assumed: shared prefixes are cached"
+        ),
         _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
         _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
     )

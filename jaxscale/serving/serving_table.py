@@ -52,7 +52,11 @@ OTHER_WORDS = {
 """Other words that tools write for formats, kinds of serving and of attention, and what they mean."""
 
 
-MEASURES = {"ttft": "time to the first token", "tpot": "time per token after the first", "e2e": "time to the last token"}
+MEASURES = {
+    "ttft": "time to the first token",
+    "tpot": "time per token after the first",
+    "e2e": "time to the last token",
+}
 """Times of which a table has percentiles, by the first word of their columns."""
 
 
@@ -99,10 +103,16 @@ SERVING_COLUMNS = (
     _word("arrival", "arrivals of requests", ARRIVALS, "poisson with a rate, else closed or burst, as `serving` says"),
     Column("request_rate", "number", "requests that arrive at all copies", "1/s", "clients wait", maximum=1e9),
     Column(
-        "length_cv", "amount", "coefficient of variation of the lengths", "1",
-        "0 where the mean lengths are whole, else that of the fit", maximum=30.0,
+        "length_cv",
+        "amount",
+        "coefficient of variation of the lengths",
+        "1",
+        "0 where the mean lengths are whole, else that of the fit",
+        maximum=30.0,
     ),
-    Column("prefix_share", "share", "share of a prompt that other requests have too, and that is then cached", "1", "0"),
+    Column(
+        "prefix_share", "share", "share of a prompt that other requests have too, and that is then cached", "1", "0"
+    ),
     Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "prefix_share", maximum=1.0),
     _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
     Column("acceptance", "number", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
@@ -110,7 +120,9 @@ SERVING_COLUMNS = (
     _time("tpot_s", "time per token after the first"),
     _time("e2e_latency_s", "time from arrival to the last token"),
     *(
-        Column(name, "amount", f"{name[-5:-2]} of the requests: {MEASURES[name[:-6]]}", "s", "not measured", maximum=1e7)
+        Column(
+            name, "amount", f"{name[-5:-2]} of the requests: {MEASURES[name[:-6]]}", "s", "not measured", maximum=1e7
+        )
         for name in PERCENTILES
     ),
     Column(
@@ -187,18 +199,24 @@ class ServingSchema(AbstractSchema[Runs]):
         no_stream = Check(
             is_other & ~np.isnan(rate),
             lambda row: (
-                f"column 'request_rate' = '{rate[row]:.15g}': requests of a burst or of a closed loop arrive at no rate; "
+                f"column 'request_rate' = '{rate[row]:.15g}': bursts and closed loops have no rate; "
                 "expected it empty, or arrival poisson or constant"
             ),
         )
         static = Check(
             ~np.isnan(rate) & table.categories("serving").matches(lambda word: word in ("static", "disagg")),
             lambda row: (
-                f"column 'request_rate' = '{rate[row]:.15g}': a static batch has no arrivals, and those of prompts with "
-                "engines of their own are not modelled; expected it empty, or serving online"
+                f"column 'request_rate' = '{rate[row]:.15g}': static and disagg serving have no arrivals here; "
+                "expected it empty, or serving online"
             ),
         )
-        return [few_chips, no_rate, no_stream, static, *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table)))]
+        return [
+            few_chips,
+            no_rate,
+            no_stream,
+            static,
+            *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table))),
+        ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
         """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""

@@ -8,7 +8,7 @@ with the rate $\lambda$ of a rank and the squared coefficient of variation $c_a^
 arrivals see the time average, itself comes on top (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
 pace see a constant number. A batch holds at most B requests; further ones wait as in a queue with B servers,
 
-$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{T_B}{B} \frac{c_a^2 + c_s^2}{2} , \qquad \rho = \lambda / X_B $$
+$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{T_B}{B} \frac{c_a^2 + c_s^2}{2} , \quad \rho = \lambda / X_B $$
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1), of whom $\rho^{\sqrt{2(B+1)}-1}$ wait at
 all, and those exponentially long. Of a burst, request u of M waits for the prompts before it and, beyond the first B,
@@ -54,7 +54,7 @@ SHARPNESS = 16.0
 """Exponent of the bound of the utilisation: 0.8 stays 0.799, 1 becomes 0.95 [1]."""
 
 REMEMBERED = 2.0 / 3.0
-"""Part of the variance of the batch that is left in its mean over a stay: its correlation falls linearly over one [1]."""
+"""Part of the variance of the batch that is left in its mean over a stay, over which its correlation falls [1]."""
 
 
 class Percentiles(eqx.Module):
@@ -252,9 +252,9 @@ def _stream(
 
     start = held(-excess(jnp.full_like(top, -20.0)) - 20.0)
     near = jax.lax.stop_gradient(jax.lax.fori_loop(0, STEPS, lambda _, b: held(newton(b)), start))
-    batch = smooth_min(jnp.exp(newton(near)), most, temperature)
-    value, slope = jax.jvp(excess, (near,), (jnp.ones_like(near),))
-    del value
+    solved = newton(near)
+    batch = smooth_min(jnp.exp(solved), most, temperature)
+    slope = jax.jvp(excess, (held(solved),), (jnp.ones_like(near),))[1]
     stretch = 1.0 - slope
     variance = REMEMBERED * others * stretch**2 / ((batch + others) * larger(slope, 0.1))
     return Stream(smooth_min(batch + others, most, temperature), variance)

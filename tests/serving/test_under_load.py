@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from serving_cases import DENSE, H100, USUAL
+from serving_cases import DENSE, USUAL
 
 import jaxscale as js
 from jaxscale import serving
@@ -31,7 +31,9 @@ def test_more_requests_are_never_faster_and_percentiles_are_ordered(gaps):
             times = getattr(found, kind)
             assert 0.0 < times.p50 <= times.p90 <= times.p99
             if before is not None:
-                assert all(getattr(times, name) >= 0.9999 * getattr(getattr(before, kind), name) for name in vars(times))
+                assert all(
+                    getattr(times, name) >= 0.9999 * getattr(getattr(before, kind), name) for name in vars(times)
+                )
         assert found.throughput <= 1.0001 * found.saturation * 200
         before = found
 
@@ -105,12 +107,13 @@ def test_a_burst_waits_for_prompts_and_then_for_places():
 def simulated(requests, rate, gaps, places, model=DENSE, count=1200):
     random = np.random.default_rng(1)
     waits = random.exponential(1.0, count) if gaps else np.ones(count)
-    arguments = jax.tree.map(jnp.asarray, (model, serving.Engine(), ONE, with_fields(requests, {"concurrency": 1e6}), USUAL))
+    arguments = jax.tree.map(
+        jnp.asarray, (model, serving.Engine(), ONE, with_fields(requests, {"concurrency": 1e6}), USUAL)
+    )
     found = load(requests, model=model, request_rate=rate, gap_variance=gaps, concurrency=float(places))
     steps = int(1.3 * count / rate / float(found.tpot.mean)) + 2000
-    run = serving.simulate_requests(
-        *arguments, jnp.asarray(np.cumsum(waits / rate)), jnp.full(count, requests.output_len), places=places, n_steps=steps
-    )  # fmt: skip
+    arrivals, answers = jnp.asarray(np.cumsum(waits / rate)), jnp.full(count, requests.output_len)
+    run = serving.simulate_requests(*arguments, arrivals, answers, places=places, n_steps=steps)
     kept = slice(count // 5, -count // 10)
     return found, np.asarray(run.e2e)[kept], np.asarray(run.ttft)[kept]
 
