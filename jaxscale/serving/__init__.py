@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from jaxscale.serving.best_engine import best_serving_plan as best_serving_plan
     from jaxscale.serving.engine import Engine as Engine
     from jaxscale.serving.engine import Requests as Requests
+    from jaxscale.serving.event_loop import SimulatedRequests as SimulatedRequests
+    from jaxscale.serving.event_loop import simulate_requests as simulate_requests
     from jaxscale.serving.fit_serving import fit_serving as fit_serving
     from jaxscale.serving.forward_pass import PassTime as PassTime
     from jaxscale.serving.forward_pass import decode_pass as decode_pass
@@ -40,5 +42,8 @@ if TYPE_CHECKING:
     from jaxscale.serving.serving_table import read_serving as read_serving
     from jaxscale.serving.serving_time import ServingTime as ServingTime
     from jaxscale.serving.serving_time import serving_time as serving_time
+    from jaxscale.serving.under_load import LoadTime as LoadTime
+    from jaxscale.serving.under_load import Percentiles as Percentiles
+    from jaxscale.serving.under_load import serving_under_load as serving_under_load
 
 public_face(__name__)

@@ -150,7 +150,8 @@ def _table(
     requests = Requests(
         concurrency=batch * copies, input_len=np.full(n, input_len), output_len=np.full(n, output_len),
         continuous=np.ones(n), at_limit=zeros, disaggregated=(prefill > 0).astype(float), n_requests=zeros,
-        prefix_hit=zeros, draft_tokens=zeros, acceptance=np.full(n, 0.7),
+        prefix_hit=zeros, draft_tokens=zeros, acceptance=np.full(n, 0.7), request_rate=zeros, gap_variance=zeros,
+        length_variance=zeros, lengths_open=zeros,
     )  # fmt: skip
     return EngineTable(engine, requests, prefill, index)
 

@@ -63,6 +63,10 @@ REQUESTS = Domain(
         "prefix_hit": SHARE._replace(meaning="share of prompt tokens that are cached"),
         "draft_tokens": Bound(0.0, 1e3, False, "tokens guessed ahead"),
         "acceptance": SHARE._replace(meaning="probability that a guessed token is right"),
+        "request_rate": Bound(0.0, 1e9, False, "requests that arrive [1/s]; 0 where clients wait for answers"),
+        "gap_variance": Bound(0.0, 1e3, False, "squared coefficient of variation of the gaps between arrivals"),
+        "length_variance": Bound(0.0, 1e3, False, "squared coefficient of variation of the lengths"),
+        "lengths_open": SHARE._replace(meaning="1 where lengths vary in a way that is not stated"),
     },
 )
 """Valid numbers of `Requests`."""
@@ -150,7 +154,8 @@ class Requests(eqx.Module):
     """Requests that engines answer.
 
     Attributes:
-        concurrency: requests in flight over all copies, as the client asks for; for a static batch its size [1].
+        concurrency: requests in flight over all copies, as the client asks for; for a static batch its size; of an open
+            stream the most that the client lets be in flight [1].
         input_len: S_in, prompt of a request [token].
         output_len: S_out, answer of a request [token].
         continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
@@ -160,6 +165,10 @@ class Requests(eqx.Module):
         prefix_hit: share of prompt tokens whose keys and values are cached [1].
         draft_tokens: tokens guessed ahead in each step, by speculation or multi-token prediction [1].
         acceptance: probability that a guessed token is right [1].
+        request_rate: requests that arrive at all copies of an open stream; 0 for clients that wait for answers [1/s].
+        gap_variance: squared coefficient of variation of the gaps between arrivals: 1 Poisson, 0 constant [1].
+        length_variance: squared coefficient of variation of the lengths of requests [1].
+        lengths_open: 1 for lengths that vary in a way that is not stated, by the `length_spread` of a fit [1].
     """
 
     concurrency: Number = eqx.field(converter=as_float)
@@ -172,6 +181,20 @@ class Requests(eqx.Module):
     prefix_hit: Number = eqx.field(converter=as_float, default=0.0)
     draft_tokens: Number = eqx.field(converter=as_float, default=0.0)
     acceptance: Number = eqx.field(converter=as_float, default=0.7)
+    request_rate: Number = eqx.field(converter=as_float, default=0.0)
+    gap_variance: Number = eqx.field(converter=as_float, default=1.0)
+    length_variance: Number = eqx.field(converter=as_float, default=0.0)
+    lengths_open: Number = eqx.field(converter=as_float, default=0.0)
+
+    @property
+    def is_open(self) -> Number:
+        """1 where requests arrive at a rate, whatever the answers take [1]."""
+        return (self.request_rate > 0.0) * 1.0
+
+    @property
+    def is_closed(self) -> Number:
+        """1 where clients keep requests in flight, which wait where there are more than places [1]."""
+        return (1.0 - self.is_open) * (1.0 - self.at_limit)
 
     def __check_init__(self):
         """Refuse numbers that no requests have; traced values are not looked at."""

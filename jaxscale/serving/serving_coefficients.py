@@ -119,6 +119,8 @@ class ServingCoefficients(eqx.Module):
     waiting: Number
     batch_limit: Number
     pace: Number
+    jitter: Number
+    length_spread: Number
 
 
 SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "link")

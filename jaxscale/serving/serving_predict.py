@@ -1,5 +1,6 @@
 """Predictions for the rows of a serving table: latency, throughput and memory with intervals."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,13 @@ from jaxscale.runs.table import Runs
 from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit
-from jaxscale.serving.serving_rows import ServingBatch, describe_serving
+from jaxscale.serving.serving_rows import ServingBatch, ServingRows, describe_serving
 from jaxscale.serving.serving_table import read_serving
-from jaxscale.serving.serving_time import serving_time
+from jaxscale.serving.under_load import ANSWERS, LOADED, answers
 from jaxscale.tables.tables_in_memory import AnyTable
 
-ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
-"""Predicted columns that have intervals."""
+RATE = "output_tokens_per_s_total"
+"""Column of throughput."""
 
 BLOCK = 16384
 """Rows that are evaluated together [1]."""
@@ -43,7 +44,7 @@ class ServingPrediction:
     """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
 
     Attributes:
-        values: of each of `ANSWERS` [s] or [token/s], [answer, row].
+        values: of each of `ANSWERS` [s] or [token/s] and, where rows state their arrivals, of `LOADED`, [answer, row].
         lo: lower end of the central 90 % interval [answer, row].
         hi: upper end [answer, row].
         memory: peak memory of a chip [byte], [row].
@@ -61,7 +62,7 @@ class ServingPrediction:
     def columns(self) -> dict[str, np.ndarray]:
         """Columns that `serving predict --out` adds, by name [row]."""
         added: dict[str, np.ndarray] = {}
-        for name in ANSWERS:
+        for name in self.values:
             parts = (self.values[name], self.lo[name], self.hi[name])
             added |= dict(zip((f"predicted_{name}", *interval_columns(name)), parts, strict=True))
         return {
@@ -74,9 +75,9 @@ class ServingPrediction:
     def errors(self, runs: Runs) -> dict[str, dict[str, float | int]]:
         """Error of the predictions where the table has measurements [%], and coverage of the intervals [1]."""
         result: dict[str, dict[str, float | int]] = {}
-        for name in ANSWERS:
+        for name in self.values:
             measured = runs.numbers(name)
-            scored = np.isfinite(measured) & np.isfinite(self.values[name])
+            scored = (measured > 0.0) & np.isfinite(self.values[name])
             if not scored.any():
                 continue
             ape = 100.0 * np.abs(self.values[name][scored] / measured[scored] - 1.0)
@@ -96,23 +97,28 @@ def interval_columns(name: str) -> tuple[str, str]:
     return f"predicted_{name}_lo", f"predicted_{name}_hi"
 
 
+def _of_row(row: ServingBatch, logs: Array, *, is_loaded: bool) -> dict[str, Array]:
+    model, engine, cluster, load = row.model, row.engine, row.cluster, row.requests
+    values, times = answers(model, engine, cluster, load, serving_coefficients(logs), is_loaded=is_loaded)
+    ranks = engine.copies * engine.attention_dp
+    context = load.input_len + load.output_len
+    memory = serving_memory(model, engine, cluster, n_sequences=times.n_sequences / ranks, context=context)
+    return {
+        **values,
+        "memory": memory.total,
+        "max_batch": jnp.asarray(times.max_batch),
+        "latent": is_latent(model) * load.continuous,
+    }
+
+
 @array_jit
 def _evaluate(batch: ServingBatch, logs: Float[Array, "row coefficient"]) -> dict[str, Array]:
-    def one(row: ServingBatch, own: Array) -> dict[str, Array]:
-        model, engine, cluster, load = row.model, row.engine, row.cluster, row.requests
-        times = serving_time(model, engine, cluster, load, serving_coefficients(own))
-        ranks = engine.copies * engine.attention_dp
-        context = load.input_len + load.output_len
-        memory = serving_memory(model, engine, cluster, n_sequences=times.n_sequences / ranks, context=context)
-        values = (times.ttft, times.tpot, times.e2e, times.throughput)
-        return {
-            **dict(zip(ANSWERS, map(jnp.asarray, values), strict=True)),
-            "memory": memory.total,
-            "max_batch": jnp.asarray(times.max_batch),
-            "latent": is_latent(model) * load.continuous,
-        }
+    return jax.vmap(functools.partial(_of_row, is_loaded=False))(batch, logs)
 
-    return jax.vmap(one)(batch, logs)
+
+@array_jit
+def _evaluate_loaded(batch: ServingBatch, logs: Float[Array, "row coefficient"]) -> dict[str, Array]:
+    return jax.vmap(functools.partial(_of_row, is_loaded=True))(batch, logs)
 
 
 def predict_serving(
@@ -135,9 +141,10 @@ def predict_serving(
     if rows.batch is None:
         empty = {name: np.full(len(runs), np.nan) for name in ANSWERS}
         return ServingPrediction(empty, empty, empty, empty["ttft_s"], empty["ttft_s"], rows.notes)
-    answers = _answers(rows.batch, record.unconstrained(rows.levels))
-    is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (answers["latent"] > 0.5)
-    lo, hi = _intervals(answers, rows.levels, record, is_open)
+    found = _answers(rows, record.unconstrained(rows.levels))
+    names = (*ANSWERS, *LOADED) if rows.is_loaded.any() else ANSWERS
+    is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
+    lo, hi = _intervals({name: found[name] for name in names}, rows.levels, record, is_open)
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
     notes[rows.index] = ["; ".join(filter(None, both)) for both in zip(notes[rows.index], remarks, strict=True)]
@@ -148,17 +155,25 @@ def predict_serving(
         return column
 
     return ServingPrediction(
-        *({name: spread(part[name]) for name in ANSWERS} for part in (answers, lo, hi)),
-        memory=spread(answers["memory"]),
-        max_batch=spread(np.floor(answers["max_batch"] + 1e-6)),
+        *({name: spread(part[name]) for name in names} for part in (found, lo, hi)),
+        memory=spread(found["memory"]),
+        max_batch=spread(np.floor(found["max_batch"] + 1e-6)),
         notes=notes,
     )
 
 
-def _answers(batch: ServingBatch, logs: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of `_evaluate` on the host, block by block [row]."""
-    size = min(bucket_of(len(batch)), BLOCK)
-    return in_blocks_of(size, lambda block: _evaluate(*block), host_arrays((batch, logs)))
+def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
+    """Values of each row on the host, block by block; rows that state their arrivals have a program of their own."""
+    answered: dict[str, np.ndarray] = {}
+    for evaluate, mask in ((_evaluate, ~rows.is_loaded), (_evaluate_loaded, rows.is_loaded)):
+        if rows.batch is None or not mask.any():
+            continue
+        part = host_arrays((rows.batch.take(mask), logs[mask]))
+        size = min(bucket_of(int(mask.sum())), BLOCK)
+        values = in_blocks_of(size, lambda block, evaluate=evaluate: evaluate(*block), part)
+        for name, column in values.items():
+            answered.setdefault(name, np.full(len(mask), np.nan))[mask] = column
+    return answered
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
@@ -169,18 +184,20 @@ def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
 
 
 def _intervals(
-    answers: Mapping[str, np.ndarray], levels: Levels, fit: ServingFit, is_open: np.ndarray
+    values: Mapping[str, np.ndarray], levels: Levels, fit: ServingFit, is_open: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Ends of the intervals, the widest over the novelties of a row [answer, row]."""
-    lo, hi = {}, {}
+    lo: dict[str, np.ndarray] = {}
+    hi: dict[str, np.ndarray] = {}
     new = novelties(levels, fit)
-    for name in ANSWERS:
-        low, high = fit.intervals.ends(name, levels, new)
+    for name in values:
+        # A rate at saturation is known as well as the tokens there.
+        low, high = fit.intervals.ends(RATE if name == "saturation_rate" else name, levels, new)
         # Where a table does not say whether tokens are guessed ahead, both may be: steps then yield more.
-        is_shorter = is_open & (name in ("tpot_s", "e2e_latency_s"))
-        is_faster = is_open & (name == "output_tokens_per_s_total")
-        lo[name] = answers[name] * np.exp(np.minimum(low, np.where(is_shorter, -np.log(GUESSING), 0.0)))
-        hi[name] = answers[name] * np.exp(np.maximum(high, np.where(is_faster, np.log(GUESSING), 0.0)))
+        is_shorter = is_open & name.startswith(("tpot", "e2e"))
+        is_faster = is_open & (name in (RATE, "saturation_rate"))
+        lo[name] = values[name] * np.exp(np.minimum(low, np.where(is_shorter, -np.log(GUESSING), 0.0)))
+        hi[name] = values[name] * np.exp(np.maximum(high, np.where(is_faster, np.log(GUESSING), 0.0)))
     return lo, hi
 
 

@@ -21,9 +21,9 @@ from jaxscale.runs.table import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
 from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving
-from jaxscale.serving.serving_time import serving_time
+from jaxscale.serving.under_load import ANSWERS, PERCENTILES, answers
 
-TARGETS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+TARGETS = (*ANSWERS, *PERCENTILES)
 """Measured columns that a fit explains, in the order of `log_answers`."""
 
 
@@ -36,6 +36,7 @@ class MeasuredServing(NamedTuple):
         measured: measurements, nan where absent [row, target].
         sources: table of each row [row].
         groups: rows that differ in load alone share a group: model, chip, chips, degrees [row].
+        is_loaded: whether the table states how requests arrive [row].
     """
 
     batch: ServingBatch
@@ -43,10 +44,11 @@ class MeasuredServing(NamedTuple):
     measured: np.ndarray
     sources: np.ndarray
     groups: np.ndarray
+    is_loaded: np.ndarray
 
     def take(self, rows: np.ndarray) -> "MeasuredServing":
         """The given rows, by index or mask."""
-        columns = (self.measured, self.sources, self.groups)
+        columns = (self.measured, self.sources, self.groups, self.is_loaded)
         return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
 
 
@@ -59,39 +61,55 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
             continue
         measured = np.stack([runs.numbers(name) for name in TARGETS], axis=-1)[rows.index]
         is_ok = runs.categories("status").matches(lambda word: word in (None, "ok"))[rows.index]
-        kept = is_ok & np.isfinite(measured).any(axis=1)
+        kept = is_ok & (measured > 0.0).any(axis=1)
         sources = runs.categories("source").map(lambda name, other=runs.path.stem: name or other).array()[rows.index]
         names = [runs.categories(name).array()[rows.index] for name in ("model", "gpu")]
         degrees = [runs.numbers(name)[rows.index] for name in ("n_gpus", "tp", "pp", "dp")]
         groups = np.asarray([" ".join(map(str, key)) for key in zip(*names, *degrees, strict=True)], dtype=object)
-        parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups).take(kept))
+        parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups, rows.is_loaded).take(kept))
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part.batch for part in parts])
     levels = Levels.concatenated([part.levels for part in parts])
-    return MeasuredServing(batch, levels, *(np.concatenate([part[place] for part in parts]) for place in (2, 3, 4)))
+    return MeasuredServing(batch, levels, *(np.concatenate([part[place] for part in parts]) for place in (2, 3, 4, 5)))
 
 
-def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"]) -> Float[Array, " target"]:
-    """Logarithms of the answers of a row, in the order of `TARGETS`."""
-    times = serving_time(row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
-    return jnp.log(jnp.stack([times.ttft, times.tpot, times.e2e, times.throughput]))
+def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"], *, is_loaded: bool) -> Float[Array, " target"]:
+    """Logarithms of the answers of a row, in the order of `TARGETS`: means, and percentiles where `is_loaded`."""
+    parts = (row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
+    values = answers(*parts, is_loaded=is_loaded)[0]
+    return jnp.log(jnp.stack([values[name] for name in (TARGETS if is_loaded else ANSWERS)]))
+
+
+def _sloped(batch: ServingBatch, logs: Array, *, is_loaded: bool) -> tuple[Array, Array]:
+    def one(row: ServingBatch, own: Array) -> tuple[Array, Array]:
+        def of(these: Array) -> Array:
+            return log_answers(row, these, is_loaded=is_loaded)
+
+        return of(own), jax.jacfwd(of)(own)
+
+    return jax.vmap(one)(batch, logs)
 
 
 @array_jit
 def _with_slopes(batch: ServingBatch, logs: Array) -> tuple[Array, Array]:
-    def one(row: ServingBatch, own: Array) -> tuple[Array, Array]:
-        return log_answers(row, own), jax.jacfwd(lambda these: log_answers(row, these))(own)
+    return _sloped(batch, logs, is_loaded=False)
 
-    return jax.vmap(one)(batch, logs)
+
+@array_jit
+def _with_slopes_loaded(batch: ServingBatch, logs: Array) -> tuple[Array, Array]:
+    return _sloped(batch, logs, is_loaded=True)
 
 
 def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     """Row and target of each independent measurement.
 
-    Throughput follows from the latency of a static batch, and the latency of a request from first token and rate.
+    Throughput follows from the latency of a static batch, and the latency of a request from first token and rate; that
+    of a stream is its rate.
     """
-    there = np.isfinite(measured.measured)
-    there[:, 3] &= ~there[:, 2] & ~there[:, 1]
-    there[:, 2] &= ~(there[:, 0] & there[:, 1])
+    there = measured.measured > 0.0
+    is_stream = np.asarray(measured.batch.requests.request_rate) > 0.0
+    is_burst = measured.is_loaded & (np.asarray(measured.batch.requests.at_limit) > 0.0)
+    there[:, 3] &= ~is_stream & (is_burst | (~there[:, 2] & ~there[:, 1]))
+    there[:, 2] &= is_burst | ~(there[:, 0] & there[:, 1])
     rows, targets = np.nonzero(there)
     return rows, targets
 
@@ -152,7 +170,7 @@ def serving_problem(
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]
     logs = np.log(measured.measured[row, target])
-    mixed = MixedProblem(_evaluator(measured.batch, row, target), base, row, logs, codes, tuple(blocks))
+    mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks))
     return ServingProblem(mixed, row, target, classes)
 
 
@@ -181,14 +199,22 @@ def as_fit(
     return ServingFit(name, centre, effects_of(shifts), spreads, widths, n_rows=int(is_counted.sum()))
 
 
-def _evaluator(batch: ServingBatch, row: np.ndarray, target: np.ndarray) -> Evaluate:
-    n_rows = len(batch)
-    stacked = padded(host_arrays(batch), n_rows)
+def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -> Evaluate:
+    """Logarithms and slopes of the measurements: rows that state their arrivals by a program of their own."""
+    n_rows = len(measured.groups)
+    kinds = (
+        (_with_slopes, np.flatnonzero(~measured.is_loaded)),
+        (_with_slopes_loaded, np.flatnonzero(measured.is_loaded)),
+    )
+    parts = [(of, rows, padded(host_arrays(measured.batch.take(rows)), len(rows))) for of, rows in kinds if len(rows)]
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        parts = _with_slopes(stacked, padded(host_arrays(logs), n_rows))
-        values, slopes = (np.asarray(part, np.float64)[row, target] for part in parts)
-        return values, slopes
+        values, slopes = np.full((n_rows, len(TARGETS)), np.nan), np.zeros((n_rows, len(TARGETS), logs.shape[1]))
+        for of, rows, stacked in parts:
+            found, along = (np.asarray(part) for part in of(stacked, padded(host_arrays(logs[rows]), len(rows))))
+            values[rows, : found.shape[1]] = found[: len(rows)]
+            slopes[rows, : found.shape[1]] = along[: len(rows)]
+        return values[row, target], slopes[row, target]
 
     return evaluate
 

@@ -26,6 +26,21 @@ from jaxscale.serving.serving_coefficients import ServingCoefficients, model_lev
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
 
+
+def stand_ins(target: str) -> tuple[str, ...]:
+    """Targets whose errors stand in for those of a target that was not measured, in order.
+
+    A percentile is known as its neighbours are, or as the mean.
+    """
+    kind = target.partition("_")[0]
+    near = [name for name in MEANS if name.startswith(kind)]
+    percentiles = [f"{kind}_{percentile}_s" for percentile in ("p99", "p90", "p50")] if target not in MEANS else []
+    return tuple(dict.fromkeys((target, *percentiles, *near, *STAND_INS)))
+
+
+MEANS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+"""Columns of means."""
+
 STAND_INS = ("tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Targets that stand in for a missing target, in order."""
 
@@ -111,7 +126,7 @@ class ServingWidths:
         Returns:
             Lower end of log measured over predicted with its sign turned, and upper end [1], [row].
         """
-        others = [target, *(name for name in STAND_INS if name != target)]
+        others = stand_ins(target)
 
         def places(serving: str, density: str, stack: str) -> list[tuple[str, ...]]:
             classes = ((density, stack), (density, ""), ("", ""))
@@ -189,7 +204,10 @@ class ServingFit(Record):
         """
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
-        return super().of_tables(path, {**table, "effects": effects})
+        head = cls.file.head if cls.file.head in table else cls.file.old_head
+        # Of a coefficient that came later the prior counts.
+        centre = {**cls.spec().medians, **table.get(head, {})}
+        return super().of_tables(path, {**table, "effects": effects, head: centre})
 
 
 def _model_of_today(entry: Mapping[str, str]) -> str:

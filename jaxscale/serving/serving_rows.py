@@ -22,6 +22,7 @@ from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
     "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
+    "client",
 )  # fmt: skip
 """Kinds of levels by which coefficients differ."""
 
@@ -29,6 +30,10 @@ SHAPE_COLUMNS = (
     "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "n_experts", "moe_top_k",
     "d_ff_expert",
 )  # fmt: skip
+
+
+NO_CAP = 1e9
+"""Requests in flight that no client reaches: an open stream that states none has no limit [1]."""
 
 
 class ServingBatch(eqx.Module):
@@ -62,12 +67,14 @@ class ServingRows(NamedTuple):
         batch: the rows that can be answered [answered row]; None where there are none.
         index: of each among the rows of the table [answered row].
         levels: of each, see `LEVEL_KINDS` [answered row].
+        is_loaded: whether the table states how its requests arrive [answered row].
         notes: what a row lacks, or what was assumed, empty for nothing [row].
     """
 
     batch: ServingBatch | None
     index: np.ndarray
     levels: Levels
+    is_loaded: np.ndarray
     notes: np.ndarray
 
 
@@ -91,7 +98,7 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     notes += [_said(mask, f"not predicted: lacks {what}") for what, mask in lacking.items()]
     index = np.flatnonzero(~np.any(list(lacking.values()), axis=0))
     if not len(index):
-        return ServingRows(None, index, Levels.of_rows([]), joined(notes).array())
+        return ServingRows(None, index, Levels.of_rows([]), index > 0, joined(notes).array())
     kept, picked = runs.take(index), {name: column[index] for name, column in shapes.items()}
     model = Transformer(**_arguments(picked))
     hardware = hardware or load_hardware()
@@ -99,12 +106,20 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     engine = _engine(kept, picked, levels)
     batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), _requests(kept, levels))
     batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
+    requests = batch.requests
+    is_rated = requests.request_rate > 0.0
+    is_loaded = (is_rated | kept.categories("arrival").matches(bool)) & (requests.continuous > 0.0)
     assumed = (
+        _said(is_rated & kept.categories("arrival").matches(lambda word: word is None), "assumed: Poisson arrivals"),
+        _said(is_loaded & (requests.lengths_open > 0.0), "assumed: lengths vary, as their mean is not whole"),
+        _said(
+            (requests.prefix_hit > 0.0) & np.isnan(kept.numbers("prefix_hit")), "assumed: shared prefixes are cached"
+        ),
         _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
         _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
     )
     notes += [remark.spread(index, len(runs), "") for remark in assumed]
-    return ServingRows(batch, index, Levels.of_columns(levels, len(index)), joined(notes).array())
+    return ServingRows(batch, index, Levels.of_columns(levels, len(index)), is_loaded, joined(notes).array())
 
 
 def _said(mask: np.ndarray, text: str) -> Categorical:
@@ -192,8 +207,11 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     precision = runs.categories("precision").map(lambda cell: cell or "bf16").array()
     serving = runs.categories("serving").array()
     has_batch, has_clients = (~np.isnan(runs.numbers(name)) for name in ("batch_size", "concurrency"))
-    usual = np.where(has_clients, "online", np.where(has_batch, "static", "offline_max"))
+    rated = runs.numbers("request_rate") > 0.0
+    usual = np.where(has_clients | rated, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
+    # A stream is a kind of its own: what is fitted to clients who wait for answers need not hold of it.
+    serving = np.where(rated, "stream", np.where(_is_burst(runs), "offline_max", serving))
     model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
     attention = np.where(stated == "", attention_words(latent, state, window), stated)
@@ -212,7 +230,14 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "pair": _joined(framework, model),
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
+        "client": runs.categories("source").map(lambda name: name or "").array(),
     }
+
+
+def _is_burst(runs: Runs) -> np.ndarray:
+    """Whether all requests of a row are sent at once, not so many at a time as a client keeps in flight [row]."""
+    waits = runs.numbers("concurrency") < runs.numbers("n_requests")
+    return runs.categories("arrival").matches(lambda word: word == "burst") & ~waits
 
 
 def _framework(stack: tuple[str | None, str, str | None], hardware: Hardware) -> str:
@@ -265,22 +290,29 @@ def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, n
 
 def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
     serving = levels["serving"]
-    batch, clients = runs.numbers("batch_size"), runs.numbers("concurrency")
-    is_static = serving == "static"
+    batch, clients, rate = (runs.numbers(name) for name in ("batch_size", "concurrency", "request_rate"))
+    is_static, is_stream = serving == "static", serving == "stream"
     asked = np.where(is_static, _filled(batch, clients), _filled(clients, batch))
     is_open = np.isnan(asked)
-    at_limit = (serving == "offline_max") | (is_open & ~is_static)
+    at_limit = (serving == "offline_max") | (is_open & ~is_static & ~is_stream)
+    lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
+    stated = runs.numbers("length_cv")
     return Requests(
-        concurrency=np.nan_to_num(asked, nan=1.0),
-        input_len=runs.numbers("input_len"),
-        output_len=runs.numbers("output_len"),
+        concurrency=np.where(is_stream, _filled(asked, NO_CAP), np.nan_to_num(asked, nan=1.0)),
+        input_len=lengths[0],
+        output_len=lengths[1],
         continuous=(~is_static).astype(float),
         at_limit=at_limit.astype(float),
         disaggregated=(serving == "disagg").astype(float),
-        n_requests=np.where(at_limit, np.nan_to_num(runs.numbers("n_requests")), 0.0),
-        prefix_hit=np.nan_to_num(runs.numbers("prefix_hit")),
+        n_requests=np.where(at_limit | is_stream, np.nan_to_num(runs.numbers("n_requests")), 0.0),
+        prefix_hit=np.nan_to_num(_filled(runs.numbers("prefix_hit"), runs.numbers("prefix_share"))),
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
         acceptance=_filled(runs.numbers("acceptance"), 0.7),
+        request_rate=np.nan_to_num(rate),
+        gap_variance=runs.categories("arrival").matches(lambda word: word != "constant").astype(float),
+        length_variance=np.nan_to_num(stated) ** 2,
+        # The mean of equal lengths is whole.
+        lengths_open=(np.isnan(stated) & (np.mod(lengths[0], 1.0) + np.mod(lengths[1], 1.0) > 0.0)).astype(float),
     )
 
 

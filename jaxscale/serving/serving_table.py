@@ -13,6 +13,7 @@ from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.serving.serving_rows import stated_shapes
+from jaxscale.serving.under_load import PERCENTILES
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.reader import read
@@ -32,14 +33,31 @@ SERVING_KINDS = {
 """Kinds of serving by the word of a table."""
 
 
+ARRIVALS = {
+    "poisson": "independent of each other, at a rate",
+    "constant": "at equal gaps, at a rate",
+    "burst": "all requests at once",
+    "closed": "a client keeps `concurrency` in flight",
+}
+"""Arrivals of requests by the word of a table."""
+
 OTHER_WORDS = {
     "nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8", "fp8-block": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
     "w8a8": "int8", "w8a16": "int8", "w4a16": "int4", "w4a8": "int4", "awq": "int4", "gptq": "int4", "half": "fp16",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "16": "bf16", "8": "fp8", "4": "int4",
     "offline": "offline_max", "throughput": "offline_max", "max": "offline_max", "server": "online",
-    "latency": "static", "disaggregated": "disagg", "mha": "gqa", "mqa": "gqa",
+    "latency": "static", "disaggregated": "disagg", "mha": "gqa", "mqa": "gqa", "deterministic": "constant",
+    "uniform": "constant", "batch": "burst", "concurrent": "closed",
 }  # fmt: skip
 """Other words that tools write for formats, kinds of serving and of attention, and what they mean."""
+
+
+MEASURES = {
+    "ttft": "time to the first token",
+    "tpot": "time per token after the first",
+    "e2e": "time to the last token",
+}
+"""Times of which a table has percentiles, by the first word of their columns."""
 
 
 def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
@@ -82,12 +100,31 @@ SERVING_COLUMNS = (
     _length("input_len", "prompt of a request"),
     _length("output_len", "answer of a request"),
     _size("n_requests", "requests of the benchmark", "a stream without end", MAX_BATCH),
-    Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "0", maximum=1.0),
+    _word("arrival", "arrivals of requests", ARRIVALS, "poisson with a rate, else closed or burst, as `serving` says"),
+    Column("request_rate", "number", "requests that arrive at all copies", "1/s", "clients wait", maximum=1e9),
+    Column(
+        "length_cv",
+        "amount",
+        "coefficient of variation of the lengths",
+        "1",
+        "0 where the mean lengths are whole, else that of the fit",
+        maximum=30.0,
+    ),
+    Column(
+        "prefix_share", "share", "share of a prompt that other requests have too, and that is then cached", "1", "0"
+    ),
+    Column("prefix_hit", "number", "share of prompt tokens that are cached", "1", "prefix_share", maximum=1.0),
     _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
     Column("acceptance", "number", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
     _time("ttft_s", "time to the first token"),
     _time("tpot_s", "time per token after the first"),
     _time("e2e_latency_s", "time from arrival to the last token"),
+    *(
+        Column(
+            name, "amount", f"{name[-5:-2]} of the requests: {MEASURES[name[:-6]]}", "s", "not measured", maximum=1e7
+        )
+        for name in PERCENTILES
+    ),
     Column(
         "output_tokens_per_s_total", "number", "answer tokens of all copies", "token/s", "not measured", maximum=1e10
     ),
@@ -152,7 +189,34 @@ class ServingSchema(AbstractSchema[Runs]):
                 f"at least {tp[row] * pp[row]:g}"
             ),
         )
-        return [few_chips, *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table)))]
+        arrivals, rate = table.categories("arrival"), table.numbers("request_rate")
+        is_stream = arrivals.matches(lambda word: word in ("poisson", "constant"))
+        is_other = arrivals.matches(lambda word: word in ("burst", "closed"))
+        no_rate = Check(
+            is_stream & ~(rate > 0.0),
+            lambda _: "column 'request_rate' is empty: arrivals at a rate have one; expected a number above 0",
+        )
+        no_stream = Check(
+            is_other & ~np.isnan(rate),
+            lambda row: (
+                f"column 'request_rate' = '{rate[row]:.15g}': bursts and closed loops have no rate; "
+                "expected it empty, or arrival poisson or constant"
+            ),
+        )
+        static = Check(
+            ~np.isnan(rate) & table.categories("serving").matches(lambda word: word in ("static", "disagg")),
+            lambda row: (
+                f"column 'request_rate' = '{rate[row]:.15g}': static and disagg serving have no arrivals here; "
+                "expected it empty, or serving online"
+            ),
+        )
+        return [
+            few_chips,
+            no_rate,
+            no_stream,
+            static,
+            *shape_checks(Shapes(np.arange(len(table)), stated_shapes(table))),
+        ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
         """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""

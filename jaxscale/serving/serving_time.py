@@ -44,7 +44,8 @@ class ServingTime(eqx.Module):
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
         max_batch: sequences for which all copies have memory [1].
-        waiting: queueing delay of a request [s].
+        waiting: time that a request waits for a place in the batch [s].
+        behind: time that it then waits for the prompts of others and for the step in progress [s].
         decode: terms of a decode step [s].
         prefill: terms of the work on prompts [s].
         output_len: answer of a request [token].
@@ -56,6 +57,7 @@ class ServingTime(eqx.Module):
     n_sequences: Number
     max_batch: Number
     waiting: Number
+    behind: Number
     decode: PassTime
     prefill: PassTime
     output_len: Number
@@ -129,13 +131,17 @@ def serving_time(
     # A step of ranks that share experts lasts until the last of them has worked off its prompts.
     met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
     queue = coefficients.queue * met + 0.5 * busy / larger(1.0 - busy, 0.05)
-    own = prefill.total * (1.0 + r.continuous * queue) + r.continuous * decode.total
-    first = pace * (own + moved) + coefficients.first_token
+    is_open = r.is_open
+    # A request of an open stream waits for the step in progress, and shares the next with those that came meanwhile.
+    meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)
+    sharing = meanwhile * shared_work - 0.5 * jnp.expm1(-batch) * (step / pace)
+    behind = pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
+    first = pace * (prefill.total + r.continuous * decode.total + moved) + behind + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot
     # Little's law: requests per second of one rank.
     # Where prompts have engines of their own, a request takes a place from its second token on.
     steady = batch / (latency - r.disaggregated * (first - step))
-    queued = larger(wanted - batch, 0.0) + r.continuous * coefficients.waiting / engine.attention_dp
+    queued = larger(wanted - batch, 0.0) + (1.0 - is_open) * r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
     total = r.output_len * steady * ranks
     emptying = r.n_requests / (r.n_requests + TAIL * batch * ranks + 1e-9)
@@ -149,6 +155,7 @@ def serving_time(
         n_sequences=batch * ranks,
         max_batch=room * ranks,
         waiting=waiting,
+        behind=behind,
         decode=decode,
         prefill=prefill,
         output_len=r.output_len,

@@ -1,0 +1,136 @@
+"""Requests on one rank of an engine, step by step: continuous batching with chunked prompts, the check of its formulas.
+
+Each step gives every running request a token and takes on as much of the waiting prompts as its budget of tokens holds,
+first come, first served. Its time is that of `decode_pass` and `prefill_pass`; a token reaches its client a step later.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxscale.base.arrays import as_arrays
+from jaxscale.base.jit import concrete_jit
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
+from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.forward_pass import decode_pass, prefill_pass
+from jaxscale.serving.serving_coefficients import ServingCoefficients
+from jaxscale.serving.serving_time import tokens_yielded
+
+
+class SimulatedRequests(eqx.Module):
+    """Times of every request of a run; infinite where the steps did not suffice.
+
+    Attributes:
+        ttft: time to the first token [s], [request].
+        e2e: time from being sent to the last token [s], [request].
+        sent: when a request was sent [s], [request].
+        answers: tokens of its answer [token], [request].
+    """
+
+    ttft: Float[Array, " request"]
+    e2e: Float[Array, " request"]
+    sent: Float[Array, " request"]
+    answers: Float[Array, " request"]
+
+    @property
+    def tpot(self) -> Float[Array, " request"]:
+        """Time per token after the first [s]."""
+        return (self.e2e - self.ttft) / (self.answers - 1.0)
+
+    @property
+    def throughput(self) -> Array:
+        """Answer tokens over the run [token/s]."""
+        return self.answers.sum() / ((self.sent + self.e2e).max() - self.sent.min())
+
+
+class _State(eqx.Module):
+    """Clock, and of each request what is left of prompt and answer, and when it was sent, first and last answered."""
+
+    now: Array
+    prompt: Array
+    answer: Array
+    sent: Array
+    first: Array
+    last: Array
+
+
+@concrete_jit
+def simulate_requests(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    arrivals: Float[Array, " request"],
+    answers: Float[Array, " request"],
+    *,
+    places: int,
+    n_steps: int,
+    chunk: float = 8192.0,
+) -> SimulatedRequests:
+    """Requests on one rank of an engine, simulated step by step.
+
+    Args:
+        engine: the copy, of which one rank is simulated.
+        requests: prompt, mean answer and cached share; `concurrency` is the most that the client keeps in flight.
+        arrivals: when each is ready to be sent, rising; all zero for a burst or a closed loop [s].
+        answers: tokens of each answer [token].
+        places: requests that the engine runs together at most [1].
+        n_steps: steps at most [1].
+        chunk: tokens of a step at most, prompts included [token].
+
+    Returns:
+        Times of every request.
+    """
+    model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
+    fresh = r.input_len * (1.0 - r.prefix_hit)
+    middle = r.input_len + 0.5 * r.output_len
+
+    def step_of(n: Array) -> Array:
+        tokens = 1.0 + r.draft_tokens
+        return decode_pass(
+            model, engine, cluster, coefficients, n_sequences=n, context=middle, tokens_each=tokens
+        ).total  # fmt: skip
+
+    steps = coefficients.pace * jax.vmap(step_of)(jnp.arange(places + 1.0))
+    work = prefill_pass(
+        model, engine, cluster, coefficients, n_sequences=1.0, input_len=fresh, cached_len=r.input_len - fresh
+    )  # fmt: skip
+    floors, each = coefficients.pace * work.floors, coefficients.pace * (work.total - work.floors)
+    yielded = tokens_yielded(r)
+    n = len(arrivals)
+    order = jnp.arange(n)
+    never = jnp.full(n, jnp.inf)
+
+    def advance(state: _State, _: None) -> tuple[_State, None]:
+        answered = (state.last <= state.now).sum()
+        is_sent = (arrivals <= state.now) & (order < r.concurrency + answered)
+        moment = jnp.where(r.concurrency >= n, arrivals, jnp.maximum(arrivals, state.now))
+        sent = jnp.where(is_sent & jnp.isinf(state.sent), moment, state.sent)
+        is_active = is_sent & jnp.isinf(state.last)
+        is_running = is_active & (jnp.cumsum(is_active) <= places)
+        is_decoding = is_running & (state.prompt <= 0.0)
+        count = is_decoding.sum()
+        waiting = jnp.where(is_running, state.prompt, 0.0)
+        taken = jnp.clip(chunk - count - (jnp.cumsum(waiting) - waiting), 0.0, waiting)
+        alone = jnp.where(count > 0, steps[count], floors)
+        # An engine without requests sleeps until the next is sent.
+        later = jnp.minimum(
+            jnp.where(arrivals > state.now, arrivals, jnp.inf).min(),
+            jnp.where(state.last > state.now, state.last, jnp.inf).min(),
+        )
+        end = jnp.where(is_running.any(), state.now + alone + taken.sum() / fresh * each, later)
+        prompt = state.prompt - taken
+        is_first = is_running & (state.prompt > 0.0) & (prompt <= 1e-6 * fresh)
+        answer = state.answer - jnp.where(is_decoding, yielded, 0.0) - is_first
+        told = end + steps[jnp.maximum(count, 1)] + coefficients.first_token
+        first = jnp.where(is_first, told, state.first)
+        last = jnp.where(is_running & (answer <= 1e-6) & (is_first | is_decoding), told, state.last)
+        prompt = jnp.where(is_first, 0.0, prompt)
+        return _State(jnp.where(jnp.isfinite(end), end, state.now), prompt, answer, sent, first, last), None
+
+    start = _State(arrivals[0], jnp.full(n, fresh), answers, never, never, never)
+    end = jax.lax.scan(advance, start, length=n_steps)[0]
+    return SimulatedRequests(end.first - end.sent, end.last - end.sent, end.sent, answers)

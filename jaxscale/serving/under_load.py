@@ -1,0 +1,349 @@
+r"""Percentiles of latency under load: requests per second in, queues on top of the batch model.
+
+A request of an open stream finds b others in flight, those of Little's law at the time that they take together,
+
+$$ b = \lambda T(b + c_a^2) , $$
+
+with the rate $\lambda$ of a rank and the squared coefficient of variation $c_a^2$ of the gaps between arrivals: Poisson
+arrivals see the time average, itself comes on top (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
+pace see a constant number. A batch holds at most B requests; further ones wait as in a queue with B servers,
+
+$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{T_B}{B} \frac{c_a^2 + c_s^2}{2} , \quad \rho = \lambda / X_B $$
+
+(Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1), of whom $\rho^{\sqrt{2(B+1)}-1}$ wait at
+all, and those exponentially long. Of a burst, request u of M waits for the prompts before it and, beyond the first B,
+for $(u - B) / X_B$. A run of N requests lasts until the last answer.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.arrays import Number, as_arrays, with_fields
+from jaxscale.base.smooth import Temperature, larger, positive_part, smaller, smooth_min
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
+from jaxscale.serving.engine import Engine, Requests
+from jaxscale.serving.serving_coefficients import ServingCoefficients
+from jaxscale.serving.serving_time import ServingTime, serving_time
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""Percentiles that are told, by name [1]."""
+
+ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
+"""Predicted columns of every row."""
+
+PERCENTILES = tuple(f"{name}_{percentile}_s" for name in ("ttft", "tpot", "e2e") for percentile in QUANTILES)
+"""Columns of percentiles over requests."""
+
+LOADED = ("saturation_rate", *PERCENTILES)
+"""Predicted columns of rows that state their arrivals: the rate that the engine answers at most [1/s], percentiles."""
+
+STEPS = 12
+"""Newton steps to the batch of an open stream [1]."""
+
+FULL = 0.98
+"""Utilisation at which an endless stream is answered whose rate no engine keeps up with [1]."""
+
+SHARPNESS = 16.0
+"""Exponent of the bound of the utilisation: 0.8 stays 0.799, 1 becomes 0.95 [1]."""
+
+REMEMBERED = 2.0 / 3.0
+"""Part of the variance of the batch that is left in its mean over a stay, over which its correlation falls [1]."""
+
+
+class Percentiles(eqx.Module):
+    """Mean and percentiles of a time over requests [s].
+
+    Attributes:
+        mean: of all requests.
+        p50: median.
+        p90: time that 90 % keep.
+        p99: time that 99 % keep.
+    """
+
+    mean: Number
+    p50: Number
+    p90: Number
+    p99: Number
+
+
+class LoadTime(eqx.Module):
+    """Times and rates of requests under load.
+
+    Attributes:
+        ttft: time to the first token, waiting included [s].
+        tpot: time per token after the first [s].
+        e2e: time from arrival to the last token [s].
+        throughput: answer tokens of all copies over the run [token/s].
+        saturation: requests that all copies answer at most [1/s].
+        utilisation: rate over saturation [1].
+        n_sequences: requests in flight that a request meets, in all copies [1].
+        times: batch model at that load.
+    """
+
+    ttft: Percentiles
+    tpot: Percentiles
+    e2e: Percentiles
+    throughput: Number
+    saturation: Number
+    utilisation: Number
+    n_sequences: Number
+    times: ServingTime
+
+
+def answers(
+    model: Transformer, engine: Engine, cluster: Cluster, requests: Requests, coefficients: ServingCoefficients,
+    *, is_loaded: bool,
+) -> tuple[dict[str, Array], ServingTime]:  # fmt: skip
+    """Answers for a row of a serving table by its columns, and its times.
+
+    Args:
+        is_loaded: whether the row states its arrivals, so that there are percentiles; nan for them otherwise.
+    """
+    if not is_loaded:
+        times = serving_time(model, engine, cluster, requests, coefficients)
+        means = (times.ttft, times.tpot, times.e2e, times.throughput)
+        absent = jnp.full_like(times.ttft, jnp.nan)
+        return {**dict(zip(ANSWERS, means, strict=True)), **dict.fromkeys(LOADED, absent)}, times
+    load = serving_under_load(model, engine, cluster, requests, coefficients)
+    kinds = (load.ttft, load.tpot, load.e2e)
+    means = (*(kind.mean for kind in kinds), load.throughput)
+    further = (load.saturation, *(getattr(kind, percentile) for kind in kinds for percentile in QUANTILES))
+    return {**dict(zip(ANSWERS, means, strict=True)), **dict(zip(LOADED, further, strict=True))}, load.times
+
+
+class Stream(NamedTuple):
+    """Batch of an open stream.
+
+    Attributes:
+        met: requests in flight that a request meets on its rank, itself included [1].
+        variance: squared coefficient of variation of a stay as the batch varies [1].
+    """
+
+    met: Array
+    variance: Array
+
+
+def serving_under_load(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    requests: Requests,
+    coefficients: ServingCoefficients,
+    temperature: Temperature = 0.0,
+) -> LoadTime:
+    """Mean and percentiles of latency, throughput and saturation of requests that arrive as stated.
+
+    A `request_rate` makes an open stream with gaps that vary by `gap_variance`; `at_limit` with `n_requests` a burst of
+    all at once; else clients keep `concurrency` in flight.
+
+    Args:
+        engine: copies of the model and how each is spread over chips; each takes an equal share of the rate.
+        requests: arrivals, lengths and their variation.
+        temperature: 0 for exact minima and corners, else their smoothing [1].
+
+    Returns:
+        Times [s] and rates, differentiable by every number. An endless stream beyond saturation, whose queue grows
+        without end, is answered at a utilisation of 0.98.
+    """
+    model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
+    ranks = engine.copies * engine.attention_dp
+    is_open = r.is_open
+    is_burst = (1.0 - is_open) * r.at_limit * smaller(r.n_requests, 1.0)
+
+    def at(concurrency: ArrayLike, at_limit: ArrayLike, n_requests: ArrayLike = 0.0) -> ServingTime:
+        fields = {"concurrency": concurrency, "at_limit": at_limit, "n_requests": n_requests}
+        return serving_time(model, engine, cluster, with_fields(r, fields), coefficients, temperature)
+
+    # As many requests as memory, scheduler and client allow are in flight at saturation.
+    most = at(1.0, 1.0).n_sequences
+    most = most + is_open * (smooth_min(most, r.concurrency, temperature) - most)
+    full = at(most, 0.0)
+    capacity = full.throughput / r.output_len
+    rate = jnp.where(r.request_rate > 0.0, r.request_rate, capacity)
+    answers = larger(r.output_len - 1.0, 1.0)
+
+    def stay(batch: Array) -> Array:
+        """Time from the first token to the last, in which a request is in the batch [s]."""
+        return answers * at(batch * ranks, 0.0).tpot
+
+    stream = _stream(stay, rate / ranks, r, most / ranks, temperature)
+    limit = (1.0 - is_open) * r.at_limit
+    load = is_open * stream.met * ranks + (1.0 - is_open) * r.concurrency
+    times = at(load, limit, limit * r.n_requests)
+    varied = r.length_variance + r.lengths_open * coefficients.length_spread**2
+    # Times on top of those of an empty engine: a place in the batch, prompts before, the backlog of a run.
+    places = _places(rate / capacity, ranks / capacity, most / ranks, 0.5 * (r.gap_variance + varied))
+    own = r.n_requests / ranks
+    backlog = is_open * own * ranks / capacity * positive_part(1.0 - capacity / rate, temperature)
+    crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, coefficients.pace, temperature)
+    alone = times.ttft - times.behind - (1.0 - r.is_closed) * times.waiting
+    behind = (1.0 - is_burst) * times.behind
+
+    def first(share: float) -> Array:
+        own_place = is_open * places.quantile(share, temperature)
+        return alone - jnp.log1p(-share) * behind + own_place + share * backlog + crowd.quantile(share, temperature)
+
+    wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
+    ttft = alone + behind + wait + crowd.line
+    # The steps of a burst work off all of its prompts, those of a steady load the prompts that come meanwhile.
+    e2e = alone + behind + wait + times.tpot * (answers + is_burst)
+    tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
+    uneven = coefficients.jitter**2 + is_open * stream.variance
+    of_waits = is_open * places.variance + backlog**2 / 12.0 + behind**2 + crowd.variance
+    sent = is_open * smaller(r.n_requests, 1.0)
+    kept = smooth_min(rate, capacity, temperature)
+    run = sent * r.n_requests / (r.n_requests / kept + e2e - 0.5 * backlog + 1e-9) + (1.0 - sent) * kept
+    return LoadTime(
+        ttft=Percentiles(ttft, *(first(share) for share in QUANTILES.values())),
+        tpot=_gamma(tpot, tpot**2 * uneven + (crowd.line / answers) ** 2 / 3.0),
+        e2e=_gamma(e2e, of_waits + (answers * times.tpot) ** 2 * (uneven + varied)),
+        throughput=is_open * run * r.output_len + (1.0 - is_open) * times.throughput,
+        saturation=capacity,
+        utilisation=rate / capacity,
+        n_sequences=times.n_sequences,
+        times=times,
+    )
+
+
+def _stream(
+    stay: Callable[[Array], Array], rate: Array, requests: Requests, most: Array, temperature: Temperature
+) -> Stream:
+    r"""Batch that a request of an open stream meets on its rank.
+
+    Newton's steps in the logarithm start below the solution and come up to it, as $\ln b - \ln \lambda T(b)$ rises and
+    bends down; the last one alone is differentiated, which is the rule of implicit functions.
+
+    Args:
+        stay: time of a request in a batch [s].
+        rate: requests of a rank [1/s].
+        requests: the stream.
+        most: largest batch [1].
+    """
+    others = requests.gap_variance
+    count = larger(requests.n_requests, 1.0)
+
+    def excess(log_batch: Array) -> Array:
+        batch = jnp.exp(log_batch)
+        # Two points a standard deviation apart stand for the Poisson counts around the mean.
+        apart = jnp.sqrt(others * batch + 1e-12)
+        time = 0.5 * (stay(batch + others + apart) + stay(larger(batch + others - apart, 1e-3)))
+        endless = rate * time
+        # Of a run of N requests the batch rises and falls: mean of a trapezoid over the requests in it.
+        sent = count / rate
+        short = smooth_min(time, sent, temperature)
+        ends = rate * short * (1.0 - short / (3.0 * larger(time, sent)))
+        return log_batch - jnp.log(jnp.where(requests.n_requests > 0.0, ends, endless))
+
+    top = jnp.log(most)
+
+    def newton(log_batch: Array) -> Array:
+        value, slope = jax.jvp(excess, (log_batch,), (jnp.ones_like(log_batch),))
+        return log_batch - value / jax.lax.stop_gradient(larger(slope, 0.02))
+
+    def held(log_batch: Array) -> Array:
+        return smaller(log_batch, top)
+
+    start = held(-excess(jnp.full_like(top, -20.0)) - 20.0)
+    near = jax.lax.stop_gradient(jax.lax.fori_loop(0, STEPS, lambda _, b: held(newton(b)), start))
+    solved = newton(near)
+    batch = smooth_min(jnp.exp(solved), most, temperature)
+    slope = jax.jvp(excess, (held(solved),), (jnp.ones_like(near),))[1]
+    stretch = 1.0 - slope
+    variance = REMEMBERED * others * stretch**2 / ((batch + others) * larger(slope, 0.1))
+    return Stream(smooth_min(batch + others, most, temperature), variance)
+
+
+class Places(NamedTuple):
+    """Wait for a place in the batch, in steady state.
+
+    Attributes:
+        share: requests that wait at all [1].
+        mean: over all requests [s].
+    """
+
+    share: Array
+    mean: Array
+
+    @property
+    def variance(self) -> Array:
+        """Variance over requests [s^2]."""
+        return self.mean**2 * (2.0 / self.share - 1.0)
+
+    def quantile(self, share: float, temperature: Temperature) -> Array:
+        """Time that a share of the requests keeps [s]."""
+        return self.mean / self.share * positive_part(jnp.log(self.share / (1.0 - share)), temperature)
+
+
+def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
+    """Wait for one of the places of a batch.
+
+    Args:
+        utilisation: rate over saturation, bounded here [1].
+        each: time per answered request at saturation [s].
+        batch: places [1].
+        unevenness: mean of the squared coefficients of variation of gaps and of service [1].
+    """
+    bounded = utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+    late = bounded ** (jnp.sqrt(2.0 * (batch + 1.0)) - 1.0) + 1e-12
+    return Places(late, late * each * unevenness / (1.0 - bounded))
+
+
+class Crowd(NamedTuple):
+    """Waits of a burst: for the prompts before, and beyond a full batch for places; zero where there is none.
+
+    Attributes:
+        own: requests of a rank [1].
+        most: places [1].
+        prompt: work on one prompt [s].
+        each: time per answered request at saturation [s].
+        line: mean wait for prompts [s].
+        beyond: mean wait for places [s].
+    """
+
+    own: Array
+    most: Array
+    prompt: Array
+    each: Array
+    line: Array
+    beyond: Array
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the waits for places [s^2]."""
+        rest = larger(self.own - self.most, 0.0)
+        return rest**3 / (3.0 * self.own + 1e-9) * self.each**2 - self.beyond**2
+
+    def quantile(self, share: float, temperature: Temperature) -> Array:
+        """Time that a share of the requests keeps [s]."""
+        place = share * self.own
+        late = self.most * positive_part(place / self.most - 1.0, temperature)
+        return smooth_min(place, self.most, temperature) * self.prompt + late * self.each
+
+
+def _crowd(
+    own: Array, most: Array, is_burst: Array, times: ServingTime, each: Array, pace: Array, temperature: Temperature
+) -> Crowd:
+    """Waits of the requests of a burst, of which the first fill the batch."""
+    own = own + 1e-9
+    prompt, each = is_burst * pace * (times.prefill.total - times.prefill.floors), is_burst * each
+    placed = smooth_min(own, most, temperature)
+    late = most * positive_part(own / most - 1.0, temperature)
+    line = placed * (1.0 - 0.5 * placed / own) * prompt
+    return Crowd(own, most, prompt, each, line, 0.5 * late**2 / own * each)
+
+
+def _gamma(mean: Array, variance: Array) -> Percentiles:
+    """Percentiles of a gamma distribution by its cube root, which is about normal (Wilson and Hilferty 1931).
+
+    Exact within 1 % for an exponential and for a normal distribution.
+    """
+    ninth = variance / (9.0 * mean**2)
+    roots = (1.0 - ninth + jnp.sqrt(ninth) * norm.ppf(share) for share in QUANTILES.values())
+    return Percentiles(mean, *(mean * larger(root, 0.05) ** 3 for root in roots))

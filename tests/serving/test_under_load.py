@@ -1,0 +1,134 @@
+"""Serving under load: queues in their limits, the event loop, Little's law, percentiles, tables."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from serving_cases import DENSE, USUAL
+
+import jaxscale as js
+from jaxscale import serving
+from jaxscale.base.arrays import with_fields
+
+STREAM = serving.Requests(1e6, 600, 200, request_rate=8.0)
+ONE = js.cluster("h100-80gb", 1)
+loaded = jax.jit(serving.serving_under_load, static_argnames="temperature")
+KINDS = ("ttft", "tpot", "e2e")
+
+
+def load(requests=STREAM, coefficients=USUAL, engine=None, model=DENSE, temperature=0.0, **changes):
+    arrays = (model, engine or serving.Engine(), ONE, with_fields(requests, changes), coefficients)
+    return loaded(*jax.tree.map(jnp.asarray, arrays), temperature=temperature)
+
+
+@pytest.mark.parametrize("gaps", [0.0, 1.0])
+def test_more_requests_are_never_faster_and_percentiles_are_ordered(gaps):
+    before = None
+    for rate in (0.1, 2.0, 8.0, 16.0, 24.0, 40.0):
+        found = load(request_rate=rate, gap_variance=gaps)
+        for kind in KINDS:
+            times = getattr(found, kind)
+            assert 0.0 < times.p50 <= times.p90 <= times.p99
+            if before is not None:
+                assert all(
+                    getattr(times, name) >= 0.9999 * getattr(getattr(before, kind), name) for name in vars(times)
+                )
+        assert found.throughput <= 1.0001 * found.saturation * 200
+        before = found
+
+
+def test_a_vanishing_rate_is_an_empty_engine():
+    found, alone = load(request_rate=1e-6), load(request_rate=0.0, concurrency=1.0)
+    assert float(found.tpot.mean) == pytest.approx(float(alone.tpot.mean), rel=1e-3)
+    assert float(found.throughput) == pytest.approx(200e-6, rel=1e-3)
+    assert float(load(request_rate=4.0).tpot.mean) > 1.03 * float(alone.tpot.mean)
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(("gaps", "lengths", "factor"), [(1.0, 1.0, 1.0), (1.0, 0.0, 0.5)])
+def test_an_engine_with_one_place_is_a_queue_with_one_server(utilisation, gaps, lengths, factor):
+    """Wait of M/M/1, rho / (1 - rho) services, and of M/D/1, half of it."""
+    usual = eqx.tree_at(lambda c: c.jitter, USUAL, 1e-6)
+    one = {"concurrency": 1.0, "gap_variance": gaps, "length_variance": lengths}
+    most = load(coefficients=usual, **one)
+    found = load(coefficients=usual, request_rate=utilisation * most.saturation, **one)
+    service = 1.0 / float(found.saturation)
+    wait = float(found.ttft.mean) - float(found.times.ttft)
+    assert wait == pytest.approx(factor * utilisation / (1.0 - utilisation) * service, rel=0.02)
+    if factor == 1.0:
+        # The time in an M/M/1 queue is exponential.
+        share = service / (1.0 - utilisation)
+        assert float(found.e2e.p99) == pytest.approx(share * np.log(100.0), rel=0.05)
+
+
+def test_a_closed_loop_keeps_littles_law():
+    for clients in (1.0, 16.0, 64.0):
+        found = load(request_rate=0.0, concurrency=clients)
+        rate = found.throughput / 200.0
+        assert float(rate * (found.e2e.mean - found.times.waiting)) == pytest.approx(clients, rel=1e-4)
+    stream = load(request_rate=8.0)
+    in_batch = 8.0 * 199.0 * stream.tpot.mean
+    assert float(stream.n_sequences - in_batch) == pytest.approx(1.0, abs=0.1), "and itself: Poisson arrivals"
+    constant = load(request_rate=8.0, gap_variance=0.0)
+    assert float(constant.n_sequences) == pytest.approx(float(8.0 * 199.0 * constant.tpot.mean), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_percentiles_agree_with_differences(kind):
+    def logs(point):
+        rate, length, bandwidth = jnp.exp(point)
+        chip = eqx.tree_at(lambda c: c.hbm_bandwidth, ONE.chip, bandwidth)
+        cluster = eqx.tree_at(lambda c: c.chip, ONE, chip)
+        requests = with_fields(STREAM, {"request_rate": rate, "output_len": length})
+        found = serving.serving_under_load(DENSE, serving.Engine(), cluster, requests, USUAL, 0.05)
+        return jnp.log(getattr(found, kind).p99)
+
+    with jax.enable_x64(True):
+        point = jnp.log(jnp.asarray([12.0, 200.0, 3.35e12]))
+        gradient = jax.jit(jax.grad(logs))(point)
+        function = jax.jit(logs)
+        differences = [(function(point.at[i].add(1e-5)) - function(point.at[i].add(-1e-5))) / 2e-5 for i in range(3)]
+    assert np.asarray(gradient) == pytest.approx(np.asarray(differences), rel=2e-3, abs=1e-6)
+    assert gradient[0] > 0.0 > gradient[2]
+
+
+def test_a_burst_waits_for_prompts_and_then_for_places():
+    burst = serving.Requests(1, 600, 200, at_limit=1, n_requests=100)
+    small, large = load(burst), load(burst, n_requests=4000.0)
+    work = small.times.prefill.total - small.times.prefill.floors
+    spread = float(small.ttft.p90 - small.ttft.p50)
+    assert spread == pytest.approx(float(0.4 * 100 * USUAL.pace * work), rel=1e-3)
+    late = float(large.ttft.p99 - large.ttft.p90)
+    assert late == pytest.approx(float(0.09 * 4000 / large.saturation), rel=1e-3)
+    assert large.e2e.mean > 2.0 * small.e2e.mean
+
+
+def simulated(requests, rate, gaps, places, model=DENSE, count=1200):
+    random = np.random.default_rng(1)
+    waits = random.exponential(1.0, count) if gaps else np.ones(count)
+    arguments = jax.tree.map(
+        jnp.asarray, (model, serving.Engine(), ONE, with_fields(requests, {"concurrency": 1e6}), USUAL)
+    )
+    found = load(requests, model=model, request_rate=rate, gap_variance=gaps, concurrency=float(places))
+    steps = int(1.3 * count / rate / float(found.tpot.mean)) + 2000
+    arrivals, answers = jnp.asarray(np.cumsum(waits / rate)), jnp.full(count, requests.output_len)
+    run = serving.simulate_requests(*arguments, arrivals, answers, places=places, n_steps=steps)
+    kept = slice(count // 5, -count // 10)
+    return found, np.asarray(run.e2e)[kept], np.asarray(run.ttft)[kept]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(6))
+def test_the_event_loop_agrees_below_80_percent_of_saturation(case):
+    random = np.random.default_rng(case)
+    prompt, answer = float(random.integers(100, 1500)), float(random.integers(60, 250))
+    places, gaps = int(random.choice([24, 64, 128])), float(case % 2)
+    requests = serving.Requests(1e6, prompt, answer)
+    top = float(load(requests, request_rate=1.0, concurrency=float(places)).saturation)
+    for share in (0.3, 0.75):
+        found, e2e, _ = simulated(requests, share * top, gaps, places)
+        assert np.isfinite(e2e).all()
+        assert float(found.e2e.mean) == pytest.approx(e2e.mean(), rel=0.03)
+    wrong = load(requests, request_rate=0.3 * top, gap_variance=gaps, concurrency=float(places))
+    assert float(wrong.e2e.mean) != pytest.approx(e2e.mean(), rel=0.03), "negative control: another rate"
