@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.levels import GUESSES, Levels, Place
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
@@ -151,11 +150,13 @@ class Scatters:
         entries: the fit's own before those of its parent.
         largest: most chips of any run of each source [1].
         seen: levels of the fit's runs.
+        timed: chips some of whose kernels were timed.
     """
 
     entries: tuple[Scatter, ...]
     largest: Mapping[str, float]
     seen: Seen
+    timed: frozenset[str]
 
     @functools.cached_property
     def by_level(self) -> dict[Place, Scatter]:
@@ -243,7 +244,7 @@ class Scatters:
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
             *(_Reason(is_new_to_all(kind), "unseen", "") for kind in systems),
             # Chips without timed kernels, and mixtures, miss further in stacks that were never fitted.
-            _Reason(~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True), "new_chip", ""),
+            _Reason(~levels.has(lambda name: name in self.timed, "gpu", of_none=True), "new_chip", ""),
             _Reason(~levels.missing("mixture"), "new_mixture", ""),
             # Hosts of stacks differ, where nothing is known to record or compile what they launch.
             _Reason(is_eager & levels.missing("mixture"), "eager", ""),

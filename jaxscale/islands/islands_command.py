@@ -75,7 +75,7 @@ class IslandsCommand:
         law = None if self.law is None else load_law(self.law)
         model = load_model(self.model, self.seq_len)
         batch = checked_batch(self.global_batch, model.seq_len)
-        fitted = js.load_fit(self.fit)
+        fitted = js.load_fit(self.fit, stated.hardware)
         framework = checked_framework(self.framework, fitted)
         precision = self.precision.lower()
         space = framework_space(framework, precision)

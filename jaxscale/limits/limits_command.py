@@ -104,7 +104,7 @@ class LimitsCommand:
 
         if self.gpu is None:
             raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
-        gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit)
+        gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit, hardware)
         if self.scenario:
             say(
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "

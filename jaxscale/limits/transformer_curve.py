@@ -210,7 +210,7 @@ def transformer_curve(
         InputError: an unknown chip.
     """
     laws = named_scenario() if laws is None else laws
-    record, levels = fit_of(fit), {"gpu": chip_id, "precision": "bf16"}
+    record, levels = fit_of(fit, hardware), {"gpu": chip_id, "precision": "bf16"}
     one = cluster(chip_id, 1, hardware=hardware)
     limit = memory_limit(float(one.chip.hbm_bytes), record.memory_limit(levels), OOM)
     chips = _Chips(chip_id, hardware, float(one.chip.peak("bf16")), limit, record.coefficients(levels))

@@ -114,7 +114,7 @@ def deployment(
     return Deployment(
         model=chosen,
         cluster=chips,
-        coefficients=fit_of(fit).coefficients({**software.levels, "gpu": chip_id}),
+        coefficients=fit_of(fit, hardware).coefficients({**software.levels, "gpu": chip_id}),
         software=software.plan,
         power=ChipPower(**(power or fitted_power()), host_power=system["host_power_w"]["value"]),
         price=price_of(chip_id),

@@ -82,13 +82,14 @@ class TrendsCommand:
         layout = self._layout()
         report.check_layout(layout, batch, n)
         check_pictures(self.plot, self.report, self.fit, self.hardware)
-        fitted = js.load_fit(self.fit)
+        hardware = js.load_hardware(self.hardware)
+        fitted = js.load_fit(self.fit, hardware)
         setup = library.deployment(
             model,
             self.gpu,
             framework=checked_framework(self.framework, fitted),
             fit=fitted,
-            hardware=js.load_hardware(self.hardware),
+            hardware=hardware,
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
         )
         stage("computing the trend and its intervals")
