@@ -192,7 +192,7 @@ def _parse_chips(path: Path, content: Mapping[str, Any]) -> dict[str, ChipEntry]
     for chip_id, fields in table.items():
         if not isinstance(fields, dict):
             raise InputError(f"{path}: chips.{chip_id} must be a table of numbers")
-        entry = _parse_chip(f"{path}: chips.{chip_id}", chip_id, fields)
+        entry = parsed_chip(f"{path}: chips.{chip_id}", chip_id, fields)
         entries |= dict.fromkeys([chip_id, *fields.get("aliases", [])], entry)
     return entries
 
@@ -241,7 +241,17 @@ def _own_chip(where: str, chip_id: Any, chips: Mapping[str, ChipEntry]) -> str:
     return chips[chip_id].id
 
 
-def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
+def parsed_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
+    """Entry of a chip from its table, in the schema of `data/hardware.toml`.
+
+    Args:
+        where: place of the table, with which messages begin.
+        chip_id: catalogue id.
+        fields: of the table.
+
+    Raises:
+        InputError: an unknown key, a number that is missing or out of range.
+    """
     stated = {key: value for key, value in fields.items() if key not in TEXTS}
     check_keys(where, stated, NUMBERS, "a known number")
     numbers = {
