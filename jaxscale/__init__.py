@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxscale import islands as islands
     from jaxscale import laws as laws
     from jaxscale import limits as limits
+    from jaxscale import measuring as measuring
     from jaxscale import plans as plans
     from jaxscale import report as report
     from jaxscale import serving as serving

@@ -42,17 +42,20 @@ def _entries() -> list[Mapping[str, Any]]:
     return _table()["anchors"]
 
 
-def anchor_shifts(levels: Levels, fitted: Container[str] = ()) -> Float[np.ndarray, "row coefficient"]:
+def anchor_shifts(
+    levels: Levels, fitted: Container[str] = (), own: Mapping[str, float] | None = None
+) -> Float[np.ndarray, "row coefficient"]:
     r"""Shifts of the unconstrained coefficients by the anchors of chips: $\logit(a) - \logit(a_0)$ of matmuls, else 0.
 
     Args:
         levels: of the runs; one without a chip has no shift.
         fitted: chips without an anchor that a fit has effects of, which count from the reference.
+        own: anchors of a file of the user, before those of the table, by chip [1].
 
     Returns:
         The shifts [1], [row, coefficient].
     """
-    anchors, reference = chip_anchors(), _table()["reference"]
+    anchors, reference = {**chip_anchors(), **(own or {})}, _table()["reference"]
     usual, unseen = reference["matmul_efficiency"], reference["at_first_sight"]
 
     def anchor(chip: str) -> float:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.levels import GUESSES, Levels, Place
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
@@ -151,11 +150,13 @@ class Scatters:
         entries: the fit's own before those of its parent.
         largest: most chips of any run of each source [1].
         seen: levels of the fit's runs.
+        timed: chips some of whose kernels were timed.
     """
 
     entries: tuple[Scatter, ...]
     largest: Mapping[str, float]
     seen: Seen
+    timed: frozenset[str]
 
     @functools.cached_property
     def by_level(self) -> dict[Place, Scatter]:
@@ -240,7 +241,7 @@ class Scatters:
         is_eager = levels.has(lambda name: name == EAGER, "execution", of_none=True)
         is_unknown = np.isnan(self._own(levels).time)
         is_dense = levels.missing("mixture")
-        is_untimed = ~levels.has(lambda name: name in timed_chips(), "gpu", of_none=True)
+        is_untimed = ~levels.has(lambda name: name in self.timed, "gpu", of_none=True)
         systems = ("gpu", "precision")
         return (
             # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.

@@ -5,6 +5,7 @@ fitted to.
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,18 +61,19 @@ def _fits() -> dict[str, KernelFit]:
     return {name: KernelFit.of_tables(path, {"name": name, "coefficients": c}) for name, c in stacks.items()}
 
 
-def kernel_coefficients(stack: str = "jax") -> KernelCoefficients:
+def kernel_coefficients(stack: str = "jax", measured: Mapping[str, float] | None = None) -> KernelCoefficients:
     """Coefficients of the kernels of a software stack.
 
     Args:
         stack: `jax` (compiled whole), `pytorch` (eager), or `prior` (before any run was seen).
+        measured: values of a chip by name, before those of the stack, as a hardware file states them.
 
     Returns:
-        The coefficients; prior medians where the stack states none.
+        The coefficients; prior medians where neither chip nor stack states one.
 
     Raises:
         InputError: a stack that the table lacks.
     """
     if stack not in _fits():
         raise InputError(f"stack {stack!r} of kernels is unknown; {nearest(stack, _fits())}")
-    return KernelCoefficients(**_fits()[stack].centre)
+    return KernelCoefficients(**{**_fits()[stack].centre, **(measured or {})})

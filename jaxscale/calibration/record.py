@@ -5,7 +5,7 @@ A plain record on the host. The model takes `Coefficients` alone, which a fit gi
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.show import Printout, printed
-from jaxscale.calibration.anchors import anchor_shifts
+from jaxscale.calibration.anchors import anchor_shifts, timed_chips
 from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, FileForm, LevelRows, Record, tables_of_entries
 from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
 from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
@@ -47,6 +47,7 @@ class Fit(Record):
         is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
             it answers for every stack that this does not know.
         paces: ratio of measured to predicted time of measured traced workloads.
+        anchors: matmul efficiency of chips that a hardware file states, by chip [1].
     """
 
     parent: "Fit | None" = None
@@ -56,6 +57,7 @@ class Fit(Record):
     fitted: tuple[Place, ...] = ()
     is_centre: bool = False
     paces: tuple[WorkloadPace, ...] = ()
+    anchors: tuple[tuple[str, float], ...] = ()
 
     file = RecordFile(
         what="fit",
@@ -73,6 +75,7 @@ class Fit(Record):
         "scatter": ("widths", tables_of_entries(Scatter)),
         "memory_limits": ("limits", tables_of_entries(MemoryLimit)),
         "paces": ("paces", tables_of_entries(WorkloadPace)),
+        "anchors": ("anchors", FileForm(dict, lambda table: tuple(table.items()))),
     }
 
     @classmethod
@@ -133,7 +136,18 @@ class Fit(Record):
 
     def _shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
         fitted = self.level_shifts.by_kind.get(ANCHORED_KIND, {})
-        return anchor_shifts(combinations, fitted) + super()._shifts(combinations)
+        return anchor_shifts(combinations, fitted, dict(self.anchors)) + super()._shifts(combinations)
+
+    def with_anchors(self, anchors: Mapping[str, float]) -> "Fit":
+        """The fit with anchors of a hardware file, before those of the package.
+
+        Args:
+            anchors: matmul efficiency by chip [1].
+        """
+        if not anchors:
+            return self
+        parent = self.parent.with_anchors(anchors) if self.parent is not None else None
+        return replace(self, parent=parent, anchors=tuple({**dict(self.anchors), **anchors}.items()))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
         """Whether the parent answers for a run, see `Seen.only_parent_knows` [row]."""
@@ -252,7 +266,7 @@ class Fit(Record):
 
     @functools.cached_property
     def _scatters(self) -> Scatters:
-        return Scatters(self.widths, dict(self.largest), self.seen)
+        return Scatters(self.widths, dict(self.largest), self.seen, timed_chips() | dict(self.anchors).keys())
 
     @property
     def scatter_by_level(self) -> dict[Place, Scatter]:

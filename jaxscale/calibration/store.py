@@ -7,6 +7,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.resources import fit_path
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.record import Fit
+from jaxscale.hardware.catalogue import Hardware
 
 
 @runtime_checkable
@@ -20,23 +21,28 @@ AnyFit = Fit | HasFit | str | Path
 """A fit as people hold it: the fit, the result of fitting it, or its name or file."""
 
 
-def fit_of(fit: AnyFit = "default") -> Fit:
+def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
     """Fit of an argument: a fit, a result, a name or a file.
+
+    Args:
+        hardware: catalogue whose anchors of chips count before those of the package.
 
     Raises:
         InputError: an unknown fit, or a file of a different type.
     """
-    if isinstance(fit, Fit):
-        return fit
-    return load_fit(fit) if isinstance(fit, str | Path) else fit.fit
+    if isinstance(fit, str | Path):
+        return load_fit(fit, hardware)
+    found = fit if isinstance(fit, Fit) else fit.fit
+    return found if hardware is None else found.with_anchors(hardware.anchors)
 
 
-def load_fit(name_or_path: str | Path = "default") -> Fit:
+def load_fit(name_or_path: str | Path = "default", hardware: Hardware | None = None) -> Fit:
     """A shipped fit, or one from a file: `js.load_fit("default")`.
 
     Args:
         name_or_path: `default`, the name of another shipped fit (a source), `prior` for no fit at all, or a TOML file
             that `Fit.save` wrote. A coefficient that the file lacks is read from the priors.
+        hardware: catalogue whose anchors of chips count before those of the package.
 
     Returns:
         The fit.
@@ -44,6 +50,8 @@ def load_fit(name_or_path: str | Path = "default") -> Fit:
     Raises:
         InputError: an unknown fit, or a file of a different type.
     """
+    if hardware is not None:
+        return load_fit(name_or_path).with_anchors(hardware.anchors)
     if str(name_or_path) == "prior":
         return Fit("prior", prior_medians())
     path = Path(name_or_path)

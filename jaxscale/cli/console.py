@@ -39,6 +39,7 @@ PAGES = {
     "jaxscale.laws": "laws.md",
     "jaxscale.limits": "limits.md",
     "jaxscale.serving": "serving.md",
+    "jaxscale.measuring": "measure.md",
     "jaxscale.tracing": "workloads.md",
     "jaxscale.trends": "trends.md",
     "jaxscale.plans": "choose.md",

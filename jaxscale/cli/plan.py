@@ -88,7 +88,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         chip = hardware[self.gpu]
         cluster = js.cluster(self.gpu, self.n_gpus, hardware=hardware)
         model = load_model(self.model, self.seq_len)
-        fitted = js.load_fit(self.fit)
+        fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
         named = written and written.removesuffix("-toml")
         if theirs and theirs.get("framework") in known_frameworks():

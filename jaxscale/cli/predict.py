@@ -80,7 +80,7 @@ class PredictCommand(Outputs):
                 raise InputError(f"--timeline shows one run; found {len(runs):,} rows")
         stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         described = describe_runs(runs, hardware)
-        prediction = predict_open(runs, described, js.load_fit(self.fit), hardware)
+        prediction = predict_open(runs, described, js.load_fit(self.fit, hardware), hardware)
         errors = prediction.errors()
         answered = int((prediction.step_time > 0).sum())
         say_unanswered(len(runs), answered)
@@ -115,7 +115,7 @@ class PredictCommand(Outputs):
         described = describe_runs(prediction.runs, hardware)
         if described.batch is None:
             raise InputError(f"--timeline: no plan to show; {prediction.notes[0] or 'expected a transformer'}")
-        table, place = js.load_fit(self.fit).coefficient_table(described.levels)
+        table, place = js.load_fit(self.fit, hardware).coefficient_table(described.levels)
         run = jax.tree.map(lambda leaf: leaf[0], described.batch)
         return run.model, run.plan, run.cluster, jax.tree.map(lambda leaf: leaf[place[0]], table)
 

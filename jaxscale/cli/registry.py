@@ -15,6 +15,7 @@ COMMANDS = {
     "trends": "jaxscale.trends.trends_command:TrendsCommand",
     "explore": "jaxscale.explore.explore_command:ExploreCommand",
     "trace": "jaxscale.tracing.trace_command:TraceCommand",
+    "measure": "jaxscale.measuring.measure_command:MeasureCommand",
     "hardware": "jaxscale.cli.hardware:HardwareCommand",
     "model": "jaxscale.cli.inputs.model_command:ModelCommand",
     "read": "jaxscale.launch.read_command:ReadCommand",

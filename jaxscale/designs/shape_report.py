@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
+from jaxscale.calibration.store import fit_of
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
@@ -65,7 +66,7 @@ def shape_report(
     machine = cluster(gpu, n_gpus, hardware=chips)
     base = model(template) if isinstance(template, str) else template
     question = plan_question(base, machine, None, {"precision": "bf16", **(cells or {}), "gpu": chips[gpu].id})
-    common = {"template": base, "fit": fit, "levels": question.levels, "space": question.space}
+    common = {"template": base, "fit": fit_of(fit, chips), "levels": question.levels, "space": question.space}
     common |= {"bounds": bounds, "oom_probability": oom_probability}
     if law is None:
         design = best_design(machine, budget, **common, like=like)

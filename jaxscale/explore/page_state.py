@@ -249,7 +249,8 @@ def page_inputs(
     Raises:
         InputError: a file that is missing or malformed.
     """
-    return PageInputs(load_hardware(hardware), load_fit(fit), {name: described_model(name) for name in models})
+    chips = load_hardware(hardware)
+    return PageInputs(chips, load_fit(fit, chips), {name: described_model(name) for name in models})
 
 
 _SERVED: list[PageInputs] = []

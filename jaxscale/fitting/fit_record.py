@@ -79,6 +79,7 @@ def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_ha
         own=shared_levels(rows),
         fitted=level_kinds([{kind: row[kind] for kind in ("source", "framework")} for row in rows]),
         parent=start if start.known else None,
+        anchors=start.anchors,
         paces=start.paces,
     )
 

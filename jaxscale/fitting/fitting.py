@@ -77,7 +77,9 @@ def fit(
     Raises:
         InputError: too few measured rows, or no starting point.
     """
-    parent, table = None if start is None else fit_of(start), read_runs(runs, hardware=hardware)
+    if start is None and hardware is not None and hardware.anchors:
+        start = "prior"
+    parent, table = None if start is None else fit_of(start, hardware), read_runs(runs, hardware=hardware)
     is_model, result = ~of_a_kind(table), None
     if is_model.any() or not len(table):
         result = _fit_models(table.take(is_model), parent, n_starts, n_folds, name, hardware, progress)

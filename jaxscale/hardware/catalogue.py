@@ -6,7 +6,7 @@ ones and replace those of the same name.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,13 @@ class Hardware:
 
     Attributes:
         chips: entries by catalogue id, aliases included.
+        anchors: matmul efficiency by chip, where a file of the user states it [1].
+        kernels: coefficients of traced kernels by chip and name, where a file of the user states them, in their units.
     """
 
     chips: Mapping[str, ChipEntry]
+    anchors: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @functools.cached_property
     def names(self) -> ChipNames:
@@ -151,7 +155,9 @@ def load_hardware(path: str | Path | None = None) -> Hardware:
     """Chips of the shipped catalogue and of a user's file.
 
     Args:
-        path: TOML file in the schema of `data/hardware.toml`; None for the shipped catalogue alone.
+        path: TOML file in the schema of `data/hardware.toml`, with anchors of its chips as in `data/chip_anchors.toml`
+            and values of [kernels.<chip>] as in [fits.jax] of `data/kernels.toml`, as `jaxscale measure` writes them;
+            None for the shipped catalogue alone.
 
     Returns:
         The catalogue.
@@ -160,9 +166,11 @@ def load_hardware(path: str | Path | None = None) -> Hardware:
         InputError: the file is missing or malformed; names chip, number and valid range.
     """
     chips = dict(_shipped_chips())
-    if path is not None:
-        chips |= _parse_chips(Path(path), read_toml(Path(path)))
-    return Hardware(chips)
+    if path is None:
+        return Hardware(chips)
+    content = read_toml(Path(path))
+    own = _parse_chips(Path(path), content)
+    return Hardware(chips | own, _parse_anchors(Path(path), content, own), _parse_kernels(Path(path), content, own))
 
 
 @functools.cache
@@ -184,12 +192,66 @@ def _parse_chips(path: Path, content: Mapping[str, Any]) -> dict[str, ChipEntry]
     for chip_id, fields in table.items():
         if not isinstance(fields, dict):
             raise InputError(f"{path}: chips.{chip_id} must be a table of numbers")
-        entry = _parse_chip(f"{path}: chips.{chip_id}", chip_id, fields)
+        entry = parsed_chip(f"{path}: chips.{chip_id}", chip_id, fields)
         entries |= dict.fromkeys([chip_id, *fields.get("aliases", [])], entry)
     return entries
 
 
-def _parse_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
+def _parse_anchors(path: Path, content: Mapping[str, Any], chips: Mapping[str, ChipEntry]) -> dict[str, float]:
+    """Matmul efficiency by chip of the file [1]."""
+    found: dict[str, float] = {}
+    entries = content.get("anchors", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(f"{path}: anchors must be tables; expected [[anchors]] with chips and matmul_efficiency")
+    for entry in entries:
+        check_keys(f"{path}: anchors", entry, ("chips", "matmul_efficiency", "source", "date"), "of an anchor")
+        share = number_of(
+            f"{path}: anchors.matmul_efficiency",
+            entry.get("matmul_efficiency"),
+            "a share of the peak above 0 and up to 0.99",
+            LEAST,
+            0.99,
+        )
+        found |= {_own_chip(f"{path}: anchors", chip, chips): share for chip in entry.get("chips", [])}
+    return found
+
+
+def _parse_kernels(
+    path: Path, content: Mapping[str, Any], chips: Mapping[str, ChipEntry]
+) -> dict[str, dict[str, float]]:
+    """Coefficients of traced kernels by chip of the file and name."""
+    tables = content.get("kernels", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise InputError(f'{path}: kernels must be tables of numbers; expected [kernels."my-chip"]')
+    known = read_toml(data_path("kernels.toml"))["coefficients"]
+    found: dict[str, dict[str, float]] = {}
+    for chip_id, table in tables.items():
+        where = f"{path}: kernels.{_own_chip(f'{path}: kernels', chip_id, chips)}"
+        check_keys(where, table, known, "a coefficient of kernels")
+        found[chips[chip_id].id] = {
+            key: number_of(f"{where}.{key}", value, "0 or more") for key, value in table.items()
+        }
+    return found
+
+
+def _own_chip(where: str, chip_id: Any, chips: Mapping[str, ChipEntry]) -> str:
+    """Id of a chip that the file states, as it is."""
+    if chip_id not in chips:
+        raise InputError(f"{where}: {chip_id!r} is no chip of the file; expected one of {', '.join(chips)}")
+    return chips[chip_id].id
+
+
+def parsed_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
+    """Entry of a chip from its table, in the schema of `data/hardware.toml`.
+
+    Args:
+        where: place of the table, with which messages begin.
+        chip_id: catalogue id.
+        fields: of the table.
+
+    Raises:
+        InputError: an unknown key, a number that is missing or out of range.
+    """
     stated = {key: value for key, value in fields.items() if key not in TEXTS}
     check_keys(where, stated, NUMBERS, "a known number")
     numbers = {

@@ -267,7 +267,10 @@ def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: fl
 def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | None) -> Hardware:
     """Catalogue with the chips of the file added."""
     base = hardware or load_hardware()
-    return Hardware({**base.chips, **load_hardware(path).chips}) if "chips" in document else base
+    if "chips" not in document:
+        return base
+    own = load_hardware(path)
+    return Hardware({**base.chips, **own.chips}, {**base.anchors, **own.anchors}, {**base.kernels, **own.kernels})
 
 
 def _number(where: str, value: Any, low: float, above: bool = True, high: float = 1e15) -> float:

@@ -57,7 +57,7 @@ class IslandsCommand(Outputs, SoftwareOptions):
         law = None if self.law is None else load_law(self.law)
         model = load_model(self.model, self.seq_len)
         batch = checked_batch(self.global_batch, model.seq_len)
-        fitted = js.load_fit(self.fit)
+        fitted = js.load_fit(self.fit, stated.hardware)
         cells = software_cells(self, fitted)
         for chip in dict.fromkeys(stated.chips):
             if lacking := stated.hardware[chip].lacks(cells["precision"]):

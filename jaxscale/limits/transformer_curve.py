@@ -258,7 +258,7 @@ def transformer_curve(
     stated = {"precision": "bf16", **(cells or {}), "gpu": chip_id}
     one = cluster(chip_id, 1, hardware=hardware)
     question = plan_question(designs(float(training_flop[0]), laws)[0].model, one, None, stated)
-    search = _Search(chip_id, hardware, fit_of(fit), stated, question)
+    search = _Search(chip_id, hardware, fit_of(fit, hardware), stated, question)
     every = [[_best(wanted, search) for wanted in designs(float(flop), laws)] for flop in training_flop]
     best = tuple(max((run for run in runs if run), key=lambda run: run.share, default=None) for runs in every)
     none = (0.0, math.nan, math.nan, 0.0, 0.0, 0.0)

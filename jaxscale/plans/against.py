@@ -165,7 +165,7 @@ def compare_plan(
     machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
     shape = model if isinstance(model, Transformer) else model_of(model)
     question = question_of_levels(shape, machine, global_batch, {"gpu": gpu, **(levels or {})})
-    return against_best(question, stated, fit_of(fit), oom_probability)
+    return against_best(question, stated, fit_of(fit, hardware), oom_probability)
 
 
 def against_best(

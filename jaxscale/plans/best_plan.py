@@ -72,7 +72,7 @@ def best_plan(
     Raises:
         InputError: an unknown name, an argument out of range, no valid plan, or none that fits.
     """
-    record = fit_of(fit)
+    record = fit_of(fit, hardware)
     machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
     levels = {"gpu": gpu, **(levels or {})}
     if isinstance(model, AbstractWork):

@@ -225,7 +225,7 @@ def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None =
         InputError: a malformed table, or an unknown fit.
     """
     table = read_runs(runs, hardware=hardware)
-    return predict_open(table, describe_runs(table, hardware), fit_of(fit), hardware)
+    return predict_open(table, describe_runs(table, hardware), fit_of(fit, hardware), hardware)
 
 
 def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:

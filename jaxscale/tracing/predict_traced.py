@@ -95,8 +95,10 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
     clusters = clusters_of(rows.machine.take(answered), n_chips[answered], hardware)
     table, combination = fit.coefficient_table(rows.levels.take(answered))
     matrix = np.stack(jax.tree.leaves(table))[:, combination]
-    stacks = stacked([kernel_coefficients("jax"), kernel_coefficients("pytorch")])
-    kernels = jax.tree.map(lambda leaf: np.asarray(leaf)[rows.is_eager[answered].astype(int)], stacks)
+    own = [hardware.kernels.get(hardware[gpu].id) for gpu, *_ in rows.machine.values]
+    stacks = stacked([kernel_coefficients("pytorch"), *(kernel_coefficients("jax", of_chip) for of_chip in own)])
+    stack = np.where(rows.is_eager[answered], 0, 1 + rows.machine.codes[answered])
+    kernels = jax.tree.map(lambda leaf: np.asarray(leaf)[stack], stacks)
     fused = rows.fused_norms[answered]
     found = {name: np.full(len(cases.row), np.nan) for name in ("step_time", "memory", *TERM_NAMES)}
     for questions in by_workload(rows).values():

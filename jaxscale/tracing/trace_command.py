@@ -105,21 +105,24 @@ class TraceCommand(Outputs):
         """
         if self.gpu is None:
             return {}
+        from jaxscale.calibration.kernel_coefficients import kernel_coefficients
         from jaxscale.calibration.store import load_fit
         from jaxscale.costs.memory import memory
-        from jaxscale.costs.step import step_time
         from jaxscale.hardware.catalogue import cluster, load_hardware
         from jaxscale.tracing.class_plan import class_plan
+        from jaxscale.tracing.plan_time import traced_terms
 
         hardware = load_hardware(self.hardware)
-        machine = cluster(self.gpu, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
-        coefficients = load_fit(self.fit).coefficients({"framework": "jax", "gpu": hardware[self.gpu].id})
+        chip = hardware[self.gpu].id
+        machine = cluster(chip, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
+        coefficients = load_fit(self.fit, hardware).coefficients({"framework": "jax", "gpu": chip})
         batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
         plan = class_plan(work, data=self.n_gpus, data_class=batch)
-        terms = step_time(work, plan, machine, coefficients)
+        kernels = kernel_coefficients("jax", hardware.kernels.get(chip))
+        terms = traced_terms(work, plan, machine, coefficients, kernels)
         return {
-            "step_time_s": float(terms.total),
-            "terms_s": {name: float(value) for name, value in terms.terms().items()},
+            "step_time_s": float(sum(terms.values())),
+            "terms_s": {name: float(value) for name, value in terms.items()},
             "memory_bytes": float(memory(work, plan, machine, coefficients).total),
         }
 

@@ -122,7 +122,7 @@ def deployment(
     return Deployment(
         model=chosen,
         cluster=chips,
-        coefficients=fit_of(fit).coefficients(question.levels),
+        coefficients=fit_of(fit, hardware).coefficients(question.levels),
         software=question.space.software,
         power=ChipPower(**(power or fitted_power()), host_power=system["host_power_w"]["value"]),
         price=price_of(chip_id),

@@ -81,7 +81,8 @@ class TrendsCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         together = None if self.global_batch is None else float(checked_batch(self.global_batch, model.seq_len))
         batch = report.batch_of(self.sequences_per_chip, together)
-        fitted = js.load_fit(self.fit)
+        hardware = js.load_hardware(self.hardware)
+        fitted = js.load_fit(self.fit, hardware)
         cells = software_cells(
             self, fitted, otherwise=library.published_framework(), own=DEGREES, unused=("dp", "micro_batch_size", *KEPT)
         )
@@ -94,7 +95,7 @@ class TrendsCommand(Outputs, SoftwareOptions):
             framework=cells["framework"],
             cells=cells,
             fit=fitted,
-            hardware=js.load_hardware(self.hardware),
+            hardware=hardware,
             power_cap=UNLIMITED if self.power_cap is None else self.power_cap,
         )
         stage("computing the trend and its intervals")

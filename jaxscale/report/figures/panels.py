@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "Rooflines") -> "Figure":
+def roofline(
+    chips: Mapping[str, Chip],
+    precision: str = "bf16",
+    title: str = "Rooflines",
+    attained: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+) -> "Figure":
     """Attainable flop/s against arithmetic intensity, and where memory stops being the limit.
 
     Args:
         chips: chips by label.
         precision: one of `PRECISIONS`.
+        attained: intensity [flop/byte] and rate [flop/s] of single kernels by label, drawn as points [point].
     """
     intensity = np.geomspace(1.0, 1e4, 200)
     with style():
@@ -42,6 +48,9 @@ def roofline(chips: Mapping[str, Chip], precision: str = "bf16", title: str = "R
             label = f"{name}: ridge at {peak / bandwidth:.0f} flop/byte"
             axes.plot(intensity, np.minimum(peak, bandwidth * intensity) / 1e12, color=colour, lw=2.2, label=label)
             axes.plot(peak / bandwidth, peak / 1e12, marker, color=colour, ms=8)
+        looks = zip((attained or {}).items(), PALETTE[len(chips) :], MARKERS[len(chips) :], strict=False)
+        for (name, (x, rates)), colour, marker in looks:
+            axes.plot(x, np.asarray(rates) / 1e12, marker, color=colour, ms=5, mew=0.0, alpha=0.8, label=name)
         axes.set(
             xscale="log", yscale="log", xlabel="arithmetic intensity [flop/byte]", ylabel="attainable rate [Tflop/s]"
         )

@@ -1,0 +1,13 @@
+"""Measuring: kernels and collectives timed on the devices at hand, and the record of the chip that they make."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale.base.lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.measuring.chip_record import ChipRecord as ChipRecord
+    from jaxscale.measuring.chip_record import chip_record as chip_record
+    from jaxscale.measuring.measured_devices import Measurement as Measurement
+    from jaxscale.measuring.measured_devices import measure_devices as measure_devices
+
+public_face(__name__)

@@ -1,0 +1,143 @@
+"""Devices of this process measured: kernels, collectives, drift, and the record of the chip."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxscale.base.errors import InputError
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.measuring.chip_record import ChipRecord, chip_record
+from jaxscale.measuring.collective_timing import CollectiveTiming, time_collectives
+from jaxscale.measuring.timed_kernels import every_kernel
+from jaxscale.measuring.timing import Stopwatch, Timing, drift_of, launch_seconds
+from jaxscale.tables.writer import cell_of, write_table
+
+LEAST_SECONDS = 10.0
+"""Least time in which enough kernels are timed [s]."""
+
+SHARE_OF_COLLECTIVES = 0.2
+"""Share of the time for collectives, where there are several devices [1]."""
+
+COLUMNS = (
+    *("gpu", "op", "variant", "dtype", "b", "m", "k", "n", "n_groups", "n_heads", "head_dim", "q_len", "n_gpus"),
+    *("size_bytes", "median_s", "min_s", "flops", "bytes"),
+)
+"""Columns of the table of timings."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Timings of the devices of this process.
+
+    Attributes:
+        record: of the chip.
+        timings: of kernels.
+        collectives: of groups of devices.
+        platform: of JAX.
+        seconds: that all of it took [s].
+    """
+
+    record: ChipRecord
+    timings: tuple[Timing, ...]
+    collectives: tuple[CollectiveTiming, ...]
+    platform: str
+    seconds: float
+
+    def save_timings(self, path: str | Path) -> None:
+        """Write the table of timings as CSV: median and least time [s], flop, bytes; sizes that do not apply are empty.
+
+        Raises:
+            InputError: the folder is missing or closed to writing.
+        """
+        rows = []
+        for one in self.timings:
+            sizes = {key: value or None for key, value in one.kernel._asdict().items()}
+            rows.append({**sizes, "median_s": one.median, "min_s": one.least, "flops": one.flop, "bytes": one.bytes})
+        for one in self.collectives:
+            sizes = {"op": one.collective, "dtype": "fp32", "n_gpus": one.n_gpus, "size_bytes": one.size}
+            rows.append({**sizes, "median_s": one.median, "min_s": one.least})
+        named = [{"gpu": self.record.id, **row} for row in rows]
+        write_table(path, COLUMNS, [[cell_of(row.get(column)) for column in COLUMNS] for row in named])
+
+
+def chip_id_of(kind: str, hardware: Hardware) -> str:
+    """Catalogue id of a kind of device as JAX names it, or a new id from its letters and digits."""
+    try:
+        return hardware[kind].id
+    except InputError:
+        return re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-") or "my-chip"
+
+
+def memory_of(devices: Sequence[Any]) -> float:
+    """Memory of one device; of processors, its share of the host's [byte]."""
+    told = (devices[0].memory_stats() or {}).get("bytes_limit")
+    return float(told or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices))
+
+
+def measure_devices(
+    seconds: float = 240.0,
+    *,
+    name: str | None = None,
+    hardware: Hardware | None = None,
+    devices: Sequence[Any] | None = None,
+    stage: Callable[[str, int], None] = lambda text, total: None,
+    advance: Callable[[int], None] = lambda n: None,
+) -> Measurement:
+    """Time kernels on a device, and collectives among all of them, and make the record of the chip.
+
+    Args:
+        seconds: for all timings [s]; a kernel that has begun ends, and the fit takes some seconds more.
+        name: id of the chip; that of the catalogue where None, or one from the name that JAX knows.
+        hardware: catalogue in which the chip may be; the shipped one where None.
+        devices: of one kind; all local ones of JAX where None.
+        stage: told what is done from now on, and in how many parts.
+        advance: told of finished parts.
+
+    Returns:
+        Record and timings.
+
+    Raises:
+        InputError: too short a time.
+    """
+    if not seconds >= LEAST_SECONDS:
+        raise InputError(f"seconds = {seconds:g} is out of range; expected {LEAST_SECONDS:g} or more")
+    begin = time.perf_counter()
+    catalogue = hardware or load_hardware()
+    devices = jax.local_devices() if devices is None else devices
+    first, several = devices[0], len(devices) > 1
+    chip_id = name or chip_id_of(first.device_kind, catalogue)
+    launch = launch_seconds(first)
+    for_kernels = seconds * (1.0 - SHARE_OF_COLLECTIVES * several)
+    watch, kernels = Stopwatch(first, for_kernels), every_kernel(first.platform)
+    stage(f"timing kernels on {first.device_kind}", len(kernels))
+    timings = []
+    for one in watch.time_all(kernels):
+        advance(1)
+        if one is not None:
+            timings.append(one)
+    collectives: list[CollectiveTiming] = []
+    if several:
+        stage(f"timing collectives among {len(devices)} devices", 0)
+        collectives = list(time_collectives(devices, seconds - for_kernels))
+    stage("fitting the record", 0)
+    n_timings = len(timings) + len(collectives)
+    record = chip_record(
+        timings,
+        collectives,
+        chip_id=chip_id,
+        name=f"{first.device_kind}, as measured",
+        memory_bytes=memory_of(devices),
+        n_devices=len(devices),
+        launch=launch,
+        drift=drift_of(watch.reference),
+        source=f"jaxscale measure, {n_timings} timings, jax {jax.__version__}, {first.platform}",
+        attention=watch.attention,
+        hardware=catalogue,
+    )
+    return Measurement(record, tuple(timings), tuple(collectives), first.platform, time.perf_counter() - begin)
