@@ -77,10 +77,10 @@ def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) ->
 
 
 def step_edges(trace: KernelTrace) -> tuple[Float[np.ndarray, " edge"], str]:
-    """Begin of each step and end of the last [s], and how they were recognised.
+    """Edges of the steps [s], and how they were recognised.
 
     By the ranges that the program put around its steps; else by the period of the names of the kernels; else the whole
-    trace is one step.
+    trace is one step. Of several steps all but the last one count, whose end nothing marks.
 
     Raises:
         InputError: no time passes in the trace.
@@ -93,39 +93,39 @@ def step_edges(trace: KernelTrace) -> tuple[Float[np.ndarray, " edge"], str]:
         (_launch_edges(trace), "ranges of the host that launched the kernels"),
         (_merged(trace.host_marks), "ranges on the host"),
     ):
-        if len(edges) > 1 and _covered(trace, edges) > COVERED:
+        if len(edges) > 1 and _covered(trace, edges) > COVERED * (len(edges) - 1) / len(edges):
             return edges, text
-    period = _period(trace.kind)
-    if period:
-        starts = trace.start[::period]
-        whole = len(trace.start) // period
-        edges = starts[: whole + 1] if len(starts) > whole else np.append(starts[:whole], last)
-        return edges, f"a pattern of {period} kernels that repeats"
+    if period := _period(trace.kind):
+        return trace.start[::period], f"a pattern of {period} kernels that repeats"
     return np.asarray([first, last]), "none: the whole trace is taken as one step"
 
 
 def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
-    """Edges of ranges, those that overlap for more than half of the shorter one taken as one step."""
+    """Edges of ranges, those that overlap for more than half of the shorter one taken as one step.
+
+    Starts of several steps, so that what passes between steps is counted; begin and end of a single one.
+    """
     merged: list[list[float]] = []
     for begin, end in marks.tolist():
         if merged and merged[-1][1] - begin > 0.5 * min(end - begin, merged[-1][1] - merged[-1][0]):
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([begin, end])
-    if not merged:
-        return np.zeros(0)
-    return np.asarray([*(begin for begin, _ in merged), max(merged[-1][1], merged[-1][0])])
+    if len(merged) < 2:
+        return np.asarray(merged).reshape(-1)
+    return np.asarray([begin for begin, _ in merged])
 
 
 def _launch_edges(trace: KernelTrace) -> Float[np.ndarray, " edge"]:
-    """Start of the first kernel that was launched in each step of the host, and end of the last in the last step."""
+    """Start of the first kernel that the host launched in each of its steps; of a single step also its end."""
     edges = _merged(trace.host_marks)
     if len(edges) < 2 or np.isnan(trace.launched).mean() > 0.5:
         return np.zeros(0)
-    own = [(trace.launched >= begin) & (trace.launched < end) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
-    if not all(mask.any() for mask in own):
-        return np.zeros(0)
-    starts = np.asarray([trace.start[mask].min() for mask in own] + [trace.end[own[-1]].max()])
+    if len(trace.host_marks) == 1:
+        own = (trace.launched >= edges[0]) & (trace.launched < edges[1])
+        return np.asarray([trace.start[own].min(), trace.end[own].max()]) if own.any() else np.zeros(0)
+    later = [trace.start[trace.launched >= begin] for begin in edges]
+    starts = np.asarray([starts.min() for starts in later if len(starts)])
     return starts if (np.diff(starts) > 0.0).all() else np.zeros(0)
 
 

@@ -56,7 +56,6 @@ SLOWDOWNS = {
     "data loader": Planted(PIPELINED, "host", seconds=2.0, at_once=True),
     "skew of experts": Planted(MIXTURE, "expert_parallel", seconds=0.6, skew=0.8),
 }
-WRITERS = {"kineto": write_kineto, "jax": write_jax, "nsight": write_nsight}
 ENDINGS = {"kineto": "trace.json.gz", "jax": "vm.trace.json.gz", "nsight": "trace.sqlite"}
 
 
@@ -77,7 +76,9 @@ def planted_trace(planted: Planted, folder: Path, seed: int) -> Path:
     exposed[planted.part] = exposed[planted.part] * planted.factor + planted.seconds
     kernels, edges = made_steps(exposed, hidden, seed, planted.skew, planted.at_once)
     path = folder / ENDINGS[planted.format]
-    return WRITERS[planted.format](path, kernels, edges)
+    if planted.format == "kineto":
+        return write_kineto(path, kernels, edges, planted.run["tp"])
+    return {"jax": write_jax, "nsight": write_nsight}[planted.format](path, kernels, edges)
 
 
 @pytest.fixture(scope="module")
