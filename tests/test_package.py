@@ -44,6 +44,7 @@ WINGS = (
     "launch",
     "timeline",
     "measuring",
+    "explaining",
 )
 """Folders of one capability each, with its command and its report: core does without them."""
 
@@ -350,6 +351,10 @@ FACES = (
     "laws",
     "limits",
     "measuring",
+    "explaining",
+    "islands",
+    "laws",
+    "limits",
     "plans",
     "report",
     "serving",
