@@ -16,7 +16,9 @@ from jaxscale.cli.arguments import (
     ReportFolder,
     SequenceLength,
     checked_batch,
+    float_of,
     option,
+    pairs,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.cli.plan import checked_framework, load_model
@@ -47,6 +49,13 @@ class IslandsCommand:
     precision: Annotated[str, option(metavar="FORMAT", help="of the matmuls: bf16, fp8, fp4, ...")] = "bf16"
     framework: Annotated[str | None, option(metavar="NAME", help="software that will run it, as `nemo`")] = None
     fit: FitName = "default"
+    mode: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(
+            metavar="NAME.FIELD=VALUE",
+            help="penalty or words of a published mode: `synthetic-labels.factor=1.2`, `compressed.least_words=0.03`",
+        ),
+    ] = ()
     nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
     plot: PlotFile = None
     report: ReportFolder = None
@@ -82,10 +91,11 @@ class IslandsCommand:
         for chip in dict.fromkeys(stated.chips):
             if lacking := stated.hardware[chip].lacks(precision):
                 say(lacking)
+        modes = {name: float_of(f"--mode {name}", value) for name, value in pairs("--mode", self.mode).items()}
         levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
         stage("searching the plans of the islands, alone and together")
         choice = best_fleet_plan(
-            model, stated.fleet, batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law
+            model, stated.fleet, batch, fit=fitted, levels=levels, space=space, loss=self.loss, laws=law, modes=modes
         )
         answer(self.json, choice.to_json, lambda: islands_tables(choice))
         save_pictures(
