@@ -1,6 +1,6 @@
 """Published systems, each with its question, command, published numbers and ours: docs/seeds.md.
 
-Run: python scripts/seeds.py [WORD] (some minutes; with a word, the sections of systems whose names have it, others stay).
+Run: python scripts/seeds.py [WORD] (some minutes; with a word, the sections of systems that have it).
 A row is a command that runs here and now; nothing is printed that no command answered.
 """
 
