@@ -42,7 +42,7 @@ class BurstCommand:
             InputError: an unknown network, or a number out of range.
         """
         from jaxscale.base.units import GB
-        from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_report
+        from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_report, burst_verdict
 
         check_pictures(self.plot, self.report)
         stage("planning the layers")
@@ -56,7 +56,11 @@ class BurstCommand:
             synchronisation=self.synchronisation,
             layer_times=self.layer_times,
         )
-        answer(self.json, lambda: document, lambda: (burst_layers(document), burst_comparison(document)))
+        answer(
+            self.json,
+            lambda: document,
+            lambda: (burst_layers(document), burst_comparison(document), burst_verdict(document)),
+        )
         if self.plot or self.report:
             from jaxscale.burst.burst_figures import burst_ranking, burst_summary
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxscale.burst.burst_plan import BurstPlan
-from jaxscale.burst.burst_report import burst_comparison, burst_layers
+from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_verdict
 from jaxscale.burst.layer_graph import LayerGraph
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import ranked_bars
@@ -113,28 +113,13 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
 
 
 def burst_ranking(document: Mapping[str, Any]) -> "Figure":
-    """Iteration time of each plan, the fastest first, and throughput of the cluster over data parallelism."""
-    shared, alone = document["multiplexing"], document["data_parallel"]
-    times = {
-        "one GPU": document["single_gpu_time_s"],
-        "data parallel": alone["time_s"],
-        "in bursts": document["burst"]["time_s"],
-        "in bursts, with background jobs": shared["cluster"]["iteration_time"],
-        "the same without interference": shared["ideal"]["iteration_time"],
-    }
-    if document["released_planner"] is not None:
-        times["released planner"] = document["released_planner"]["time_s"]
-    ranked = sorted(times, key=lambda name: times[name])
-    gains = {
-        "data parallel": 1.0,
-        "in bursts, with background jobs": shared["cluster"]["ratio"],
-        "the same without interference": shared["ideal"]["ratio"],
-    }
+    """Iteration time and throughput of the cluster over data parallelism of each way, the best first."""
+    ways = document["ways"]
     quantities = {
-        "time of one iteration [ms]": {name: 1e3 * times[name] for name in ranked},
-        "cluster throughput over data parallelism": {name: gains[name] for name in ranked if name in gains},
+        "time of one iteration [ms]": {way["way"]: 1e3 * way["time_s"] for way in ways},
+        "cluster throughput over data parallelism": {way["way"]: way["ratio"] for way in ways},
     }
-    return ranked_bars(quantities, burst_title(document), "in bursts, with background jobs")
+    return ranked_bars(quantities, burst_title(document), ways[0]["way"])
 
 
 def burst_title(document: Mapping[str, Any]) -> str:
@@ -150,6 +135,7 @@ def burst_summary(document: Mapping[str, Any]) -> Report:
     """
     report = Report(f"Bursts: {burst_title(document)}")
     report.add(burst_comparison(document))
+    report.text(burst_verdict(document))
     caption = "Time of one iteration, and samples of all jobs over those of data parallelism alone."
     report.figure("ranking", burst_ranking(document), caption)
     report.heading("GPUs of each layer")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxscale.islands.fleet_days import LossGoal as LossGoal
     from jaxscale.islands.fleet_days import loose_law as loose_law
     from jaxscale.islands.fleet_days import loss_goal as loss_goal
+    from jaxscale.islands.further_modes import gradient_delay as gradient_delay
+    from jaxscale.islands.further_modes import published_modes as published_modes
+    from jaxscale.islands.further_modes import tokens_factor as tokens_factor
     from jaxscale.islands.island_plans import IslandPlans as IslandPlans
     from jaxscale.islands.island_plans import island_plans as island_plans
     from jaxscale.islands.islands_choice import IslandsChoice as IslandsChoice

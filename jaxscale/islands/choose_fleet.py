@@ -14,6 +14,7 @@ from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.designs.time_to_loss import Laws
 from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.fleet_days import LooseLaw, loose_law_samples, loss_goal, sampled_goals
+from jaxscale.islands.further_modes import further_modes, published_modes
 from jaxscale.islands.island_plans import island_plans
 from jaxscale.islands.islands_choice import (
     SAMPLES,
@@ -55,6 +56,7 @@ def best_fleet_plan(
     loss: float | None = None,
     laws: Laws | FittedLaw | None = None,
     inner_steps: Sequence[float] = INNER_STEP_GRID,
+    modes: Mapping[str, float] | None = None,
 ) -> IslandsChoice:
     """Best mode of joining islands for a model and a batch: the fewest days to a loss.
 
@@ -66,6 +68,7 @@ def best_fleet_plan(
         laws: of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals of
             days and of inner steps; the defaults where None.
         inner_steps: numbers of inner steps that are scored [1].
+        modes: numbers of published modes in place of the shipped ones, by `NAME.FIELD`; see `published_modes`.
 
     Returns:
         The ranked modes, worth of islands, prices and the interval of the best inner steps.
@@ -79,6 +82,7 @@ def best_fleet_plan(
         raise InputError(
             f"batch = {batch:g} sequences for {fleet.n_islands} islands; expected a whole number, at least one for each"
         )
+    published_modes(modes)  # refused before any search
     record = fit_of(fit)
     plans = island_plans(model, fleet, round(batch), fit=record, cells=cells or [{}] * fleet.n_islands)
     goal = loss_goal(model, loss, laws)
@@ -90,10 +94,10 @@ def best_fleet_plan(
         target, size = number(goal.target), number(goal.n_params)
         raise InputError(f"loss = {target:g} is out of reach of {size:.3g} parameters; expected a higher one")
     study = FleetStudy(job, fleet, plans, goal, table, tuple(inner_steps))
-    return _choose(study)
+    return _choose(study, modes)
 
 
-def _choose(study: FleetStudy) -> IslandsChoice:
+def _choose(study: FleetStudy, stated: Mapping[str, float] | None) -> IslandsChoice:
     scored = set_scores(study)
     if not scored:
         held, depth = study.plans.layers.sum(), number(study.job.n_layers)
@@ -114,6 +118,7 @@ def _choose(study: FleetStudy) -> IslandsChoice:
         rise=band_of(np.asarray(_rises(host_arrays(loose_law_samples(SAMPLES))))),
         plans=dict(zip(study.fleet.names, study.plans.plans, strict=True)),
         memory=dict(zip(study.fleet.names, study.plans.memory.tolist(), strict=True)),
+        further=tuple(further_modes(study, stated)),
         notes=tuple(_notes(study, best)),
     )
 

@@ -99,6 +99,32 @@ class ScoredMode:
         }
 
 
+class FurtherMode(NamedTuple):
+    """A published mode on its best set of islands.
+
+    Attributes:
+        mode: its name.
+        islands: names of the active islands, in the order of the ring or chain.
+        tokens_per_s: pace [token/s].
+        days: to the loss; None where no penalty was published or stated, infinite where the loss is out of reach [day].
+        band: of the days [day].
+        inner_steps: H; 1 where islands exchange every step or never [1].
+        words: least share of its words that a link sends [1].
+        factor: tokens over those of the same islands in step; None where none was published or stated [1].
+        evidence: on what the factor was measured.
+    """
+
+    mode: str
+    islands: tuple[str, ...]
+    tokens_per_s: float
+    days: float | None
+    band: Band | None
+    inner_steps: float
+    words: float
+    factor: float | None
+    evidence: str
+
+
 @dataclass(frozen=True)
 class BandwidthSweep:
     """Days and paces of all islands against a factor on the bandwidth of all links between them.
@@ -134,6 +160,7 @@ class IslandsChoice:
         rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
         plans: of each island, by name.
         memory: of what a program allocates on the fullest chip by that plan [byte], by name.
+        further: modes that the ranking leaves out, as their penalty was measured on other networks, or was not.
         notes: remarks in words.
     """
 
@@ -147,6 +174,7 @@ class IslandsChoice:
     rise: Band
     plans: Mapping[str, Plan] = field(repr=False)
     memory: Mapping[str, float] = field(repr=False)
+    further: tuple[FurtherMode, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -172,6 +200,7 @@ class IslandsChoice:
             "sign_of_two_replicas_open": self.sign_is_open,
             "plans": {name: plan.words() for name, plan in self.plans.items()},
             "memory_gb": {name: held / GB for name, held in self.memory.items()},
+            "further_modes": [mode._asdict() for mode in self.further],
             "notes": list(self.notes),
         }
 
@@ -188,7 +217,7 @@ def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
     names = [study.fleet.names[island] for island in entry.subset]
     job = sub_job(study.job, entry.subset)
     details = _batch_details(study, entry, job) if entry.pipeline is None else _pipeline_details(entry.pipeline, job)
-    total, (low, high) = details.amounts.sum(), _days_band(study, entry)
+    total, (low, high) = details.amounts.sum(), band_of(days_samples(study, entry))
     return ScoredMode(
         mode=entry.mode,
         islands=tuple(names),
@@ -244,8 +273,8 @@ def _relaxed_pipeline(job: IslandJob) -> float:
     return least_divided(np.asarray(job.pace.seconds_per_sequence) * size, number(job.sequences) / size)
 
 
-def _days_band(study: FleetStudy, entry: SetScore) -> Band:
-    """Interval of the days of an entry, from the scatter of step times and of laws [day]."""
+def days_samples(study: FleetStudy, entry: SetScore) -> Float[np.ndarray, " sample"]:
+    """Days of an entry under the scatter of step times and of laws [day], [sample]."""
     half = float(np.max(study.plans.halfwidth[list(entry.subset)]))
     scatter = np.random.default_rng(0).standard_normal(SAMPLES) * half / NORMAL_90
     if entry.mode in LOOSE_MODES:
@@ -253,7 +282,7 @@ def _days_band(study: FleetStudy, entry: SetScore) -> Band:
     else:
         days = entry.days * study.tokens.synchronous[1:] / study.tokens.synchronous[0]
     # Under some laws the loss may be out of reach.
-    return band_of(np.where(np.isfinite(days), days, np.inf) * np.exp(scatter))
+    return np.where(np.isfinite(days), days, np.inf) * np.exp(scatter)
 
 
 def _sampled_days(study: FleetStudy, entry: SetScore) -> np.ndarray:

@@ -6,7 +6,17 @@ from typing import Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import FitName, Outputs, SequenceLength, SoftwareOptions, checked_batch, command, option
+from jaxscale.cli.arguments import (
+    FitName,
+    Outputs,
+    SequenceLength,
+    SoftwareOptions,
+    checked_batch,
+    command,
+    float_of,
+    option,
+    pairs,
+)
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 from jaxscale.cli.plan import load_model
 
@@ -34,6 +44,13 @@ class IslandsCommand(Outputs, SoftwareOptions):
     ] = None
     seq_len: SequenceLength = None
     fit: FitName = "default"
+    mode: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(
+            metavar="NAME.FIELD=VALUE",
+            help="penalty or words of a published mode: `synthetic-labels.factor=1.2`, `compressed.least_words=0.03`",
+        ),
+    ] = ()
     nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
 
     def run(self) -> None:
@@ -62,9 +79,12 @@ class IslandsCommand(Outputs, SoftwareOptions):
         for chip in dict.fromkeys(stated.chips):
             if lacking := stated.hardware[chip].lacks(cells["precision"]):
                 say(lacking)
+        modes = {name: float_of(f"--mode {name}", value) for name, value in pairs("--mode", self.mode).items()}
         each = [{**cells, "gpu": chip} for chip in stated.chips]
         stage("searching the plans of the islands, alone and together")
-        choice = best_fleet_plan(model, stated.fleet, batch, fit=fitted, cells=each, loss=self.loss, laws=law)
+        choice = best_fleet_plan(
+            model, stated.fleet, batch, fit=fitted, cells=each, loss=self.loss, laws=law, modes=modes
+        )
         answer(self.json, choice.to_json, lambda: islands_tables(choice))
         save_pictures(
             self.plot, self.report, lambda: days_figure(choice), lambda: islands_report(choice, str(self.fleet))

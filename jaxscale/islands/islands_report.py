@@ -27,6 +27,16 @@ MODE_COLUMNS = (
     TableColumn("inner steps", "inner"),
     TableColumn("utilisation", "util. %", "%"),
 )
+FURTHER_COLUMNS = (
+    text_column("mode"),
+    text_column("islands", says="on {}"),
+    TableColumn("tokens/s", "tok/s", stays=True),
+    TableColumn("tokens over", "tokens", stays=True),
+    TableColumn("days", says="{} days", stays=True),
+    TableColumn("90 % interval", "90 %"),
+    TableColumn("words sent", "words %", "%"),
+    text_column("measured on"),
+)
 ISLAND_COLUMNS = (
     text_column("island"),
     TableColumn("gets", says="gets {}"),
@@ -54,6 +64,18 @@ def mode_table(choice: IslandsChoice) -> Table:
         pace = (f"{scored.tokens_per_s:,.0f}", rounded_text(scored.days), band)
         rows.append((scored.mode, ", ".join(scored.islands), *pace, steps, f"{100.0 * scored.utilisation:.0f}"))
     return make_table("Modes, the fewest days first", MODE_COLUMNS, rows)
+
+
+def further_table(choice: IslandsChoice) -> Table:
+    """Table of the published modes that the ranking leaves out."""
+    rows = []
+    for mode in choice.further:
+        days = "-" if mode.days is None else "out of reach" if math.isinf(mode.days) else rounded_text(mode.days)
+        band = "-" if mode.band is None else " to ".join(map(rounded_text, mode.band))
+        factor = "not published" if mode.factor is None else rounded_text(mode.factor)
+        pace = (f"{mode.tokens_per_s:,.0f}", factor, days, band, f"{100.0 * mode.words:.0f}")
+        rows.append((mode.mode, ", ".join(mode.islands), *pace, mode.evidence))
+    return make_table("Not ranked: penalties measured on other networks, or assumed", FURTHER_COLUMNS, rows)
 
 
 def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
@@ -105,7 +127,7 @@ def verdict(choice: IslandsChoice) -> list[str]:
 
 def islands_tables(choice: IslandsChoice) -> list[Any]:
     """Tables and sentences for the terminal."""
-    tables = (mode_table(choice), island_table(choice, choice.best), island_price_table(choice))
+    tables = (mode_table(choice), further_table(choice), island_table(choice, choice.best), island_price_table(choice))
     return [*(table for table in tables if table.rows), "\n".join(verdict(choice))]
 
 
@@ -187,6 +209,8 @@ def islands_report(choice: IslandsChoice, title: str) -> Report:
     report.heading("Modes")
     report.add(mode_table(choice))
     report.figure("days", days_figure(choice), "Days to the loss by mode, with central 90 % intervals.")
+    if choice.further:
+        report.add(further_table(choice))
     report.heading("Where the time goes")
     report.add(island_table(choice, choice.best))
     report.figure("time", time_figure(choice), "One round of the best mode on each island.")

@@ -25,7 +25,7 @@ from jaxscale.islands.modes import (
     loose_plan,
     survey_fleets,
 )
-from jaxscale.islands.pipeline_split import MOST_PERMUTED, best_cut, best_order, best_permutation
+from jaxscale.islands.pipeline_split import MOST_PERMUTED, PLAIN, ChainWay, best_cut, best_order, best_permutation
 from jaxscale.islands.round_time import fleet_round
 
 FLEETS_AT_A_TIME = 64
@@ -45,11 +45,15 @@ class PipelineChoice(NamedTuple):
         order: islands of the chain.
         layers: of each island, in the order of the chain [1].
         time: of a step [s].
+        words: least share of the words that a link sends [1].
+        microbatches: m [1].
     """
 
     order: Subset
     layers: np.ndarray
     time: float
+    words: float = 1.0
+    microbatches: float = 1.0
 
 
 def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
@@ -208,13 +212,20 @@ def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Se
     return TokenTable(table[:, 0, 0, 0], table[:, :, 1:])
 
 
-def best_pipeline(job: IslandJob, islands: Sequence[int], layers_held: np.ndarray) -> PipelineChoice | None:
+UNBOUNDED = 1e6
+"""Microbatches in whose pipeline the slowest stage alone counts [1]."""
+
+
+def best_pipeline(
+    job: IslandJob, islands: Sequence[int], layers_held: np.ndarray, way: ChainWay = PLAIN
+) -> PipelineChoice | None:
     """Best pipeline of whole layers over islands: exact cuts, in every order where islands are few.
 
     Args:
         job: model and whole fleet.
         islands: that may take part.
         layers_held: layers that the memory of each island of the fleet holds [1], [island].
+        way: how stages hang together.
 
     Returns:
         The pipeline; None where the islands together do not hold the model.
@@ -231,18 +242,21 @@ def best_pipeline(job: IslandJob, islands: Sequence[int], layers_held: np.ndarra
     moving = np.asarray(volume) / host_rate(part.links)
     latency = np.asarray(part.links.latency)
 
-    def cut(order: np.ndarray) -> Any:
-        hops = (moving[order[:-1], order[1:]], latency[order[:-1], order[1:]])
-        return best_cut(times[order], hops[0], microbatches, hops[1], held[order])
+    def cut(order: np.ndarray) -> PipelineChoice:
+        hops, waits = moving[order[:-1], order[1:]], latency[order[:-1], order[1:]]
+        fewest = way.words * way.least_words * hops
+        found = best_cut(times[order], fewest, microbatches if way.waits else UNBOUNDED, waits, held[order])
+        stages, share = layer[order] * found.layers, found.layers / depth
+        offset = float(np.max(share * host_steps(part.pace, 0.0)[order]))
+        time, words = way.time(stages, hops, microbatches, waits), float(way.sent(stages, hops).min())
+        names = tuple(int(island) for island in chosen[order])
+        return PipelineChoice(names, found.layers, time + offset, words, microbatches)
 
     if len(chosen) <= min(MOST_SUBSETS, MOST_PERMUTED):
         order, _ = best_permutation(lambda order: cut(order).time, len(chosen))
     else:
         order = best_order(moving + latency, "sum", closed=False).order
-    best = cut(order)
-    share = best.layers / depth
-    offset = float(np.max(share * host_steps(part.pace, 0.0)[order]))
-    return PipelineChoice(tuple(int(island) for island in chosen[order]), best.layers, best.time + offset)
+    return cut(order)
 
 
 def with_scaled_links(job: IslandJob, factor: Any) -> IslandJob:

@@ -82,6 +82,46 @@ def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) ->
     return float(np.min((n_microbatches + np.arange(len(rate))) / rate))
 
 
+class ChainWay(NamedTuple):
+    """How stages of a chain hang together.
+
+    Attributes:
+        waits: whether the update waits for all stages, so that the chain fills and drains.
+        words: share of the activations that cross a cut [1].
+        backward_words: likewise of their gradients [1].
+        least_words: share of the words that a link sends at least; 1 where none is compressed [1].
+    """
+
+    waits: bool = True
+    words: float = 1.0
+    backward_words: float = 1.0
+    least_words: float = 1.0
+
+    def sent(self, stages: np.ndarray, hops: np.ndarray) -> np.ndarray:
+        """Share of the words that each link sends: as many as do not hold up the slowest stage [1], [hop]."""
+        free = np.max(stages) / np.maximum(self.words * np.asarray(hops), 1e-30)
+        return np.clip(free, self.least_words, 1.0)
+
+    def time(self, stages: np.ndarray, hops: np.ndarray, n_microbatches: float, latencies: np.ndarray) -> float:
+        """Time of a step, as `pipeline_time` with the words that are sent [s].
+
+        Args:
+            stages: t, compute of a microbatch [s], [stage].
+            hops: h, all bytes of a microbatch over each hop, one way [s], [hop].
+            n_microbatches: m [1].
+            latencies: of each hop, one way [s], [hop].
+        """
+        moved = self.sent(stages, hops) * hops
+        slowest = max(np.max(stages), np.max(max(self.words, self.backward_words) * moved, initial=0.0))
+        if not self.waits:
+            return float(n_microbatches * slowest)
+        crossed = sum(np.sum(share * moved + (share > 0.0) * latencies) for share in (self.words, self.backward_words))
+        return float(np.sum(stages) + crossed + (n_microbatches - 1.0) * slowest)
+
+
+PLAIN = ChainWay()
+"""Synchronous pipeline of whole activations."""
+
 BOUNDS_AT_ONCE = 256
 """Bounds on the slowest stage in a pass of the dynamic programme, which limits its memory [1]."""
 

@@ -5,7 +5,7 @@ loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased
 width of the sizes tried; the third approach is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,39 +29,60 @@ class CriticalBatch(NamedTuple):
         tokens: fewest tokens, with very small batches [token].
         critical: batch that takes twice of both [token].
         misfit: largest relative error of the steps [1].
+        roughness: factor on all steps by sparsity, 1 at the lowest; empty where none was told [1].
     """
 
     steps: float
     tokens: float
     critical: float
     misfit: float
+    roughness: Mapping[float, float] = {}
 
 
-def fit_critical_batch(batch_tokens: Column, steps: Column) -> CriticalBatch:
+ALTERNATIONS = 50
+"""Times that extremes and factors of sparsity are fitted in turn [1]."""
+
+
+def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | None = None) -> CriticalBatch:
     r"""Critical batch from steps to one loss at several batches: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
 
     The same as $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al. 2018, equation
-    2.7), fitted by least squares of the relative error.
+    2.7), fitted by least squares of the relative error. Sparse weights have a rougher loss, of a larger Lipschitz
+    constant of the gradient, which multiplies both extremes: $S = r_s (S_\mathrm{min} + E_\mathrm{min} / B)$ with one
+    critical batch for all sparsities (Lee et al. 2021, arXiv 2003.11316). A large misfit says that it differs.
 
     Args:
         batch_tokens: B [token], [run].
         steps: S [1], [run].
+        sparsity: share of the weights that are zero, or another setting that roughens the loss [1], [run].
 
     Returns:
-        The trade and the critical batch.
+        The trade and the critical batch, at the lowest sparsity.
 
     Raises:
         InputError: no trade in the runs: an extreme comes out negative.
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
-    rows = np.stack([1.0 / count, 1.0 / (batch * count)], axis=1)
-    scale = np.linalg.norm(rows, axis=0)
-    (least_steps, least_tokens), *_ = np.linalg.lstsq(rows / scale, np.ones_like(count), rcond=None)
-    least_steps, least_tokens = least_steps / scale[0], least_tokens / scale[1]
+    settings, place = np.unique(np.zeros_like(count) if sparsity is None else sparsity, return_inverse=True)
+    factors = np.ones(len(settings))
+    # For given factors the extremes are linear, for given extremes each factor is: both in turn, to rest.
+    for _ in range(ALTERNATIONS if len(settings) > 1 else 1):
+        rough = factors[place] / count
+        rows = np.stack([rough, rough / batch], axis=1)
+        scale = np.linalg.norm(rows, axis=0)
+        found, *_ = np.linalg.lstsq(rows / scale, np.ones_like(count), rcond=None)
+        least_steps, least_tokens = found / scale
+        ratio = (least_steps + least_tokens / batch) / count
+        factors = np.asarray(
+            [ratio[place == one].sum() / (ratio[place == one] ** 2).sum() for one in range(len(settings))]
+        )
+        factors = factors / factors[0]
     if not (least_steps > 0.0 and least_tokens > 0.0):
         raise InputError("fit_critical_batch: the runs show no trade of steps against tokens; expected a wider range")
-    misfit = np.abs((least_steps + least_tokens / batch) / count - 1.0).max()
-    return CriticalBatch(float(least_steps), float(least_tokens), float(least_tokens / least_steps), float(misfit))
+    misfit = np.abs(factors[place] * (least_steps + least_tokens / batch) / count - 1.0).max()
+    told = {} if sparsity is None else dict(zip(settings.tolist(), factors.tolist(), strict=True))
+    critical = float(least_tokens / least_steps)
+    return CriticalBatch(float(least_steps), float(least_tokens), critical, float(misfit), told)
 
 
 def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float, float, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, nearest
 from jaxscale.cli.arguments import FitName, Outputs, Texts, checked_count, command, option, pairs
 from jaxscale.cli.console import answer, aside, check_pictures, save_pictures, stage
 from jaxscale.cli.startup import without_foreign_lines
@@ -37,6 +37,13 @@ class TraceCommand(Outputs):
         None
     )
     n_gpus: Annotated[int, option(metavar="N", help="chips among which the batch is split")] = 1
+    plan: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(
+            metavar="NAME=VALUE",
+            help="degrees on these chips: shard=8, tensor=2 split=NAME,NAME, pipeline=4 n_microbatches=8, tables=table",
+        ),
+    ] = ()
     compile: Annotated[
         bool,
         option(help="compile the step for these chips too, which need not be there (extra aot, or aot-tpu)"),
@@ -98,12 +105,14 @@ class TraceCommand(Outputs):
         return compile_for(*step, gpu=self.gpu, n=n_gpus, hardware=hardware)
 
     def times(self, work: Any) -> dict[str, Any]:
-        """Step time [s], terms and peak memory [byte] of a workload whose batch all chips share; empty without a chip.
+        """Step time [s], terms and peak memory [byte] of a workload under the stated plan; empty without a chip.
 
         Raises:
             InputError: an unknown chip, or a number of chips that the workload cannot be split among.
         """
         if self.gpu is None:
+            if self.plan:
+                raise InputError("--plan needs chips; expected --gpu ID --n-gpus N")
             return {}
         from jaxscale.calibration.kernel_coefficients import kernel_coefficients
         from jaxscale.calibration.store import load_fit
@@ -116,8 +125,9 @@ class TraceCommand(Outputs):
         chip = hardware[self.gpu].id
         machine = cluster(chip, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
         coefficients = load_fit(self.fit, hardware).coefficients({"framework": "jax", "gpu": chip})
+        stated = degrees_of(self.plan, self.n_gpus)
         batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
-        plan = class_plan(work, data=self.n_gpus, data_class=batch)
+        plan = class_plan(work, data_class=batch, **stated)
         kernels = kernel_coefficients("jax", hardware.kernels.get(chip))
         terms = traced_terms(work, plan, machine, coefficients, kernels)
         return {
@@ -125,6 +135,34 @@ class TraceCommand(Outputs):
             "terms_s": {name: float(value) for name, value in terms.items()},
             "memory_bytes": float(memory(work, plan, machine, coefficients).total),
         }
+
+
+DEGREES = ("shard", "tensor", "pipeline", "n_microbatches")
+"""Degrees of a plan that can be stated; data parallelism takes the chips that are left."""
+
+
+def degrees_of(texts: tuple[str, ...], n_gpus: int) -> dict[str, Any]:
+    """Arguments of `class_plan` that `--plan` states.
+
+    Raises:
+        InputError: an unknown name, a degree that is no whole number, or chips that the degrees do not divide.
+    """
+    stated: dict[str, Any] = {}
+    for name, value in pairs("--plan", texts).items():
+        if name not in (*DEGREES, "tables", "split"):
+            raise InputError(f"--plan {name}: unknown; {nearest(name, (*DEGREES, 'tables', 'split'))}")
+        if name == "tables" and value not in ("table", "row", "replicated"):
+            raise InputError(f"--plan tables={value}: expected table, row or replicated")
+        if name in DEGREES:
+            if not value.isdecimal() or int(value) < 1:
+                raise InputError(f"--plan {name}={value}: expected a whole number from 1")
+            stated[name] = int(value)
+        else:
+            stated[name] = tuple(value.split(",")) if name == "split" else value
+    parts = stated.get("tensor", 1) * stated.get("pipeline", 1)
+    if n_gpus % parts:
+        raise InputError(f"--plan: tensor x pipeline = {parts} does not divide --n-gpus {n_gpus}; expected a divisor")
+    return {"data": n_gpus // parts, **stated}
 
 
 def compiled_document(compiled: Any) -> dict[str, Any]:

@@ -57,6 +57,30 @@ def test_optimal_sizes_of_porian_grow_as_published():
     assert max(exponents.values()) - min(exponents.values()) > 0.3, "the corrections matter"
 
 
+def test_sparsity_multiplies_both_extremes_and_leaves_the_critical_batch():
+    """K = c1 / B + c2, with one factor on c1 and c2 (arXiv 2003.11316, whose batches are these)."""
+    batch = np.tile(2.0 ** np.arange(1, 15), 3)
+    sparsity = np.repeat([0.0, 0.5, 0.9], 14)
+    rough = np.repeat([1.0, 1.4, 2.5], 14)
+    steps = rough * (300.0 + 9e4 / batch)
+    fit = fit_critical_batch(batch, steps * (1.0 + 0.02 * np.cos(7.0 * np.arange(42))), sparsity)
+    assert fit.critical == pytest.approx(300.0, rel=0.05) and fit.misfit < 0.03
+    assert fit.roughness == pytest.approx({0.0: 1.0, 0.5: 1.4, 0.9: 2.5}, rel=0.03)
+    alone = fit_critical_batch(batch[:14], steps[:14])
+    assert (alone.critical, alone.roughness) == (pytest.approx(300.0), {})
+    # Where sparsity moves the noise alone the critical batch is not common, which the misfit tells.
+    assert fit_critical_batch(batch, 300.0 + rough * 9e4 / batch, sparsity).misfit > 0.2
+
+
+def test_sizes_of_models_have_no_common_critical_batch():
+    """A negative control on measured runs: seven sizes of Zhang et al. in place of sparsities."""
+    names, batch, steps = columns(
+        "companion/critical_batch_size_zhang2024.csv", "model", "batch_size_tokens", "steps_to_target"
+    )
+    place = np.unique(names, return_inverse=True)[1]
+    assert fit_critical_batch(batch.astype(float), steps.astype(float), place).misfit > 0.3
+
+
 def test_bad_columns_are_refused():
     with pytest.raises(InputError, match="no trade"):
         fit_critical_batch([1e5, 1e6, 1e7], [1e4, 2e4, 8e4])

@@ -10,7 +10,7 @@ import tyro
 
 from jaxscale.base.errors import LIKE, InputError, one_like, similar
 
-ASSIGNING = ("--set", "--where", "--column")
+ASSIGNING = ("--set", "--where", "--column", "--plan", "--mode")
 """Options that take any number of words `NAME=VALUE`."""
 
 OTHER_NAMES = {
