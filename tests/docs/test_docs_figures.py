@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pages import ROOT, blocks
 
-from jaxscale.limits.sweep import read_spec
+from jaxscale.sweeps import read_spec
 
 
 def document_of(command: str) -> dict:
