@@ -61,7 +61,7 @@ def number_input(what: str, bound: Bound, unit: str = "1") -> Input:
     """A number in a range; true and false count as 1 and 0."""
 
     def check(where: str, value: Any) -> float:
-        if isinstance(value, str) or not np.isscalar(value):
+        if not isinstance(value, int | float | np.number):
             raise InputError(f"{where} = {value!r} is not a number; expected {bound}")
         if not bound.holds(float(value)):
             raise InputError(f"{where} = {value:g} is out of range; expected {bound}")

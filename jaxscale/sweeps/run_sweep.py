@@ -88,13 +88,13 @@ def sweep(
         InputError: an unknown question or input, a value out of range, or a folder with another sweep.
     """
     needs_stores()
-    import zarr
+    from zarr.storage import MemoryStore
 
     spec = sweep_spec(axes, of, fixed, chunk=chunk, hardware=hardware)
     if out is None:
         if dask is not None:
             raise InputError("dask without a folder; expected out, which all workers share")
-        store = zarr.storage.MemoryStore()
+        store = MemoryStore()
         spec, missing = prepare(spec, store)
         run_regions(spec, store, missing)
         return dataset_of(store).load()

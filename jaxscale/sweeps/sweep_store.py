@@ -20,7 +20,6 @@ from jaxscale.sweeps.question import SweepSpec, digest
 
 if TYPE_CHECKING:
     import xarray
-    import zarr
 
 ATTRIBUTE = "sweep"
 """Attribute of the group that holds the specification."""
@@ -76,7 +75,7 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False) -> tuple[SweepSpe
     return spec, np.flatnonzero(~_whole_regions(Path(store), group)).tolist()
 
 
-def _group(store: Any) -> "zarr.Group | None":
+def _group(store: Any) -> Any:
     """Group of a store, None where there is none yet."""
     import zarr
 
@@ -109,7 +108,7 @@ def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: boo
     return dataclasses.replace(spec, block=tuple(kept["block"]))
 
 
-def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: "zarr.Group", before: Mapping[str, Any]) -> None:
+def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: Any, before: Mapping[str, Any]) -> None:
     """Remove regions that the end of the first axis has cut, where further values follow now."""
     count, length = next(iter(before["axes"].values()))["n"], spec.shape[0]
     if count == length or not count % spec.block[0]:
@@ -121,14 +120,14 @@ def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: "zarr.Group", bef
                     _file(folder, group[name], place).unlink(missing_ok=True)
 
 
-def _arrays(spec: SweepSpec, group: "zarr.Group") -> None:
+def _arrays(spec: SweepSpec, group: Any) -> None:
     """Arrays of the axes and of the results, where they are not there yet."""
     for name, values in spec.axes.items():
         asked = spec.inputs[name]
         attributes: dict[str, Any] = {"long_name": asked.what, "units": asked.unit}
         if asked.is_word:
             attributes, values = _words(asked.what, values.tolist()), np.arange(len(values), dtype=np.int32)
-        if name in group and group[name].shape != values.shape:  # pyright: ignore[reportAttributeAccessIssue]
+        if name in group and group[name].shape != values.shape:
             del group[name]
         array = _array(group, name, values.dtype, values.shape, values.shape, (name,), attributes)
         array[:] = values
@@ -154,11 +153,8 @@ def _kind(spec: SweepSpec, result: Result) -> tuple[Any, dict[str, Any]]:
     return np.dtype(dtype), {"long_name": result.what, "units": result.unit}
 
 
-def _array(
-    group: "zarr.Group", name: str, dtype: Any, shape: Any, chunks: Any, dimensions: Any, attributes: Any
-) -> Any:
+def _array(group: Any, name: str, dtype: Any, shape: Any, chunks: Any, dimensions: Any, attributes: Any) -> Any:
     """An array of the group, made unless it is there."""
-    import zarr
     from zarr.codecs import Crc32cCodec, ZstdCodec
     from zarr.errors import ContainsArrayError
 
@@ -170,12 +166,10 @@ def _array(
                 fill_value=np.nan if np.issubdtype(dtype, np.floating) else dtype.type(0),
                 compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
             )  # fmt: skip
-    found = group[name]
-    assert isinstance(found, zarr.Array)
-    return found.with_config({"write_empty_chunks": True})
+    return group[name].with_config({"write_empty_chunks": True})
 
 
-def write_region(spec: SweepSpec, group: "zarr.Group", index: int, results: Mapping[str, np.ndarray]) -> None:
+def write_region(spec: SweepSpec, group: Any, index: int, results: Mapping[str, np.ndarray]) -> None:
     """Write the results of a region, one chunk of each array.
 
     Args:
@@ -187,7 +181,7 @@ def write_region(spec: SweepSpec, group: "zarr.Group", index: int, results: Mapp
     region = spec.region(index)
     shape = [part.stop - part.start for part in region]
     for name in spec.question.results(spec):
-        array: Any = group[name]
+        array = group[name]
         array.with_config({"write_empty_chunks": True})[region] = np.asarray(results[name], array.dtype).reshape(shape)
 
 
@@ -196,9 +190,9 @@ def _file(folder: Path, array: Any, place: tuple[int, ...]) -> Path:
     return folder / array.path / array.metadata.chunk_key_encoding.encode_chunk_key(place)
 
 
-def _whole_regions(folder: Path, group: "zarr.Group") -> np.ndarray:
+def _whole_regions(folder: Path, group: Any) -> np.ndarray:
     """Whether each region of every result is there and agrees with its checksum [region]."""
-    arrays: list[Any] = [group[name] for name in group.attrs[ATTRIBUTE]["results"]]  # pyright: ignore[reportIndexIssue, reportArgumentType, reportCallIssue]
+    arrays: list[Any] = [group[name] for name in group.attrs[ATTRIBUTE]["results"]]
     grid = [-(-count // size) for count, size in zip(arrays[0].shape, arrays[0].chunks, strict=True)]
     return np.asarray([all(_is_whole(folder, array, place) for array in arrays) for place in np.ndindex(*grid)])
 

@@ -82,7 +82,7 @@ def test_devices_and_kills_change_nothing(spec, tmp_path):
     np.testing.assert_allclose(second.utilisation, first.utilisation, rtol=1e-6)
     np.testing.assert_array_equal(second.feasible, first.feasible)
     assert 0.05 < first.feasible.mean() < 0.95
-    assert np.ptp(first.utilisation) > 0.3
+    assert np.ptp(first.utilisation.values) > 0.3
     undisturbed = hashes(one)
     # What a kill leaves: some regions whole, none in part. One lost or another's content would show.
     for lost in ("0/0/0", "1/1/0", "2/1/0"):
