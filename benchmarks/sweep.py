@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from jaxscale.limits.sweep import load_sweep
 
 SPEC = """

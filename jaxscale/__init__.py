@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxscale import plans as plans
     from jaxscale import report as report
     from jaxscale import serving as serving
+    from jaxscale import sweeps as sweeps
     from jaxscale import timeline as timeline
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from jaxscale.runs.predict import Prediction as Prediction
     from jaxscale.runs.predict import predict as predict
     from jaxscale.runs.reader import read_runs as read_runs
+    from jaxscale.sweeps.run_sweep import sweep as sweep
+    from jaxscale.sweeps.sweep_store import open_sweep as open_sweep
     from jaxscale.tracing.class_plan import ClassPlan as ClassPlan
     from jaxscale.tracing.class_plan import class_plan as class_plan
     from jaxscale.tracing.compile_step import CompiledStep as CompiledStep

@@ -36,7 +36,6 @@ from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.islands.fleet import read_fleet
 from jaxscale.launch.readers.read_run import run_of
 from jaxscale.laws.loss_reader import read_losses
-from jaxscale.limits.sweep import read_spec
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.model_figures import model_figures
 from jaxscale.models.model_file import described_model
@@ -46,6 +45,7 @@ from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.engine import REQUESTS
+from jaxscale.sweeps import read_spec
 from jaxscale.tables.cells import Column
 from jaxscale.tables.words import vocabularies
 from jaxscale.tracing.classed_program import read_tables

@@ -33,18 +33,8 @@ CORE = (
 """Folders of what every study needs."""
 
 WINGS = (
-    "tracing",
-    "examples",
-    "serving",
-    "burst",
-    "islands",
-    "limits",
-    "trends",
-    "explore",
-    "launch",
-    "timeline",
-    "measuring",
-    "explaining",
+    *("tracing", "examples", "serving", "burst", "islands", "limits", "sweeps", "trends", "explore", "launch"),
+    *("timeline", "measuring", "explaining"),
 )
 """Folders of one capability each, with its command and its report: core does without them."""
 
@@ -343,24 +333,8 @@ def test_citation_and_changelog_speak_of_the_version():
     assert sections[0] == f"{js.__version__}] - {date[1]}"
 
 
-FACES = (
-    "burst",
-    "designs",
-    "examples",
-    "islands",
-    "laws",
-    "limits",
-    "measuring",
-    "explaining",
-    "islands",
-    "laws",
-    "limits",
-    "plans",
-    "report",
-    "serving",
-    "tracing",
-    "trends",
-)
+FACES = ("burst", "designs", "examples", "explaining", "islands", "laws", "limits", "measuring", "plans", "report")
+FACES += ("serving", "sweeps", "tracing", "trends")
 """Sub-packages with public names of their own."""
 
 

@@ -29,6 +29,7 @@ PIECE = 4096
 """Letters that are written at once: fewer than the buffer of a file has room for [1]."""
 
 PAGES = {
+    "jaxscale.sweeps": "sweeps.md",
     "jaxscale.hardware": "add_a_chip.md",
     "jaxscale.models": "start.md",
     "jaxscale.launch.readers": "start.md",

@@ -12,7 +12,7 @@ COMMANDS = {
     "burst": "jaxscale.burst.burst_command:BurstCommand",
     "islands": "jaxscale.islands.islands_command:IslandsCommand",
     "limits": "jaxscale.limits.limits_command:LimitsCommand",
-    "sweep": "jaxscale.limits.sweep_command:SweepCommand",
+    "sweep": "jaxscale.sweeps.sweep_command:SweepCommand",
     "trends": "jaxscale.trends.trends_command:TrendsCommand",
     "explore": "jaxscale.explore.explore_command:ExploreCommand",
     "trace": "jaxscale.tracing.trace_command:TraceCommand",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxscale.islands.fleet import Links as Links
     from jaxscale.islands.fleet import fleet_of as fleet_of
     from jaxscale.islands.fleet import read_fleet as read_fleet
+    from jaxscale.islands.fleet import stated_slow_loss as stated_slow_loss
     from jaxscale.islands.fleet import uniform_links as uniform_links
     from jaxscale.islands.fleet_days import LooseLaw as LooseLaw
     from jaxscale.islands.fleet_days import LossGoal as LossGoal

@@ -93,7 +93,7 @@ def test_a_sweep_is_a_map_of_its_two_longest_axes(run, tmp_path):
     text = (tmp_path / "map.svg").read_text()
     assert "training compute [flop]" in text and "network latency 4e-06 s" in text, "the third axis is named"
     refused = run(*words, "--coordinator", "localhost:1", "--n-processes", 2)
-    assert refused.code == 2 and "need all files" in refused.err
+    assert refused.code == 2 and "need all regions" in refused.err
 
 
 @pytest.mark.parametrize(

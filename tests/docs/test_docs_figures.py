@@ -2,11 +2,8 @@
 
 import json
 import math
-from pathlib import Path
 
-from pages import ROOT, blocks
-
-from jaxscale.limits.sweep import read_spec
+from pages import ROOT
 
 
 def document_of(command: str) -> dict:
@@ -40,11 +37,3 @@ def test_times_of_the_burst():
         times = [f"{1e3 * document[name][key]:.3g} ms" for key in ("time_s", "gpu_seconds")]
         assert [label, *times] in rows
     assert not quoted(rows, f"{2e3 * document['burst']['time_s']:.3g} ms")
-
-
-def test_the_example_of_a_sweep_is_one(tmp_path: Path):
-    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
-    (example,) = (block.text for block in blocks(page) if block.language == "toml")
-    file = tmp_path / "spec.toml"
-    file.write_text(example, encoding="utf-8")
-    assert read_spec(file).n_points == 3000

@@ -158,36 +158,50 @@ def sensitivity_bars(
 
 
 def quantity_map(
-    x: ArrayLike, y: ArrayLike, values: ArrayLike, *, xlabel: str, ylabel: str, label: str, title: str
+    x: ArrayLike,
+    y: ArrayLike,
+    values: ArrayLike,
+    *,
+    xlabel: str,
+    ylabel: str,
+    label: str,
+    title: str,
+    logarithmic: tuple[bool, bool] = (True, True),
 ) -> "Figure":
-    """Map of a quantity over two logarithmic axes; cells without a value are grey.
+    """Map of a quantity over two axes; cells without a value are grey.
 
     Args:
-        x: abscissae, ascending and positive [column].
+        x: abscissae, ascending, and positive on a logarithmic axis [column].
         y: ordinates, likewise [row].
         values: the quantity; nan where there is none [row, column].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
         label: name and unit of the quantity.
+        logarithmic: whether each of the axes is.
     """
     cells = np.ma.masked_invalid(np.asarray(values, float))
+    ends = [edges(points, is_log) for points, is_log in zip((x, y), logarithmic, strict=True)]
+    xscale, yscale = ("log" if is_log else "linear" for is_log in logarithmic)
     with style():
         figure = new_figure(7.6, 4.8)
         axes: Any = figure.subplots()
         axes.set_facecolor(FAINT)
-        image = axes.pcolormesh(edges(x), edges(y), cells, cmap="cividis", rasterized=True)
-        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
-        for axis, ends in ((axes.xaxis, edges(x)), (axes.yaxis, edges(y))):
-            round_ticks(axis, (float(ends[0]), float(ends[-1])), most=7)
+        image = axes.pcolormesh(*ends, cells, cmap="cividis", rasterized=True)
+        axes.set(xscale=xscale, yscale=yscale, xlabel=xlabel, ylabel=ylabel, title=title)
+        for axis, own, is_log in zip((axes.xaxis, axes.yaxis), ends, logarithmic, strict=True):
+            if is_log:
+                round_ticks(axis, (float(own[0]), float(own[-1])), most=7)
         axes.grid(visible=False)
         figure.colorbar(image, ax=axes, pad=0.02, label=label)
     return figure
 
 
-def edges(points: ArrayLike) -> np.ndarray:
-    """Edges of cells around points on a logarithmic scale [edge]."""
-    logs = np.log(np.asarray(points, float))
-    if len(logs) == 1:
-        return np.exp(logs[0] + np.asarray([-0.5, 0.5]))
-    middles = 0.5 * (logs[1:] + logs[:-1])
-    return np.exp(np.concatenate([[2.0 * logs[0] - middles[0]], middles, [2.0 * logs[-1] - middles[-1]]]))
+def edges(points: ArrayLike, logarithmic: bool = True) -> np.ndarray:
+    """Edges of cells around points, half-way between them on a logarithmic or linear scale [edge]."""
+    values = np.asarray(points, float)
+    if logarithmic:
+        return np.exp(edges(np.log(values), False))
+    if len(values) == 1:
+        return values[0] + np.asarray([-0.5, 0.5])
+    middles = 0.5 * (values[1:] + values[:-1])
+    return np.concatenate([[2.0 * values[0] - middles[0]], middles, [2.0 * values[-1] - middles[-1]]])

@@ -1,0 +1,177 @@
+"""A question that can be swept, with its inputs and results; and a sweep, a product of axes of one question."""
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.sweeps.inputs import Input, Result
+
+Columns = dict[str, Array]
+
+
+class ArrayFunction(NamedTuple):
+    """Evaluation of many points at once, by an array function that is compiled and spread over devices.
+
+    Attributes:
+        points: from columns of the axes [point] to columns of the results; words are places in their axis.
+        valid: of the number of a region, whether each of its points is valid [point]; None where all are.
+    """
+
+    points: Callable[[Columns], Columns]
+    valid: Callable[[int], np.ndarray] | None = None
+
+
+class Search(NamedTuple):
+    """Evaluation of one point after the other.
+
+    Attributes:
+        point: from values by input to results by name; an `InputError` where the point has no answer.
+    """
+
+    point: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class Question(NamedTuple):
+    """One question.
+
+    Attributes:
+        what: the question in a few words.
+        inputs: of a catalogue of chips, inputs by name.
+        needed: inputs of which one each has to be given.
+        excluding: inputs of which at most one each may be given.
+        results: variables of the results of a sweep, by name.
+        evaluation: of a sweep.
+    """
+
+    what: str
+    inputs: Callable[[Hardware], dict[str, Input]]
+    needed: Sequence[tuple[str, ...]]
+    excluding: Sequence[tuple[str, ...]]
+    results: Callable[["SweepSpec"], Mapping[str, Result]]
+    evaluation: Callable[["SweepSpec"], ArrayFunction | Search]
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """A product of axes, of one question.
+
+    Attributes:
+        of: name of the question.
+        question: what is asked.
+        axes: values of each axis, numbers or words; the last axis runs fastest.
+        fixed: values of the inputs without an axis.
+        chunk: points of a region, at most [1].
+        hardware: file with chips of the user's own; empty for the shipped catalogue alone.
+        block: values of each axis in a region [1].
+    """
+
+    of: str
+    question: Question
+    axes: Mapping[str, np.ndarray]
+    fixed: Mapping[str, Any]
+    chunk: int
+    hardware: str
+    block: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Values of each axis [1]."""
+        return tuple(len(values) for values in self.axes.values())
+
+    @property
+    def n_points(self) -> int:
+        """Points in all [1]."""
+        return math.prod(self.shape)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Regions along each axis [1]."""
+        return tuple(-(-count // size) for count, size in zip(self.shape, self.block, strict=True))
+
+    @property
+    def n_regions(self) -> int:
+        """Regions in all [1]."""
+        return math.prod(self.grid)
+
+    @functools.cached_property
+    def catalogue(self) -> Hardware:
+        """Chips that names mean."""
+        return load_hardware(self.hardware or None)
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, Input]:
+        """Inputs of the question, by name."""
+        return self.question.inputs(self.catalogue)
+
+    def words(self, name: str) -> list[str]:
+        """Words of an input of words, of its axis or what is fixed; none where it has neither."""
+        if name in self.axes:
+            return self.axes[name].tolist()
+        return [self.fixed[name]] if name in self.fixed else []
+
+    def place(self, index: int) -> tuple[int, ...]:
+        """Place of a region along each axis, by its number."""
+        return tuple(int(place) for place in np.unravel_index(index, self.grid))
+
+    def region(self, index: int) -> tuple[slice, ...]:
+        """Positions of a region along each axis, by its number."""
+        return tuple(
+            slice(place * size, min((place + 1) * size, count))
+            for place, size, count in zip(self.place(index), self.block, self.shape, strict=True)
+        )
+
+    def size_of(self, index: int) -> int:
+        """Points of a region [1]."""
+        return math.prod(part.stop - part.start for part in self.region(index))
+
+    def columns(self, index: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Values of axes at the points of a region [point]; of words their places.
+
+        Args:
+            index: of the region.
+            names: of the axes whose product is wanted; all where None.
+        """
+        wanted = [name for name in self.axes if names is None or name in names]
+        parts = dict(zip(self.axes, self.region(index), strict=True))
+        values = [
+            np.arange(parts[name].start, parts[name].stop, dtype=float)
+            if self.inputs[name].is_word
+            else self.axes[name][parts[name]]
+            for name in wanted
+        ]
+        return {name: column.ravel() for name, column in zip(wanted, np.meshgrid(*values, indexing="ij"), strict=True)}
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        """The specification, equal for equal sweeps: of each axis how many values there are and their digest."""
+        import jax
+
+        from jaxscale import __version__
+
+        named = [name for name, asked in self.inputs.items() if asked.is_word]
+        files = [self.hardware, *(word for name in named for word in self.words(name))]
+        found = {name: Path(name) for name in files if name and Path(name).is_file()}
+        return {
+            "version": __version__,
+            "of": self.of,
+            "axes": {name: {"n": len(values), "digest": digest(values)} for name, values in self.axes.items()},
+            "fixed": dict(self.fixed),
+            "chunk": self.chunk,
+            "hardware": self.hardware,
+            "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()},
+            "double": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
+        }
+
+
+def digest(values: np.ndarray) -> str:
+    """Digest of the values of an axis."""
+    return hashlib.sha256(json.dumps(values.tolist()).encode()).hexdigest()

@@ -1,0 +1,276 @@
+"""Regions of a sweep, evaluated on all devices of all processes or by the workers of Dask, and written to its store."""
+
+import functools
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import compiler_options
+from jaxscale.sweeps.question import ArrayFunction, Columns, Search, SweepSpec
+from jaxscale.sweeps.sweep_spec import DEFAULT_CHUNK, sweep_spec
+from jaxscale.sweeps.sweep_store import (
+    alone_in,
+    clear_leftovers,
+    dataset_of,
+    needs_stores,
+    prepare,
+    write_region,
+)
+
+if TYPE_CHECKING:
+    import xarray
+
+AXIS = "device"
+
+SIDE_BY_SIDE = 4096
+"""Points of a device that are evaluated at a time: their intermediate values stay in its caches [1]."""
+
+
+class RegionResults(NamedTuple):
+    """Results of a region.
+
+    Attributes:
+        values: of each result [point].
+        refusals: for each point without an answer, why.
+    """
+
+    values: Mapping[str, np.ndarray]
+    refusals: list[str]
+
+
+Started = Callable[[], RegionResults]
+"""Waits for the results of a region that has been started."""
+
+Told = Callable[[int], None]
+"""Is told how many points are done."""
+
+
+def sweep(
+    axes: Mapping[str, Any],
+    *,
+    of: str,
+    fixed: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    chunk: int = DEFAULT_CHUNK,
+    hardware: str | Path | None = None,
+    dask: str | None = None,
+) -> "xarray.Dataset":
+    """Any question of the package over a product of axes.
+
+    `js.sweep({"dp": [1, 2, 4], "network_bandwidth": [1e10, 1e11]}, of="step_time", fixed={"model": "llama3-8b", "gpu":
+    "h100-80gb"})`
+
+    Args:
+        axes: values of each axis by the name of an input, numbers in SI units or words; the last axis runs fastest.
+        of: what is asked: `step_time`, `best_plan`, `best_design`, `limits`, `serving` or `islands`.
+        fixed: values of inputs without an axis.
+        out: folder for the results, a Zarr store; where None, they stay in memory.
+        resume: whether to go on in a folder where an earlier run of the same sweep stopped, or to add what is missing
+            for further values at the end of the first axis.
+        chunk: points of a region, at most, which are evaluated together and written together [1].
+        hardware: file with chips of the user's own.
+        dask: address of the scheduler of a Dask cluster whose workers evaluate the regions and share the folder.
+
+    Returns:
+        A variable for each result over the axes, with `units` and `long_name`.
+
+    Raises:
+        InputError: an unknown question or input, a value out of range, or a folder with another sweep.
+    """
+    needs_stores()
+    from zarr.storage import MemoryStore
+
+    spec = sweep_spec(axes, of, fixed, chunk=chunk, hardware=hardware)
+    if out is None:
+        if dask is not None:
+            raise InputError("dask without a folder; expected out, which all workers share")
+        store = MemoryStore()
+        spec, missing = prepare(spec, store)
+        run_regions(spec, store, missing)
+        return dataset_of(store).load()
+    with alone_in(out):
+        spec, missing = prepare(spec, out, resume)
+        clear_leftovers(out)
+        run_on_workers(spec, out, missing, dask) if dask else run_regions(spec, out, missing)
+    return dataset_of(out)
+
+
+def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told = lambda count: None) -> list[str]:
+    """Evaluate regions and write them; several processes divide the regions by their numbers.
+
+    Args:
+        spec: the sweep.
+        store: set up by `prepare`.
+        regions: numbers of those that are wanted.
+        told: is told of points that are done.
+
+    Returns:
+        For each point without an answer, why.
+    """
+    import zarr
+
+    group = zarr.open_group(store, mode="r+", zarr_format=3)
+    start = region_function(spec, jax.local_devices(), told)
+    refusals: list[str] = []
+    waiting = None
+    own = [index for index in regions if index % jax.process_count() == jax.process_index()]
+    # A device works on the next region while the host writes this one.
+    for index in [*own, None]:
+        started = None if index is None else (index, start(index))
+        if waiting is not None:
+            found = waiting[1]()
+            write_region(spec, group, waiting[0], found.values)
+            refusals += found.refusals
+        waiting = started
+    return refusals
+
+
+def region_function(
+    spec: SweepSpec, devices: Iterable[Any], told: Told = lambda count: None
+) -> Callable[[int], Started]:
+    """Function that starts a region by its number, and gives one that waits for its results."""
+    evaluation = spec.question.evaluation(spec)
+    if isinstance(evaluation, Search):
+        return functools.partial(_searched, spec, evaluation, told)
+    return _spread(spec, evaluation, devices, told)
+
+
+def _searched(spec: SweepSpec, search: Search, told: Told, index: int) -> Started:
+    """Results of a region, one point after the other."""
+
+    def run() -> RegionResults:
+        columns, results = spec.columns(index), spec.question.results(spec)
+        rows: list[Mapping[str, Any]] = []
+        refusals: list[str] = []
+        for place in range(spec.size_of(index)):
+            values = {name: column[place].item() for name, column in columns.items()}
+            words = {
+                name: spec.axes[name][int(value)].item() for name, value in values.items() if spec.inputs[name].is_word
+            }
+            try:
+                rows.append(search.point({**spec.fixed, **values, **words}))
+            except InputError as error:
+                rows.append({})
+                refusals.append(str(error))
+            told(1)
+        found = {}
+        for name, result in results.items():
+            if result.words:
+                found[name] = np.asarray([result.words.index(row[name]) if name in row else -1 for row in rows])
+            else:
+                found[name] = np.asarray([row.get(name, np.nan) for row in rows], float)
+        return RegionResults(found, refusals)
+
+    return run
+
+
+def _spread(spec: SweepSpec, evaluation: ArrayFunction, devices: Iterable[Any], told: Told) -> Callable[[int], Started]:
+    """Function of a region's number, compiled once for all regions and spread over the devices."""
+    mesh = Mesh(np.asarray(list(devices)), (AXIS,))
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    size = int(np.prod(spec.block))
+    per_device = -(-size // mesh.size)
+    side_by_side = min(SIDE_BY_SIDE, per_device)
+    per_device = side_by_side * -(-per_device // side_by_side)
+    dtype = jnp.result_type(float)
+
+    def on_device(columns: Columns) -> Columns:
+        parts = jax.tree.map(lambda column: column.reshape(-1, side_by_side), columns)
+        return jax.tree.map(lambda column: column.reshape(-1), jax.lax.map(evaluation.points, parts))
+
+    spread = jax.shard_map(
+        on_device, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec(AXIS), check_vma=False
+    )
+    compiled: Any = jax.jit(spread, compiler_options=compiler_options())  # pyright: ignore[reportArgumentType]
+
+    def start(index: int) -> Started:
+        count = spec.size_of(index)
+        # A region at an end is filled up with copies of its last point, so that all have one shape.
+        fill = per_device * mesh.size - count
+        padded = {
+            name: jax.device_put(np.pad(values, (0, fill), mode="edge").astype(dtype), sharding)
+            for name, values in spec.columns(index).items()
+        }
+        running = compiled(padded)
+        valid = None if evaluation.valid is None else evaluation.valid(index)
+
+        def finish() -> RegionResults:
+            found = {name: np.asarray(values)[:count] for name, values in running.items()}
+            told(count)
+            if valid is not None:
+                found = {**{name: np.where(valid, values, np.nan) for name, values in found.items()}, "valid": valid}
+            return RegionResults(found, [])
+
+        return finish
+
+    return start
+
+
+_LOCK = threading.Lock()
+_OF_WORKER: dict[str, tuple[SweepSpec, Callable[[int], Started]]] = {}
+"""Sweeps that this process works on for Dask, by their text."""
+
+
+def _region_of_worker(index: int, asked: tuple[Any, ...], folder: str, double: bool) -> tuple[int, list[str]]:
+    """Evaluate a region and write it: points of it, and why some have no answer."""
+    import zarr
+
+    text, axes, of, fixed, chunk, hardware, block = asked
+    with jax.enable_x64(double):
+        with _LOCK:
+            if text not in _OF_WORKER:
+                spec = replace(sweep_spec(axes, of, fixed, chunk=chunk, hardware=hardware or None), block=block)
+                _OF_WORKER[text] = (spec, region_function(spec, jax.local_devices()))
+            spec, start = _OF_WORKER[text]
+        found = start(index)()
+    write_region(spec, zarr.open_group(folder, mode="r+", zarr_format=3), index, found.values)
+    return spec.size_of(index), found.refusals
+
+
+def run_on_workers(
+    spec: SweepSpec, folder: str | Path, regions: Iterable[int], address: str, told: Told = lambda count: None
+) -> list[str]:
+    """Evaluate regions by the workers of a Dask cluster, each by one, which write them to the folder that they share.
+
+    Args:
+        spec: the sweep.
+        folder: set up by `prepare`.
+        regions: numbers of those that are wanted.
+        address: of the scheduler.
+        told: is told of points that are done.
+
+    Returns:
+        For each point without an answer, why.
+
+    Raises:
+        InputError: Dask is not installed, or no scheduler answers.
+    """
+    try:
+        from dask.distributed import Client, as_completed
+    except ImportError:
+        raise InputError("dask is not installed; expected it from: pip install 'jaxscale[sweep-dask]'") from None
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InputError(f"dask = {address!r}: no scheduler answers ({error}); expected HOST:PORT of one") from None
+    with client:
+        double = spec.document["double"]
+        asked = (json.dumps(spec.document), dict(spec.axes), spec.of, dict(spec.fixed), spec.chunk, spec.hardware)
+        shared = client.scatter((*asked, spec.block), broadcast=True, hash=False)
+        named = {"asked": shared, "folder": str(Path(folder).resolve()), "double": double}
+        refusals: list[str] = []
+        for done in as_completed(client.map(_region_of_worker, list(regions), **named, pure=False)):
+            points, refused = done.result()
+            refusals += refused
+            told(points)
+    return refusals

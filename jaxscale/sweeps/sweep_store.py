@@ -1,0 +1,280 @@
+"""Store of a sweep: a Zarr group with an array for each axis and result, written region by region with checksums.
+
+A region is one chunk of every array, so that each is written by one process alone, whole or not at all. The bytes of a
+chunk depend on nothing but the specification and the kind of device.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.files import check_folder
+from jaxscale.sweeps.inputs import Result
+from jaxscale.sweeps.question import SweepSpec, digest
+
+if TYPE_CHECKING:
+    import xarray
+
+ATTRIBUTE = "sweep"
+"""Attribute of the group that holds the specification."""
+
+UNREADABLE = (ValueError, RuntimeError, OSError, TypeError, KeyError, IndexError)
+"""What readers of Zarr raise of chunks that are cut or changed."""
+
+
+def needs_stores() -> None:
+    """Refuse where what reads and writes stores is not installed.
+
+    Raises:
+        InputError: xarray or Zarr is missing; says how to install them.
+    """
+    for name in ("xarray", "zarr"):
+        try:
+            __import__(name)
+        except ImportError:
+            raise InputError(f"{name} is not installed; expected it from: pip install 'jaxscale[sweep]'") from None
+
+
+def prepare(spec: SweepSpec, store: Any, resume: bool = False) -> tuple[SweepSpec, list[int]]:
+    """Set up the store of a sweep.
+
+    Args:
+        spec: the sweep.
+        store: folder, made if it is not there, or a store of Zarr in memory.
+        resume: whether regions of an earlier run of the sweep are kept; its first axis may have grown at its end.
+
+    Returns:
+        The sweep as it is stored, and numbers of regions that are still to be evaluated.
+
+    Raises:
+        InputError: the folder holds another sweep, or a sweep without `resume`.
+    """
+    needs_stores()
+    import zarr
+
+    is_folder = isinstance(store, str | Path)
+    if is_folder:
+        check_folder(store)
+    group = _group(store)
+    kept = None if group is None else group.attrs.get(ATTRIBUTE)
+    if group is not None and kept is not None:
+        spec = _resumed(spec, Path(store), kept, resume)
+        _give_up_cut_regions(spec, Path(store), group, kept["specification"])
+    group = zarr.open_group(store, mode="a", zarr_format=3)
+    told = {"specification": spec.document, "block": list(spec.block), "results": list(spec.question.results(spec))}
+    group.update_attributes({ATTRIBUTE: told, "of": spec.of, **spec.fixed})
+    _arrays(spec, group)
+    if not is_folder:
+        return spec, list(range(spec.n_regions))
+    return spec, np.flatnonzero(~_whole_regions(Path(store), group)).tolist()
+
+
+def _group(store: Any) -> Any:
+    """Group of a store, None where there is none yet."""
+    import zarr
+
+    try:
+        return zarr.open_group(store, mode="r", zarr_format=3)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: bool) -> SweepSpec:
+    """The sweep with the regions of an earlier run.
+
+    Raises:
+        InputError: another sweep, or one that is not to be resumed.
+    """
+    if not resume:
+        raise InputError(f"{folder}: holds a sweep already; expected an empty folder, or --resume")
+    before, now = dict(kept["specification"]), dict(spec.document)
+    first = next(iter(spec.axes))
+    if list(before["axes"]) == list(now["axes"]):
+        count, length = before["axes"][first]["n"], len(spec.axes[first])
+        is_longer = count < length and digest(spec.axes[first][:count]) == before["axes"][first]["digest"]
+        if is_longer:
+            before["axes"] = {**before["axes"], first: now["axes"][first]}
+    if before != now:
+        raise InputError(
+            f"{folder}: holds another sweep than this one; expected the same specification, or more values at the end"
+            " of its first axis"
+        )
+    return dataclasses.replace(spec, block=tuple(kept["block"]))
+
+
+def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: Any, before: Mapping[str, Any]) -> None:
+    """Remove regions that the end of the first axis has cut, where further values follow now."""
+    count, length = next(iter(before["axes"].values()))["n"], spec.shape[0]
+    if count == length or not count % spec.block[0]:
+        return
+    for index in range(spec.n_regions):
+        if (place := spec.place(index))[0] == count // spec.block[0]:
+            for name in spec.question.results(spec):
+                if name in group:
+                    _file(folder, group[name], place).unlink(missing_ok=True)
+
+
+def _arrays(spec: SweepSpec, group: Any) -> None:
+    """Arrays of the axes and of the results, where they are not there yet."""
+    for name, values in spec.axes.items():
+        asked = spec.inputs[name]
+        attributes: dict[str, Any] = {"long_name": asked.what, "units": asked.unit}
+        if asked.is_word:
+            attributes, values = _words(asked.what, values.tolist()), np.arange(len(values), dtype=np.int32)
+        if name in group and group[name].shape != values.shape:
+            del group[name]
+        array = _array(group, name, values.dtype, values.shape, values.shape, (name,), attributes)
+        array[:] = values
+    dimensions = tuple(spec.axes)
+    for name, result in spec.question.results(spec).items():
+        dtype, attributes = _kind(spec, result)
+        array = _array(group, name, dtype, spec.shape, spec.block, dimensions, attributes)
+        if array.shape != spec.shape:
+            array.resize(spec.shape)
+
+
+def _words(what: str, words: Any) -> dict[str, Any]:
+    return {"long_name": what, "words": list(words)}
+
+
+def _kind(spec: SweepSpec, result: Result) -> tuple[Any, dict[str, Any]]:
+    """Type and attributes of the array of a result."""
+    if result.words:
+        return np.dtype(np.int32), _words(result.what, result.words)
+    if not result.unit:
+        return np.dtype(bool), {"long_name": result.what}
+    dtype = np.float64 if spec.document["double"] else np.float32
+    return np.dtype(dtype), {"long_name": result.what, "units": result.unit}
+
+
+def _array(group: Any, name: str, dtype: Any, shape: Any, chunks: Any, dimensions: Any, attributes: Any) -> Any:
+    """An array of the group, made unless it is there."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+    from zarr.errors import ContainsArrayError
+
+    if name not in group:
+        # Another process may be faster: it makes the same.
+        with contextlib.suppress(ContainsArrayError):
+            return group.create_array(
+                name, shape=shape, chunks=chunks, dtype=dtype, dimension_names=dimensions, attributes=attributes,
+                fill_value=np.nan if np.issubdtype(dtype, np.floating) else dtype.type(0),
+                compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
+            )  # fmt: skip
+    return group[name].with_config({"write_empty_chunks": True})
+
+
+def write_region(spec: SweepSpec, group: Any, index: int, results: Mapping[str, np.ndarray]) -> None:
+    """Write the results of a region, one chunk of each array.
+
+    Args:
+        spec: the sweep.
+        group: set up by `prepare`.
+        index: of the region.
+        results: each [point].
+    """
+    region = spec.region(index)
+    shape = [part.stop - part.start for part in region]
+    for name in spec.question.results(spec):
+        array = group[name]
+        array.with_config({"write_empty_chunks": True})[region] = np.asarray(results[name], array.dtype).reshape(shape)
+
+
+def _file(folder: Path, array: Any, place: tuple[int, ...]) -> Path:
+    """File of a chunk of an array."""
+    return folder / array.path / array.metadata.chunk_key_encoding.encode_chunk_key(place)
+
+
+def _whole_regions(folder: Path, group: Any) -> np.ndarray:
+    """Whether each region of every result is there and agrees with its checksum [region]."""
+    arrays: list[Any] = [group[name] for name in group.attrs[ATTRIBUTE]["results"]]
+    grid = [-(-count // size) for count, size in zip(arrays[0].shape, arrays[0].chunks, strict=True)]
+    return np.asarray([all(_is_whole(folder, array, place) for array in arrays) for place in np.ndindex(*grid)])
+
+
+def _is_whole(folder: Path, array: Any, place: tuple[int, ...]) -> bool:
+    """Whether a chunk is there and agrees with its checksum."""
+    if not _file(folder, array, place).is_file():
+        return False
+    try:
+        array[tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, array.chunks, strict=True))]
+    except UNREADABLE:
+        return False
+    return True
+
+
+def clear_leftovers(folder: str | Path) -> None:
+    """Remove temporary files of a sweep that was killed; not while another process writes there."""
+    for leftover in Path(folder).rglob("*.partial"):
+        leftover.unlink()
+
+
+@contextlib.contextmanager
+def alone_in(folder: str | Path) -> Iterator[None]:
+    """A folder, made if it is not there, that no other sweep writes to meanwhile.
+
+    The system frees it when the process ends, however it does.
+
+    Raises:
+        InputError: another sweep writes there.
+    """
+    check_folder(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # systems without such locks
+        yield
+        return
+    # The folder itself is locked: a file for it would be one more than several processes leave.
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None
+        yield
+    finally:
+        os.close(opened)
+
+
+def open_sweep(folder: str | Path) -> "xarray.Dataset":
+    """A finished sweep: `js.open_sweep("folder").step_time.sel(tp=8)`.
+
+    Args:
+        folder: of the sweep.
+
+    Returns:
+        A variable for each result over the axes, with `units` and `long_name`; what is fixed is an attribute. Values
+        are read when they are asked for.
+
+    Raises:
+        InputError: no sweep, or one of which regions are missing, cut or changed.
+    """
+    needs_stores()
+    group = _group(Path(folder)) if Path(folder).is_dir() else None
+    kept = None if group is None else group.attrs.get(ATTRIBUTE)
+    if group is None or kept is None:
+        raise InputError(f"{folder}: holds no sweep; expected the folder of one")
+    whole = _whole_regions(Path(folder), group)
+    if bad := np.flatnonzero(~whole).tolist():
+        told = f"{len(bad)} of {len(whole)} regions are missing or not whole, the first {bad[0]}"
+        raise InputError(f"{folder}: {told}; expected a finished sweep: end it with --resume")
+    return dataset_of(folder)
+
+
+def dataset_of(store: Any) -> "xarray.Dataset":
+    """Labelled results of a store, words in place of their numbers."""
+    import xarray
+
+    found = xarray.open_zarr(store, consolidated=False, chunks=None)
+    found = found[found.attrs.pop(ATTRIBUTE)["results"]]
+    for name, variable in list(found.variables.items()):
+        if "words" in variable.attrs:
+            # The place before the first stands for no answer.
+            words = np.asarray(["", *variable.attrs["words"]])[np.asarray(variable.values, int) + 1]
+            found[name] = (variable.dims, words, {"long_name": variable.attrs["long_name"]})
+    return found
