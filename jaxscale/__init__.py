@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxscale.costs.step import step_time as step_time
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
+    from jaxscale.designs.whole_run import best_run as best_run
     from jaxscale.fitting.fitting import fit as fit
     from jaxscale.fitting.result import FitResult as FitResult
     from jaxscale.hardware.catalogue import Hardware as Hardware

@@ -171,7 +171,7 @@ def searched(
     _check(1 if question.batch is None else question.batch, oom_probability)
     task = question.task(fit, oom_probability)
     (found,) = find_plans([task], exhaustive)
-    _refuse_none(task, found)
+    refuse_none(task, found)
     return found
 
 
@@ -207,7 +207,7 @@ def _choice(
     )
 
 
-def _refuse_none(task: PlanTask, found: FoundPlans) -> None:
+def refuse_none(task: PlanTask, found: FoundPlans) -> None:
     """Say which batches or chips would do where no plan is valid or fits."""
     if not len(found.table):
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
