@@ -216,8 +216,9 @@ class PlanCommand:
         from jaxscale.report.plan_report import plan_breakdown, plan_report, run_figure
 
         def figure() -> Any:
-            several = run is not None and len(run.candidates) > 1
-            return run_figure(run.to_json()) if several else plan_breakdown(choice, title)
+            if run is None or len(run.candidates) == 1:
+                return plan_breakdown(choice, title)
+            return run_figure(run.to_json())
 
         save_pictures(self.plot, self.report, figure, lambda: plan_report(choice, title, run))
 

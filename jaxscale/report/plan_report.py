@@ -1,8 +1,9 @@
 """Figures and reports of ranked plans, and of a design from the document of `jaxscale.designs.shape_report`."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from jaxscale.base.table import make_table
 from jaxscale.designs.whole_run import RunChoice
@@ -54,11 +55,12 @@ def run_figure(run: Mapping[str, Any]) -> "Figure":
     for key, label in (("days", "days"), ("energy_mwh", "energy [MWh]"), paid):
         at = {(one[along], one[across]): one[key] for one in every}
         lines = {
-            f"{axes[across]} {other:g}": [at.get((x, other), math.nan) for x in values[along]]
+            f"{axes[across]} {other:g}": np.asarray([at.get((x, other), np.nan) for x in values[along]])
             for other in values[across]
         }
         is_days = key == "days"
-        parts.append(Panel(label.split(" [")[0], axes[along], label, values[along], lines, logarithmic=(True, is_days)))
+        x = np.asarray(values[along])
+        parts.append(Panel(label.split(" [")[0], axes[along], label, x, lines, logarithmic=(True, is_days)))
     return panels(parts, 3)
 
 

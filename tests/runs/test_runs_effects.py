@@ -48,6 +48,8 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "activation_recompute": (BASE, "full"), "recompute_modules": (BASE, "mlp"), "schedule": (BASE, "gpipe"),
     "offload": (BASE, "optimizer"), "execution": (MIXTURE, "cuda-graphs"), "tp_overlap": (BASE, "full"),
     "overlap_gradients": (BASE, False), "overlap_gathers": (SHARDED, False), "moe_dispatcher": (MIXTURE, "allgather"),
+    "expert_skew": (MIXTURE, 1.0), "expert_load": (MIXTURE, 2.0),
+    "capacity_factor": ({**MIXTURE, "expert_skew": 1.0}, 1.25), "balanced_experts": ({**MIXTURE, "expert_skew": 1.0}, True),
     "moe_overlap": (MIXTURE, True), "attention_kernel": (BASE, "eager"), "fused_norm": (BASE, False),
     "fused_glu": (BASE, True), "chunked_loss": (BASE, True), "vocab_parallel_loss": (BASE, True),
     "optimizer": (BASE, "sgd"), "optimizer_bytes": (BASE, 4), "gradient_bytes": (BASE, 2), "weight_bytes": (BASE, 4),
