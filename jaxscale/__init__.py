@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxscale.costs.step import step_time as step_time
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
+    from jaxscale.designs.whole_run import best_run as best_run
     from jaxscale.explaining.explanation import Explanation as Explanation
     from jaxscale.explaining.explanation import explain as explain
     from jaxscale.fitting.fitting import fit as fit

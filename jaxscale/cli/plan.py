@@ -20,10 +20,12 @@ from jaxscale.cli.console import answer, check_pictures, print_text, save_pictur
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
+    from jaxscale.designs.whole_run import RunChoice, RunGoal
     from jaxscale.hardware.catalogue import ChipEntry, Hardware
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
+    from jaxscale.plans.plan_questions import PlanQuestion
 
 
 WRITTEN_AMONG = 50
@@ -40,6 +42,24 @@ class PlanCommand(Outputs, SoftwareOptions):
     global_batch: Annotated[str, option(metavar="B", help="sequences in a step, or tokens: `4M tokens`")]
     seq_len: SequenceLength = None
     fit: FitName = "default"
+    tokens: Annotated[
+        float | None, option(metavar="T", help="the whole run: days, price, energy of so many tokens")
+    ] = None
+    loss: Annotated[float | None, option(metavar="L", help="the whole run: what it takes to reach this loss")] = None
+    objective: Annotated[
+        str, option(metavar="WORD", help="rank by `step`, or by `days`, `price` or `energy` of the whole run")
+    ] = "step"
+    open: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option(
+            metavar="WORD", help="of a run: fewer `chips` (to an eighth), other sizes of the `batch` (1/4 to 4 times)"
+        ),
+    ] = ()
+    price: Annotated[float | None, option(metavar="P", help="of a chip and hour, in any currency")] = None
+    interruptions: Annotated[
+        float | None, option(metavar="R", help="of a chip and day; that of Llama 3's run, 4.7e-4, where left out")
+    ] = None
+    law: Annotated[Path | None, option(metavar="LAW.toml", help="law of the loss of a run that `law fit` wrote")] = None
     top: Annotated[int, option(metavar="K", help="plans to list")] = 10
     oom_probability: Annotated[
         float, option(metavar="P", help="accepted probability of running out of memory, above 0 and below 1")
@@ -80,6 +100,9 @@ class PlanCommand(Outputs, SoftwareOptions):
 
         if self.against is not None and self.write is not None:
             raise InputError("--against beside --write; expected one of them")
+        if self.against is not None and self.open:
+            raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
+        goal = self._goal()
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
         if self.timeline is not None:
             check_writable(self.timeline, self.model, self.fit, self.hardware)
@@ -104,9 +127,13 @@ class PlanCommand(Outputs, SoftwareOptions):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
-        found = searched(question, fitted, self.oom_probability)
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
-        choice = choice_of(found, question, fitted, top, self.oom_probability)
+        run = None if goal is None else self._run_of(goal, question, fitted, top)
+        if run is None:
+            found = searched(question, fitted, self.oom_probability)
+            choice = choice_of(found, question, fitted, top, self.oom_probability)
+        else:
+            question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
         compared = None
         if theirs is not None:
             decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
@@ -114,36 +141,89 @@ class PlanCommand(Outputs, SoftwareOptions):
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:
-            self._tell(choice, compared)
+            self._tell(choice, compared, run)
         if self.plot or self.report:
-            self._draw(choice, f"{self.model} on {self.n_gpus} {chip.id}: fastest plans")
+            ranked = "fastest plans" if self.objective == "step" else f"plans of the least {self.objective}"
+            self._draw(choice, f"{self.model} on {question.n_chips:g} {chip.id}: {ranked}", run)
         save_timeline(
             self.timeline,
-            lambda: (model, choice.best.plan, cluster, fitted.coefficients(question.levels, question.n_chips)),
+            lambda: (model, choice.best.plan, question.cluster, fitted.coefficients(question.levels, question.n_chips)),
         )
 
-    def _draw(self, choice: "PlanChoice", title: str) -> None:
+    def _goal(self) -> "RunGoal | None":
+        """Goal of the whole run that is asked for, None where none is.
+
+        Raises:
+            InputError: both goals, or an option of a run without a goal.
+        """
+        given = {"--objective": self.objective != "step", "--open": self.open, "--price": self.price is not None}
+        given |= {"--interruptions": self.interruptions is not None, "--law": self.law}
+        if self.tokens is None and self.loss is None:
+            for name, stated in given.items():
+                if stated:
+                    raise InputError(f"{name} is of a whole run; expected --tokens or --loss beside it")
+            return None
+        from jaxscale.designs.whole_run import RunGoal
+
+        if self.objective == "price" and self.price is None:
+            raise InputError("--objective price needs --price, of a chip and hour")
+        return RunGoal(self.tokens, self.loss)
+
+    def _run_of(self, goal: "RunGoal", question: "PlanQuestion", fitted: "Fit", top: int) -> "RunChoice":
+        """The plans of the whole run.
+
+        Raises:
+            InputError: a number out of range, or what `run_choice` refuses.
+        """
+        from jaxscale.designs.time_to_loss import laws_of, with_interruptions
+        from jaxscale.designs.whole_run import run_choice
+        from jaxscale.laws.fitted_law import load_law
+
+        laws = with_interruptions(laws_of(self.law and load_law(self.law)), self.interruptions)
+        return run_choice(
+            question,
+            fitted,
+            goal,
+            objective=self.objective,
+            open=self.open,
+            price_per_chip_hour=self.price,
+            laws=laws,
+            top=top,
+            oom_probability=self.oom_probability,
+        )
+
+    def _draw(self, choice: "PlanChoice", title: str, run: "RunChoice | None") -> None:
         """Draw the figure and the report that are asked for."""
-        from jaxscale.report.plan_report import plan_breakdown, plan_report
+        from jaxscale.report.plan_report import plan_breakdown, plan_report, run_figure
 
-        save_pictures(self.plot, self.report, lambda: plan_breakdown(choice, title), lambda: plan_report(choice, title))
+        def figure() -> Any:
+            if run is None or len(run.candidates) == 1:
+                return plan_breakdown(choice, title)
+            return run_figure(run.to_json())
 
-    def _tell(self, choice: "PlanChoice", compared: "AgainstBest | None") -> None:
-        """Print the ranked plans, and somebody's plan against them."""
+        save_pictures(self.plot, self.report, figure, lambda: plan_report(choice, title, run))
+
+    def _tell(self, choice: "PlanChoice", compared: "AgainstBest | None", run: "RunChoice | None") -> None:
+        """Print the ranked plans, the whole run, and somebody's plan against them."""
         from jaxscale.report.style import seconds
-        from jaxscale.report.terminal_tables import plan_differences, plan_ranking
+        from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
 
         lo, hi = (seconds(end) for end in choice.step_time_interval)
         interval = f"90 % interval of the first plan's step: {lo} to {hi}"
-        told = ("", *choice.binds, *choice.reasons)
+        told: tuple[Any, ...] = ("", *choice.binds, *choice.reasons)
+        document = choice.to_json()
+        if run is not None:
+            document["run"] = run.to_json()
+            told = (*told, "", run_table(document["run"]), *run.sentences())
+        ranking = plan_ranking(document, self.objective)
         if compared is None:
-            answer(self.json, choice.to_json, lambda: (plan_ranking(choice.to_json()), interval, *told))
+            answer(self.json, lambda: document, lambda: (ranking, interval, *told))
             return
         notes = (f"{self.against}: {compared.summary()}", *(f"not compared: {note}" for note in compared.notes))
         answer(
             self.json,
-            lambda: {**choice.to_json(), "against": compared.to_json()},
-            lambda: (plan_ranking(choice.to_json()), interval, *told, "", plan_differences(compared.to_json()), *notes),
+            lambda: {**document, "against": compared.to_json()},
+            lambda: (ranking, interval, *told, "", plan_differences(compared.to_json()), *notes),
         )
 
     def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:

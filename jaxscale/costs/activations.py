@@ -178,9 +178,9 @@ def _mlp_bytes(local: LocalPlan, kept: AdaptedInputs) -> Array:
     model, plan, element = local.model, local.plan, local.element_bytes
     trained = model.trainable_share * local.matmul_bytes
     # Tokens are copied for their experts, and the copies kept for the gradients of those.
-    inner = mlp_width(model) + routed_width(model)
+    inner = mlp_width(model) + routed_width(model) * local.expert_load
     # A compiled step weights what comes back of them apart, and keeps that, too.
-    copies = (local.expert_tensor_degree + remakes(plan)) * copies_width(model)
+    copies = (local.expert_tensor_degree + remakes(plan)) * copies_width(model) * local.expert_load
     router = (ROUTER_BYTES * model.n_experts + CHOICE_BYTES * model.moe_top_k) * moe_layers(model)
     router = router * plan.tp / local.sequence_split
     product = (trained + kept.product) * (1.0 - remakes(plan) * model.gated_mlp)
@@ -205,7 +205,7 @@ def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperatur
         Bytes beyond what the layer keeps.
     """
     model, plan, element = local.model, local.plan, local.element_bytes
-    width = (mlp_width(model) + routed_width(model)) / (total_layers(model) * plan.tp)
+    width = (mlp_width(model) + routed_width(model) * local.expert_load) / (total_layers(model) * plan.tp)
     matrix = model.trainable_share * element * model.d_model * widest_matrix(model) / plan.tp
     gate = element * model.gated_mlp * width * local.tokens + matrix
     stream = 2.0 * element * model.d_model * local.tokens / local.sequence_split

@@ -55,7 +55,10 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
     hidden = c.hidden_passes * (mlp + heads + state)
     # A token is copied for each of its experts, and the copies are gathered again.
     copies = copies_width(model)
-    routed = c.routed_passes * (gate * routed_width(model) + copies) + c.bias_passes * model.expert_bias * copies
+    routed = (
+        c.routed_passes * (gate * routed_width(model) * local.expert_load + copies)
+        + c.bias_passes * model.expert_bias * copies
+    )
     passes = residual + (hidden + routed) / plan.tp
     widths = 1.0 + plan.adapter_bytes / local.element_bytes
     passes = passes + ADAPTER_PASSES * widths * local.adapter_width

@@ -22,7 +22,7 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.
     How often a token travels depends on the dispatcher: `deepep` and `hybridep` send it once to each rank, and over the
     network once to each domain, that holds experts of it; `alltoall` sends each of its k copies by itself; `allgather`
-    sends every token to every rank.
+    sends every token to every rank. All wait for the rank that takes in the most, `expert_load` times the mean.
 
     Returns:
         Times; zero for ep = 1 or a dense model [s].
@@ -30,8 +30,9 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     model, plan, link = local.model, local.plan, machine.link
     volume = local.element_bytes * local.tokens / plan.tp * expert_input(model)
     group = (plan.ep, local.expert_tensor_degree)
-    once = dispatch_time(volume, model.moe_top_k, model.n_experts, *group, link, temperature)
-    each = dispatch_time(volume * model.moe_top_k, 1.0, model.n_experts, *group, link, temperature)
+    sent = volume * local.expert_load
+    once = dispatch_time(sent, model.moe_top_k, model.n_experts, *group, link, temperature)
+    each = dispatch_time(sent * model.moe_top_k, 1.0, model.n_experts, *group, link, temperature)
     everywhere = gather_time(volume * plan.ep, *group, link, temperature)
     by_domain = plan.deepep + plan.hybridep
     one = each + by_domain * (once - each) + plan.dispatch_allgather * (everywhere - each)

@@ -173,7 +173,8 @@ def expert_forward(
 ) -> Array:
     """Forward matmul time of all mixture layers for one microbatch, as if on one stage: experts and routers.
 
-    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens: all are equally busy. A router works in no fewer
+    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens, on the hottest rank `expert_load` times as many. A
+    router works in no fewer
     than 16 bits, on the tokens that a rank keeps.
 
     Returns:
@@ -183,7 +184,7 @@ def expert_forward(
     rates = matmul_rates(plan.precision, local.element_bytes, machine, coefficients)
     wide_rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     width = model.d_ff_expert
-    expert_tokens = local.tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp)
+    expert_tokens = local.tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp) * local.expert_load
     thin = (2.0 + model.gated_mlp) * (expert_input(model) + width / split)
     each = matmul_time(expert_tokens, expert_params(model) / split, thin, rates, temperature)
     routed = model.n_experts / plan.ep * each

@@ -32,7 +32,7 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = attention_layers(model) + dense_layers(model) + shared + ssm_layers(model)
     dense = local.tokens * model.d_model
-    sent = local.tokens * expert_input(model) * model.moe_top_k * split / plan.tp
+    sent = local.tokens * expert_input(model) * model.moe_top_k * split / plan.tp * local.expert_load
     stored = local.element_bytes
     read = stored + plan.sequence_parallel * (local.gathered_bytes - stored)
     transfers = {

@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
 from jaxscale.base.errors import InputError
+from jaxscale.base.units import DAY
 from jaxscale.costs.power import ChipPower
 from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import (
@@ -104,6 +105,25 @@ def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
     if "batch" in law.terms:
         batch = BatchLaw(named["batch_coefficient"], tokens_exponent=named["batch_exponent"])
     return Laws(loss, batch, shape, base.mlp_kappa, base.failure, base.power, EMBEDDINGS[law.count])
+
+
+def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
+    """Laws with another rate of failures; as they are where None.
+
+    Args:
+        laws: of a run.
+        per_chip_day: unexpected interruptions of a chip and day [1/d].
+
+    Raises:
+        InputError: a rate out of range.
+    """
+    if per_chip_day is None:
+        return laws
+    if not 0.0 < per_chip_day <= 10.0:
+        raise InputError(
+            f"interruptions = {per_chip_day:g} is out of range; expected above 0, at most 10 a chip and day"
+        )
+    return eqx.tree_at(lambda every: every.failure.failures_per_chip_second, laws, per_chip_day / DAY)
 
 
 class RunFigures(NamedTuple):

@@ -26,7 +26,7 @@ from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
-from jaxscale.plans.reasons import alternatives, binding, nothing_fits, nothing_valid
+from jaxscale.plans.reasons import alternatives, binding, hottest_experts, nothing_fits, nothing_valid
 from jaxscale.plans.score import detailed
 from jaxscale.tables.words import respelt
 
@@ -171,7 +171,7 @@ def searched(
     _check(1 if question.batch is None else question.batch, oom_probability)
     task = question.task(fit, oom_probability)
     (found,) = find_plans([task], exhaustive)
-    _refuse_none(task, found)
+    refuse_none(task, found)
     return found
 
 
@@ -184,13 +184,13 @@ def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
     capacity = number(question.cluster.chip.hbm_bytes)
     blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
-    return _choice(found, ranked, interval, blank)
+    return _choice(found, ranked, interval, (*blank, *hottest_experts(question.model, plans[0])))
 
 
 def _choice(
-    found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], blank: tuple[str, ...]
+    found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], further: tuple[str, ...]
 ) -> PlanChoice:
-    """The ranked plans with reasons, and what to state."""
+    """The ranked plans with reasons, and further sentences on what to state and on experts."""
     row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
@@ -201,13 +201,13 @@ def _choice(
         exhaustive=found.relaxed is None,
         memory_limit=found.memory_limit,
         alternatives=alternatives(found, row),
-        binds=(*binding(found, row, best.terms, best.memory_terms), *blank),
+        binds=(*binding(found, row, best.terms, best.memory_terms), *further),
         relaxed_step_time=found.relaxed.step_time if found.relaxed else None,
         kkt_residual=found.relaxed.residual if found.relaxed else None,
     )
 
 
-def _refuse_none(task: PlanTask, found: FoundPlans) -> None:
+def refuse_none(task: PlanTask, found: FoundPlans) -> None:
     """Say which batches or chips would do where no plan is valid or fits."""
     if not len(found.table):
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)

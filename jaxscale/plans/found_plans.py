@@ -51,6 +51,7 @@ class FoundPlans(NamedTuple):
         memory_limit: largest peak of a chip that fits [byte].
         searched: plans scored in all, windows left behind included.
         relaxed: the continuous optimum from which a local search began; None where every plan is scored.
+        cost: of each plan, as its energy, scaled as a pace, by which plans are compared; their pace where None [s].
     """
 
     table: PlanTable
@@ -58,6 +59,7 @@ class FoundPlans(NamedTuple):
     memory_limit: float
     searched: int
     relaxed: RelaxedPlan | None = None
+    cost: Float[np.ndarray, " plan"] | None = None
 
     @property
     def fits(self) -> Bool[np.ndarray, " plan"]:
@@ -66,7 +68,9 @@ class FoundPlans(NamedTuple):
 
     @property
     def pace(self) -> Float[np.ndarray, " plan"]:
-        """Time of a sequence, by which plans are compared: the batches of two plans may differ [s], [plan]."""
+        """Time of a sequence, by which plans are compared where no cost is given: batches may differ [s], [plan]."""
+        if self.cost is not None:
+            return self.cost
         columns = self.table.columns
         sequences = columns["dp"] * columns["micro_batch_size"] * columns["n_microbatches"]
         return self.scores.step_time.astype(float) / sequences

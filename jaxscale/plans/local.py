@@ -38,6 +38,7 @@ from jaxscale.models.transformer import (
     total_layers,
 )
 from jaxscale.plans.adapters import adapter_widths, trained_by
+from jaxscale.plans.expert_load import hottest_load
 from jaxscale.plans.plan import ZERO_STAGES, Plan, shard_group
 from jaxscale.plans.stages import StageLayers, stage_layers
 
@@ -98,6 +99,7 @@ class LocalPlan(eqx.Module):
         params: weights of the busiest stage.
         adapter_width: inputs and outputs of the adapters that a token passes through on a rank, all layers [1].
         adapter_share: weights of adapters over those of the layers [1].
+        expert_load: copies of tokens on the hottest rank of experts over the mean [1].
     """
 
     model: Transformer
@@ -126,6 +128,7 @@ class LocalPlan(eqx.Module):
     params: LocalParams
     adapter_width: Number
     adapter_share: Number
+    expert_load: Number
 
     @property
     def trained_share(self) -> Number:
@@ -218,6 +221,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         params=LocalParams(dense * stage, routed * stage, end_share(model, plan) * embedding_params(model) / plan.tp),
         adapter_width=indicator(plan.lora_rank) * widths.of_token / plan.tp,
         adapter_share=adapters / (dense + routed),
+        expert_load=hottest_load(model.n_experts, model.moe_top_k, plan),
     )
 
 

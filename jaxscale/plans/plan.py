@@ -80,6 +80,9 @@ SIZES = (
 )
 """Further numbers of a plan: sizes, rates and shares."""
 
+ROUTING = ("expert_skew", "expert_load", "capacity_factor", "balanced_experts")
+"""Numbers on the load of experts, in the words of a plan only where they are stated."""
+
 
 def switches_of(choice: str, codes: Any) -> dict[str, Any]:
     """Switches of a choice from its words.
@@ -280,6 +283,14 @@ class Plan(eqx.Module):
     """Share of the stored activations that the host's memory holds [1]."""
     offload_optimizer: Number = number_field(0)
     """Share of the optimizer's state that the host's memory holds [1]."""
+    expert_skew: Number = number_field(0)
+    """s, exponent of the popularity of experts; 0 where all are equally busy, see `expert_load` [1]."""
+    expert_load: Number = number_field(0)
+    """Copies of tokens on the hottest rank of experts over the mean; 0 where they follow from the skew [1]."""
+    capacity_factor: Number = number_field(0)
+    """c, copies that an expert takes at most over the mean, beyond which they are dropped; 0 for no limit [1]."""
+    balanced_experts: Number = number_field(False)
+    """1 where experts are placed by their load, 0 where dealt out in the order of popularity [1]."""
 
     def __post_init__(self, *words: str | None):
         """Turn words into the switches behind them."""
@@ -332,6 +343,7 @@ class Plan(eqx.Module):
         words["recompute_full"] = number(self.recompute_full)
         words |= {name: _flag(getattr(self, name)) for name in FLAGS}
         words |= {name: number(getattr(self, name)) for name in SIZES}
+        words |= {name: value for name in ROUTING if (value := number(getattr(self, name)))}
         shares = np.asarray(self.precision)
         if not np.any(shares == 1.0):
             raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")

@@ -13,8 +13,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.choice import Alternative
 from jaxscale.plans.enumerate import PlanTable
+from jaxscale.plans.expert_load import dropped_share, hottest_load
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.plan import DECISIONS, RECOMPUTE, SCHEDULES, codes_of
+from jaxscale.plans.plan import DECISIONS, RECOMPUTE, ROUTING, SCHEDULES, Plan, codes_of
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
 """Memory that more chips always divide further."""
@@ -122,6 +123,16 @@ def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapp
         memory = f"memory does not bind: {room}"
     shares = sorted(terms.items(), key=lambda item: -item[1])[:4]
     return memory, "time goes to " + ", ".join(f"{name} {100.0 * term / time:.1f} %" for name, term in shares)
+
+
+def hottest_experts(model: Transformer, plan: Plan) -> tuple[str, ...]:
+    """A sentence on the load of experts where it is stated: of the hottest rank, and what is dropped."""
+    if not any(number(getattr(plan, name)) for name in ROUTING):
+        return ()
+    load = number(hottest_load(model.n_experts, model.moe_top_k, plan))
+    told = f"experts: the hottest of {number(plan.ep):g} ranks has {load:.2f} times the mean tokens"
+    dropped = 100.0 * number(dropped_share(model.n_experts, plan))
+    return (f"{told}; {dropped:.1f} % of the copies are dropped" if number(plan.capacity_factor) else told,)
 
 
 def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, unbatched: PlanTable) -> InputError:

@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jaxscale.base.table import make_table
+from jaxscale.designs.whole_run import RunChoice
 from jaxscale.laws.law_tables import law_choice_table
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import step_breakdown, time_against_memory
 from jaxscale.report.figures.design import sensitivity_bars
+from jaxscale.report.figures.panels import Panel, panels
 from jaxscale.report.style import seconds
-from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_cells, plan_ranking, price_list, shape_choice
+from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_cells, plan_ranking, price_list, run_table, shape_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,14 +43,47 @@ def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
     return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
-def plan_report(choice: PlanChoice, title: str) -> Report:
+def run_figure(run: Mapping[str, Any]) -> "Figure":
+    """Days, energy and price, or hours of chips, of a run by chips and batch, in the form of `RunChoice.to_json`."""
+    every = run["candidates"]
+    axes = {"n_chips": "chips", "global_batch_size_seqs": "batch"}
+    values = {name: sorted({one[name] for one in every}) for name in axes}
+    # Of one number of chips, the batch is what differs along a line.
+    along, across = axes if len(values["n_chips"]) > 1 else tuple(axes)[::-1]
+    paid = ("price", "price") if run["step"]["price"] is not None else ("chip_hours", "chip hours")
+    parts = []
+    for key, label in (("days", "days"), ("energy_mwh", "energy [MWh]"), paid):
+        at = {(one[along], one[across]): one[key] for one in every}
+        lines = {
+            f"{axes[across]} {other:g}": np.asarray([at.get((x, other), np.nan) for x in values[along]])
+            for other in values[across]
+        }
+        is_days = key == "days"
+        x = np.asarray(values[along])
+        parts.append(Panel(label.split(" [")[0], axes[along], label, x, lines, logarithmic=(True, is_days)))
+    return panels(parts, 3)
+
+
+def plan_report(choice: PlanChoice, title: str, run: RunChoice | None = None) -> Report:
     """Report of ranked plans: table, breakdown of the first plans, time against memory, alternatives.
+
+    Args:
+        choice: the ranked plans.
+        title: of the report.
+        run: the whole run that they are for.
 
     Returns:
         The report; `save` writes it.
     """
     report = Report(title)
-    report.add(plan_ranking(choice.to_json()))
+    if run is not None:
+        document = run.to_json()
+        report.add(run_table(document))
+        for line in run.sentences():
+            report.text(line)
+        if len(run.candidates) > 1:
+            report.figure("run", run_figure(document), "The whole run by chips and batch.")
+    report.add(plan_ranking(choice.to_json(), "step" if run is None else run.objective))
     low, high = (seconds(end) for end in choice.step_time_interval)
     report.text(f"90 % interval of the first plan's step: {low} to {high}.")
     report.heading("Where the time goes")

@@ -179,8 +179,8 @@ def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
     return {name: cells[name] for name in PLAN_COLUMNS}
 
 
-def plan_ranking(choice: Mapping[str, Any]) -> Table:
-    """The best plans, in the form that `PlanChoice.to_json` gives them."""
+def plan_ranking(choice: Mapping[str, Any], objective: str = "step") -> Table:
+    """The best plans by an objective, in the form that `PlanChoice.to_json` gives them."""
     figures = (
         TableColumn("step", stays=True),
         TableColumn("MFU", "MFU %", "%", stays=True),
@@ -200,7 +200,48 @@ def plan_ranking(choice: Mapping[str, Any]) -> Table:
     proof = "; the first is the best of all valid plans" if choice["exhaustive_optimum"] else ""
     convention = "MFU of the 16-bit peak, attention in full"
     columns = (TableColumn("rank", "#", says="{}"), *PLAN_COLUMNS.values(), *figures)
-    return make_table(f"Fastest plans ({searched}{proof}; {convention})", columns, rows)
+    ranked = "Plans of the least energy" if objective == "energy" else "Fastest plans"
+    return make_table(f"{ranked} ({searched}{proof}; {convention})", columns, rows)
+
+
+RUN_COLUMNS = (
+    text_column("plan of the least", "least", says="least {}"),
+    TableColumn("chips", says="{} chips", stays=True),
+    TableColumn("batch, sequences", "batch", says="batch {}", stays=True),
+    text_column("plan"),
+    TableColumn("step"),
+    TableColumn("tokens"),
+    TableColumn("days", says="{} days", stays=True),
+    TableColumn("goodput", "goodput %", "%"),
+    TableColumn("energy", "MWh", "MWh", stays=True),
+    TableColumn("chip hours", says="{} chip hours"),
+    TableColumn("price", says="price {}", stays=True),
+)
+"""Columns of the table of whole runs."""
+
+
+def run_table(run: Mapping[str, Any]) -> Table:
+    """Whole runs of the plans of the least step, days, price and energy, in the form of `RunChoice.to_json`."""
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in ("step", "days", "price", "energy"):
+        one = run[name]
+        cells = (
+            f"{one['n_chips']:g}",
+            f"{one['global_batch_size_seqs']:g}",
+            in_short(one["plan"]),
+            seconds(one["step_time_s"]),
+            f"{one['tokens']:.3g}",
+            f"{one['days']:.1f}",
+            f"{100 * one['goodput']:.1f}",
+            rounded_text(one["energy_mwh"], 4),
+            rounded_text(one["chip_hours"]),
+            "-" if one["price"] is None else rounded_text(one["price"]),
+        )
+        same = next((label for label, known in rows.items() if known == cells), None)
+        if same is not None:
+            del rows[same]
+        rows[name if same is None else f"{same}, {name}"] = cells
+    return make_table("The whole run", RUN_COLUMNS, [(label, *cells) for label, cells in rows.items()])
 
 
 def plan_differences(against: Mapping[str, Any]) -> Table:

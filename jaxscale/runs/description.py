@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
-from jaxscale.plans.plan import END_STAGES, FLAGS, SOFTWARE_CHOICES
+from jaxscale.plans.plan import END_STAGES, FLAGS, ROUTING, SOFTWARE_CHOICES
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
 from jaxscale.runs.remarks import incomplete, remarks_on
@@ -31,8 +31,9 @@ HELD_SIZES = (
     "gradient_copy_bytes",
     "held_bytes",
     "host_time_layer",
+    *ROUTING,
 )
-"""Numbers by which the memory of software is counted, and the time of its host."""
+"""Numbers by which the memory of software is counted, and the time of its host; and the load of experts."""
 
 OF_A_WORKLOAD = "names a traced workload, which has no shape"
 """Why a row with a traced workload is none of a transformer: `predict` takes it in its own way."""

@@ -181,6 +181,14 @@ COLUMNS = (
     _of_software("overlap_gathers", "flag", "FSDP gathers the next layer while one runs"),
     _of_software("moe_dispatcher", "word", "how tokens reach their experts", "moe_dispatcher"),
     _of_software("moe_overlap", "flag", "exchanges of experts beside the compute of another microbatch"),
+    _of_software(
+        "expert_skew", "amount", "exponent of the popularity of experts; 0 where all are equally busy", "", "1"
+    ),
+    _of_software(
+        "expert_load", "amount", "copies on the hottest rank of experts over the mean; 0 by the skew", "", "1"
+    ),
+    _of_software("capacity_factor", "amount", "copies that an expert takes over the mean; 0 for no limit", "", "1"),
+    _of_software("balanced_experts", "flag", "experts are placed by their load"),
     Column("attention_kernel", "name", "attention kernel", default="of the framework", words=_kernels()),
     _of_software("fused_norm", "flag", "norms are fused kernels"),
     _of_software("fused_glu", "flag", "one kernel gates the MLP and keeps its inputs alone"),

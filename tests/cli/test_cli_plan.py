@@ -153,3 +153,42 @@ def test_a_batch_for_any_number_of_chips_is_told(run):
     assert "dp must divide the batch; expected a multiple of one of 5," in refusal
     arguments[8] = 1000
     assert run(*arguments, "--top", 1).code == 0
+
+
+RUN = (*SMALL, "--seq-len", 4096, "--tokens", "1e11", "--price", 2)
+
+
+def test_the_whole_run(run):
+    """Days, price and energy stand on the screen and in the document, which without a goal has none."""
+    document = run(*RUN, "--objective", "energy", "--open", "chips", "--top", 2, "--json").json
+    whole = document["run"]
+    assert whole["objective"] == "energy" and "run" not in run(*SMALL, "--top", 1, "--json").json
+    step, energy = whole["step"], whole["energy"]
+    assert energy["energy_mwh"] <= step["energy_mwh"] and step["n_chips"] == 16
+    assert step["days"] == pytest.approx(1e11 / (32 * 4096) * step["step_time_s"] / step["goodput"] / 86400, rel=1e-6)
+    assert step["price"] == pytest.approx(16 * step["days"] * 24 * 2, rel=1e-6)
+    assert document["best"]["dp"] == energy["plan"]["dp"]
+    lo, hi = whole["days_interval"]
+    assert lo < energy["days"] < hi
+    screen = run(*RUN, "--open", "chips", "--top", 2).out
+    assert "The whole run" in screen and "least energy: " in screen and "interruptions, one in" in screen
+    worse = run(*RUN, "--interruptions", 5, "--top", 1, "--json").json["run"]["step"]
+    assert worse["days"] > step["days"] and worse["goodput"] < step["goodput"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--price", 2), "--price is of a whole run; expected --tokens or --loss beside it"),
+        (("--open", "chips"), "--open is of a whole run"),
+        (("--tokens", "1e11", "--loss", 2), "expected exactly one of tokens and loss"),
+        (("--tokens", "1e11", "--objective", "price"), "--objective price needs --price"),
+        (("--tokens", "1e11", "--objective", "speed"), "objective = 'speed' is unknown; expected one of step"),
+        (("--loss", 1.0), "loss = 1 is out of reach; expected between"),
+        (("--tokens", "1e11", "--interruptions", 0), "interruptions = 0 is out of range"),
+        (("--tokens", "1e11", "--open", "batch", "--against", "x.csv"), "--against beside --open"),
+    ],
+)
+def test_refusals_of_a_run(run, more, expected):
+    outcome = run(*SMALL, *more)
+    assert outcome.code == 2 and expected in outcome.err

@@ -1,0 +1,532 @@
+r"""The whole run of a model under a plan: tokens, days, energy, price, and what failures take of it.
+
+$$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}}\right), \qquad t = \frac{D}{B}\,t_\mathrm{step}\,s, \qquad
+   E = n P\,t, \qquad M = n p\,t $$
+
+with the small-batch tokens $D_0$ of a goal, the slowdown s by failures and checkpoints (its inverse is the goodput),
+the mean power P and the price p of a chip. Laws are those of `jaxscale.designs.time_to_loss`. Plans are compared at the
+same $D_0$, thus at the same loss: a larger batch takes more tokens, more chips fail more often.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, ArrayLike
+
+from jaxscale.base.arrays import filled_rows, host_arrays, number, with_fields
+from jaxscale.base.errors import InputError
+from jaxscale.base.jit import filter_jit
+from jaxscale.base.show import Printout, printed
+from jaxscale.base.units import DAY, HOUR
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK
+from jaxscale.calibration.record import Fit
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.costs.power import ChipPower, mean_chip_power
+from jaxscale.costs.step import TERM_NAMES, StepTime
+from jaxscale.designs.quantities import JOULE_PER_MWH
+from jaxscale.designs.time_to_loss import Laws, default_laws, run_figures
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.models import model as model_of
+from jaxscale.models.transformer import Transformer, n_params
+from jaxscale.plans.best_plan import choice_of, cluster_and_chip, question_of_levels, refuse_none
+from jaxscale.plans.choice import PlanChoice
+from jaxscale.plans.enumerate import PlanSpace, PlanTable
+from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.plan_questions import PlanQuestion, find_plans
+from jaxscale.plans.score import Judged, judge
+
+OBJECTIVES = ("step", "days", "price", "energy")
+"""What a plan may be chosen by: the fastest step of all chips, or the least days, price or energy of the run."""
+
+OPEN = ("chips", "batch")
+"""What may be chosen beside the plan: fewer chips than stated, another batch."""
+
+FEWER_CHIPS = (1, 2, 4, 8)
+"""Chips that are stated over those of a candidate [1]."""
+
+BATCHES = (0.25, 0.5, 1, 2, 4)
+"""Batch of a candidate over the stated one [1]."""
+
+FEWEST_TOKENS, MOST_TOKENS = 1e6, 1e20
+"""Range of the small-batch tokens of a run [token]."""
+
+
+class WholeRun(eqx.Module):
+    """A whole run; leaves may have an axis of plans.
+
+    Attributes:
+        loss: at the end [nat per token].
+        tokens: seen in all [token].
+        steps: optimizer steps [1].
+        seconds: from start to end, failures included [s].
+        goodput: time of all steps over that of the run [1].
+        interruptions: expected failures of the job [1].
+        checkpoint_interval: work between checkpoints, Young's optimum [s].
+        energy: of all chips; servers and cooling are not counted [J].
+        chip_hours: chips times duration [h].
+        price: of all chips; nan where no price is stated [currency of the price].
+    """
+
+    loss: Array
+    tokens: Array
+    steps: Array
+    seconds: Array
+    goodput: Array
+    interruptions: Array
+    checkpoint_interval: Array
+    energy: Array
+    chip_hours: Array
+    price: Array
+
+    def figures(self) -> dict[str, float]:
+        """Figures of one run in the units of documents; the price is nan where none is stated."""
+        return {
+            "tokens": number(self.tokens),
+            "loss": number(self.loss),
+            "steps": number(self.steps),
+            "days": number(self.seconds) / DAY,
+            "goodput": number(self.goodput),
+            "interruptions": number(self.interruptions),
+            "checkpoint_interval_s": number(self.checkpoint_interval),
+            "energy_mwh": number(self.energy) / JOULE_PER_MWH,
+            "chip_hours": number(self.chip_hours),
+            "price": number(self.price),
+        }
+
+
+def whole_run(
+    model: Transformer,
+    cluster: Cluster,
+    times: StepTime,
+    batch_tokens: ArrayLike,
+    small_batch_tokens: ArrayLike,
+    laws: Laws | None = None,
+    price_per_chip_hour: ArrayLike = np.nan,
+) -> WholeRun:
+    """The whole run that a step of a model makes; traces in every argument.
+
+    Args:
+        model: the transformer, whose own shape carries no penalty.
+        cluster: chips of the job, and the power of one.
+        times: terms of a step, see `jaxscale.costs.step.step_time` [s].
+        batch_tokens: B [token].
+        small_batch_tokens: D_0 of the goal, see `small_batch_tokens_of` [token].
+        laws: of loss, batch, failures and power; the defaults where None.
+        price_per_chip_hour: p, in any currency [1/h].
+
+    Returns:
+        The figures of the run.
+    """
+    laws = laws or default_laws()
+    n_chips, failure, held = cluster.n_chips, laws.failure, n_params(model)
+    run = run_figures(
+        model,
+        model,
+        laws,
+        small_batch_tokens=small_batch_tokens,
+        batch_tokens=batch_tokens,
+        step_seconds=times.total,
+        n_chips=n_chips,
+    )
+    chip_hours = run.seconds * n_chips / HOUR
+    return WholeRun(
+        loss=run.loss,
+        tokens=run.tokens,
+        steps=run.tokens / batch_tokens,
+        seconds=run.seconds,
+        goodput=1.0 / run.slowdown,
+        interruptions=run.seconds * n_chips * failure.failures_per_chip_second,
+        checkpoint_interval=failure.checkpoint_interval(held, n_chips),
+        energy=run.seconds * n_chips * mean_chip_power(times, cluster.chip, laws.power),
+        chip_hours=chip_hours,
+        price=chip_hours * price_per_chip_hour,
+    )
+
+
+@dataclass(frozen=True)
+class RunGoal:
+    """Goal of a run: tokens that it sees at its stated batch, or a loss that it reaches; exactly one.
+
+    Attributes:
+        tokens: D [token].
+        loss: L [nat per token].
+    """
+
+    tokens: float | None = None
+    loss: float | None = None
+
+    def __post_init__(self):
+        """Refuse none or both, and values out of range."""
+        if (self.tokens is None) == (self.loss is None):
+            raise InputError("goal of a run: expected exactly one of tokens and loss")
+        if self.tokens is not None and not FEWEST_TOKENS <= self.tokens <= MOST_TOKENS:
+            raise InputError(f"tokens = {self.tokens:g} is out of range; expected {FEWEST_TOKENS:g} to {MOST_TOKENS:g}")
+
+
+def small_batch_tokens_of(
+    goal: RunGoal, model: Transformer, batch_tokens: ArrayLike, laws: Laws | None = None
+) -> float:
+    """Tokens that the goal would take with small batches, $D_0$ [token].
+
+    Args:
+        goal: tokens at this batch, or a loss.
+        model: the transformer.
+        batch_tokens: B of the goal [token].
+        laws: of loss, shape and batch; the defaults where None.
+
+    Raises:
+        InputError: a goal that no run, or every run, reaches.
+    """
+    laws = laws or default_laws()
+    with jax.enable_x64(True):
+        ends = [_goal_figures(model, laws, batch_tokens, tokens) for tokens in (FEWEST_TOKENS, MOST_TOKENS)]
+        if goal.tokens is None:
+            (most, least), wanted = (number(end.loss) for end in ends), float(goal.loss or 0.0)
+            if not least < wanted < most:
+                told = f"expected between {least:.4f} and {most:.4f} nat per token for this model"
+                raise InputError(f"loss = {wanted:g} is out of reach; {told}")
+        else:
+            (least, most), wanted = (number(end.tokens) for end in ends), float(goal.tokens)
+            if not least < wanted < most:
+                told = f"with batches of {number(batch_tokens):.3g} tokens a run takes more than {least:.2g}"
+                raise InputError(f"tokens = {wanted:g} is out of range; {told}")
+        return number(_solved(model, laws, batch_tokens, wanted, goal.tokens is None))
+
+
+def _goal_figures(model: Transformer, laws: Laws, batch_tokens: ArrayLike, tokens: ArrayLike) -> Any:
+    """Loss and tokens of a run with some small-batch tokens."""
+    sizes = {"small_batch_tokens": jnp.asarray(tokens), "batch_tokens": jnp.asarray(batch_tokens)}
+    return run_figures(model, model, laws, **sizes, step_seconds=jnp.ones(()), n_chips=jnp.ones(()))
+
+
+@filter_jit
+def _solved(model: Transformer, laws: Laws, batch_tokens: ArrayLike, wanted: ArrayLike, is_loss: bool) -> Array:
+    """Small-batch tokens of a loss or of tokens; differentiates in all that is given."""
+
+    def miss(log_tokens: Array, given: Any) -> Array:
+        shape, rules, batch, aim = given
+        figures = _goal_figures(shape, rules, batch, jnp.exp(log_tokens))
+        return jnp.log((figures.loss if is_loss else figures.tokens) / aim)
+
+    lower, upper = np.log(FEWEST_TOKENS), np.log(MOST_TOKENS)
+    solver = optx.Bisection(rtol=1e-12, atol=1e-12, flip="detect")
+    given = (model, laws, batch_tokens, wanted)
+    options = {"lower": lower, "upper": upper}
+    start = jnp.asarray(0.5 * (lower + upper))
+    found = optx.root_find(miss, solver, start, given, options, max_steps=200, throw=False)
+    return jnp.exp(found.value)
+
+
+class RunCandidate(NamedTuple):
+    """A plan with its whole run.
+
+    Attributes:
+        question: model, chips and batch of the plan.
+        found: plans that a search has scored for them.
+        row: of the plan among these.
+        step_time: [s].
+        run: the whole run.
+    """
+
+    question: PlanQuestion
+    found: FoundPlans
+    row: int
+    step_time: float
+    run: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Chips, batch, plan in words, step and run."""
+        place = {"n_chips": self.question.n_chips, "global_batch_size_seqs": float(self.question.batch or 0)}
+        plan = self.found.table.plan(self.row).words()
+        price = self.run["price"] if np.isfinite(self.run["price"]) else None
+        return {**place, "step_time_s": self.step_time, **self.run, "price": price, "plan": plan}
+
+
+MEASURES = {"days": "days", "price": "chip_hours", "energy": "energy_mwh"}
+"""Figure of a run that each objective makes least; the price goes with the hours of chips."""
+
+
+@printed(lambda choice: _shown(choice))
+@dataclass(frozen=True, repr=False)
+class RunChoice:
+    """Plans of least days, price and energy of a run, beside the plan of the fastest step.
+
+    Attributes:
+        objective: by which `best` is chosen.
+        best: by objective: the plan of the least of it; of `step` the plan of the fastest step as asked.
+        candidates: the best plan of each number of chips and batch by the objective.
+        plans: ranked plans of the chips and the batch that are chosen.
+    """
+
+    objective: str
+    best: Mapping[str, RunCandidate]
+    candidates: tuple[RunCandidate, ...]
+    plans: PlanChoice
+
+    @property
+    def chosen(self) -> RunCandidate:
+        """The plan that the objective chooses."""
+        return self.best[self.objective]
+
+    @property
+    def days_interval(self) -> tuple[float, float]:
+        """Ends of the central 90 % interval of the days, as far as that of the step goes [d]."""
+        lo, hi = (end / self.plans.best.step_time for end in self.plans.step_time_interval)
+        days = self.chosen.run["days"]
+        return lo * days, hi * days
+
+    def to_json(self) -> dict[str, Any]:
+        """What `jaxscale plan --json` adds for a run."""
+        return {
+            "objective": self.objective,
+            "days_interval": list(self.days_interval),
+            **{name: candidate.to_json() for name, candidate in self.best.items()},
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "differs": list(self.differences()),
+        }
+
+    def sentences(self) -> tuple[str, ...]:
+        """What failures do to the run that is chosen, the interval of its days, and what other objectives choose."""
+        run, (lo, hi) = self.chosen.run, self.days_interval
+        days, count, between = (run[name] for name in ("days", "interruptions", "checkpoint_interval_s"))
+        failures = f"{count:.3g} interruptions, one in {24.0 * days / count:.3g} h"
+        checkpoints = f"checkpoints every {between / 60.0:.3g} min"
+        return (f"90 % interval of the days: {lo:.3g} to {hi:.3g}; {failures}; {checkpoints}", *self.differences())
+
+    def differences(self) -> tuple[str, ...]:
+        """A sentence on each objective whose plan is not that of the fastest step: what it saves and what it costs."""
+        fastest, lines = self.best["step"], []
+        for objective in MEASURES:
+            other = self.best[objective]
+            changes = {name: _change(other, fastest, key) for name, key in MEASURES.items()}
+            if changes[objective] > -SAME:
+                lines.append(f"least {objective}: the plan of the fastest step")
+                continue
+            saved, *others = (_told(name, changes[name]) for name in (objective, *changes.keys() - {objective}))
+            lines.append(
+                f"least {objective}: {saved} against the plan of the fastest step; {', '.join(sorted(others))}"
+            )
+        return tuple(lines)
+
+
+def _shown(choice: RunChoice) -> Printout:
+    """Whole runs of the plans of the least of each objective."""
+    rows = [
+        (name, f"{one.question.n_chips:g}", f"{one.question.batch:g}", *(f"{one.run[key]:.4g}" for key in _PRINTED))
+        for name, one in choice.best.items()
+    ]
+    heads = ("least", "chips", "batch", "tokens", "days", "goodput", "MWh", "chip hours")
+    return Printout(f"RunChoice: plans by {choice.objective}", heads, rows, choice.sentences())
+
+
+_PRINTED = ("tokens", "days", "goodput", "energy_mwh", "chip_hours")
+
+SAME = 5e-4
+"""Relative difference of two runs that is none [1]."""
+
+
+def _told(name: str, change: float) -> str:
+    """A change of a figure in words."""
+    return f"{100.0 * change:+.1f} % {name}" if change < 1.0 else f"{1.0 + change:.1f} times the {name}"
+
+
+def _change(one: RunCandidate, other: RunCandidate, key: str) -> float:
+    """Figure of a run over that of another, less 1 [1]."""
+    return one.run[key] / other.run[key] - 1.0
+
+
+def best_run(
+    model: Transformer | str | Path,
+    cluster: Cluster | str,
+    global_batch: float | int,
+    *,
+    tokens: float | None = None,
+    loss: float | None = None,
+    n_chips: float | int | None = None,
+    fit: AnyFit = "default",
+    levels: Mapping[str, str | None] | None = None,
+    space: PlanSpace | None = None,
+    hardware: Hardware | None = None,
+    **options: Any,
+) -> RunChoice:
+    """The plan of the least days, price or energy of a whole run, beside that of the fastest step.
+
+    `js.best_run("llama3-8b", "h100-80gb", 1024, n_chips=512, tokens=2e12, objective="energy")`
+
+    Args:
+        model: the transformer or its name or file.
+        cluster: chips and network; or the name of a chip, beside `n_chips`.
+        global_batch: B, sequences per step [sequence].
+        tokens: that the run sees with this batch; or a loss instead [token].
+        loss: that the run reaches [nat per token].
+        n_chips: chips, where the cluster is given by the name of one [1].
+        fit: a fit, or the name or file of a fit.
+        levels: framework, precision and so on of the run, as in `best_plan`.
+        space: choices that are open; where None, every valid plan that the framework can run.
+        hardware: catalogue of chips; the shipped one where None.
+        options: objective, open, price_per_chip_hour, laws, top, oom_probability; see `run_choice`.
+
+    Raises:
+        InputError: an unknown name, an argument out of range, a goal out of reach, or no plan that fits.
+    """
+    machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
+    shape = model if isinstance(model, Transformer) else model_of(model)
+    question = question_of_levels(shape, machine, global_batch, {"gpu": gpu, **(levels or {})}, space)
+    return run_choice(question, fit_of(fit), RunGoal(tokens, loss), **options)
+
+
+def run_choice(
+    question: PlanQuestion,
+    fit: Fit,
+    goal: RunGoal,
+    *,
+    objective: str = "step",
+    open: Sequence[str] = (),
+    price_per_chip_hour: float | None = None,
+    laws: Laws | None = None,
+    top: int = 10,
+    oom_probability: float = ACCEPTED_RISK,
+) -> RunChoice:
+    """The plan of the least days, price or energy of a run, beside that of the fastest step.
+
+    Args:
+        question: model, cluster, batch and open choices of the plan.
+        fit: calibration.
+        goal: tokens at the batch of the question, or a loss.
+        objective: of `OBJECTIVES`, by which plans are ranked.
+        open: of `OPEN`; chips down to an eighth, batches from a quarter to four times the stated one.
+        price_per_chip_hour: in any currency [1/h].
+        laws: of loss, batch, failures and power; the defaults where None.
+        top: how many plans to rank [1].
+        oom_probability: accepted probability of running out of memory [1].
+
+    Raises:
+        InputError: an unknown word, a price that is missing or out of range, a goal out of reach, or no plan that fits.
+    """
+    for word, known, name in ((objective, OBJECTIVES, "objective"), *((word, OPEN, "open") for word in open)):
+        if word not in known:
+            raise InputError(f"{name} = {word!r} is unknown; expected one of {', '.join(known)}")
+    if price_per_chip_hour is not None and not 0.0 < price_per_chip_hour < 1e6:
+        raise InputError(f"price = {price_per_chip_hour:g} is out of range; expected above 0, below 1e6 an hour")
+    laws = laws or default_laws()
+    model, seq_len = question.model, number(question.model.seq_len)
+    needed = small_batch_tokens_of(goal, model, seq_len * float(question.batch or 0), laws)
+    asked = _neighbours(question, open)
+    tasks = [one.task(fit, oom_probability) for one in asked]
+    found = find_plans(tasks)
+    refuse_none(tasks[0], found[0])
+    fitting = [place for place, one in enumerate(found) if len(one.table) and one.fits.any()]
+    kept = [_worth_a_look(found[place], asked[place].cluster.chip, laws.power) for place in fitting]
+    judged = [
+        Judged(model, _rows_of(found[place].table, rows), asked[place].cluster, tasks[place].coefficients)
+        for place, rows in zip(fitting, kept, strict=True)
+    ]
+    price = np.nan if price_per_chip_hour is None else price_per_chip_hour
+    fixed = (needed, laws, price)
+    groups = [
+        _group(asked[place], found[place], rows, columns, fixed)
+        for place, rows, columns in zip(fitting, kept, judge(judged, TERM_NAMES), strict=True)
+    ]
+    # The question as asked is the first, and the fastest plan the first of those that are worth a look.
+    best = {"step": groups[0].fastest}
+    best |= {
+        name: min((group.best(name) for group in groups), key=lambda one, key=key: one.run[key])
+        for name, key in MEASURES.items()
+    }
+    chosen = best[objective]
+    plans = choice_of(chosen.found, chosen.question, fit, top, oom_probability)
+    return RunChoice(objective, best, tuple(group.best(objective) for group in groups), plans)
+
+
+class _Group(NamedTuple):
+    """Plans of one number of chips and one batch.
+
+    Attributes:
+        fastest: the plan of the fastest step.
+        thriftiest: the plan of the least energy.
+    """
+
+    fastest: RunCandidate
+    thriftiest: RunCandidate
+
+    def best(self, objective: str) -> RunCandidate:
+        """The plan of the least of an objective: on the same chips days and price go with the step."""
+        return self.thriftiest if objective == "energy" else self.fastest
+
+
+PADDING = 64
+"""Plans are padded to multiples of this, so that few programs are compiled [1]."""
+
+
+def _group(
+    question: PlanQuestion, found: FoundPlans, rows: np.ndarray, columns: Mapping[str, np.ndarray], fixed: Any
+) -> _Group:
+    """The fastest and the thriftiest of some plans, by the terms of their steps.
+
+    Args:
+        rows: of the plans in what was found, the fastest first.
+        columns: terms of their steps [s].
+        fixed: small-batch tokens, laws and price.
+    """
+    batch = number(question.model.seq_len) * float(question.batch or 0)
+    filled = filled_rows(len(rows), PADDING)
+    terms = {name: np.asarray(columns[name], float)[filled] for name in TERM_NAMES}
+    with jax.enable_x64(True):
+        runs = _runs(*host_arrays((question.model, question.cluster, terms, batch, *fixed)))
+        runs = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), filled.shape)[: len(rows)], runs)
+    # Costs are told as paces: that of the fastest plan is its own, plans that are not looked at draw its power.
+    cost = found.pace.copy()
+    cost[rows] = found.pace[rows[0]] * runs.energy / runs.energy[0]
+    by_energy = found._replace(cost=cost)
+
+    def candidate(among: FoundPlans) -> RunCandidate:
+        row = int(among.ranked(1)[0])
+        run = jax.tree.map(lambda leaf: leaf[rows == row][0], runs)
+        return RunCandidate(question, among, row, float(found.scores.step_time[row]), run.figures())
+
+    return _Group(candidate(found), candidate(by_energy))
+
+
+@filter_jit
+def _runs(model: Transformer, cluster: Cluster, terms: Mapping[str, Array], *given: Any) -> WholeRun:
+    """Runs of many plans, by the terms of their steps."""
+    return whole_run(model, cluster, StepTime(**terms), *given)
+
+
+def _neighbours(question: PlanQuestion, open: Sequence[str]) -> list[PlanQuestion]:
+    """The question as asked, then with other chips and batches where these are open."""
+    chips = [question.n_chips / fewer for fewer in (FEWER_CHIPS if "chips" in open else (1,))]
+    batches = [float(question.batch or 0) * share for share in (BATCHES if "batch" in open else (1,))]
+    pairs = [(n, batch) for n in chips for batch in batches if n == round(n) >= 1 and batch == round(batch) >= 1]
+    pairs.sort(key=lambda pair: pair != (question.n_chips, question.batch))
+    return [
+        question._replace(cluster=with_fields(question.cluster, {"n_chips": n}), batch=round(batch))
+        for n, batch in pairs
+    ]
+
+
+def _worth_a_look(found: FoundPlans, chip: Chip, power: ChipPower) -> np.ndarray:
+    """Rows of plans among which that of the least energy is for certain, the first ranked one before the others.
+
+    No plan that takes longer than the fastest by more than the largest power over the least takes less energy.
+    """
+    idle, most = number(chip.idle_power), number(chip.max_power)
+    shares = [number(power.share(kind)) for kind in ("compute", "memory", "network", "host")]
+    least, largest = (idle + share * (most - idle) for share in (min(shares), max(shares)))
+    first = int(found.ranked(1)[0])
+    near = found.fits & (found.pace <= found.pace[first] * largest / least)
+    near[first] = False
+    return np.concatenate([[first], np.flatnonzero(near)])
+
+
+def _rows_of(table: PlanTable, rows: np.ndarray) -> PlanTable:
+    """Some plans of a table."""
+    return replace(table, columns={name: column[rows] for name, column in table.columns.items()})

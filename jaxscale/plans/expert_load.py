@@ -1,0 +1,183 @@
+r"""Load of the hottest rank of expert parallelism, from the skew of the experts.
+
+The i-th most popular of E experts gets the share $i^{-s} / H$ of the copies of tokens, $H = \sum_{i=1}^E i^{-s}$: s = 0
+is uniform, 1 is Zipf's law. Dealt out in the order of popularity, the hottest of r ranks holds the experts 1, 1 + r,
+1 + 2 r, ..., and over the mean it has
+
+$$ \lambda = \frac{r}{H} \sum_{j=0}^{E/r-1} (1 + j r)^{-s} . $$
+
+The longest-processing-time rule (Graham 1969, SIAM Journal on Applied Mathematics 17(2)) with equally many experts on
+each rank leaves the first expert beside the least popular ones, or no rank above the mean where that is more. With a
+capacity factor c an expert takes at most c times the mean, and what is beyond is dropped (Fedus et al. 2021, arXiv
+2101.03961, section 2.2).
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Real
+from scipy.optimize import minimize_scalar
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import larger, smaller
+from jaxscale.plans.plan import Plan
+
+FIRST_TERMS = 8
+"""Terms of a sum of powers that are added one by one; the others by Euler and Maclaurin, to 1e-7 [1]."""
+
+LEAST_SKEW = 1e-6
+"""Skew below which the rank of the last expert beyond its capacity is that of this skew [1]."""
+
+MOST_SKEW = 10.0
+"""Largest skew [1]."""
+
+
+def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
+    r"""Sum of powers of equally spaced numbers, $\sum_{j=0}^{n-1} (a + j)^{-s}$, in closed form for any n.
+
+    Args:
+        first: a, above 0 [1].
+        count: n; a part of a term counts in part [1].
+        exponent: s [1].
+
+    Returns:
+        The sum [1].
+    """
+    a, n, s = (jnp.asarray(number) for number in (first, count, exponent))
+    total = sum((jnp.clip(n - j, 0.0, 1.0) * (a + j) ** -s for j in range(FIRST_TERMS)), start=jnp.zeros(()))
+    low = a + FIRST_TERMS
+    high = low + larger(n - FIRST_TERMS, 0.0)
+    stretch = jnp.log(high / low)
+    power = (1.0 - s) * stretch
+    is_flat = jnp.abs(power) < 1e-3
+    safe = jnp.where(is_flat, 1.0, power)
+    growth = jnp.where(is_flat, 1.0 + power / 2.0 + power**2 / 6.0, jnp.expm1(safe) / safe)
+    integral = low ** (1.0 - s) * stretch * growth
+    ends = 0.5 * (low**-s - high**-s)
+    slopes = s / 12.0 * (low ** (-s - 1.0) - high ** (-s - 1.0))
+    third = s * (s + 1.0) * (s + 2.0) / 720.0 * (low ** (-s - 3.0) - high ** (-s - 3.0))
+    return total + integral + ends + slopes - third
+
+
+def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
+    """Copies of tokens on the hottest rank over those of the mean one, after drops [1].
+
+    Args:
+        n_experts: E [1].
+        top_k: experts of a token, each of which it visits once [1].
+        plan: ep, `expert_skew`, `balanced_experts`, `capacity_factor`; or the `expert_load` that is stated.
+
+    Returns:
+        The load; exactly one of a plan without skew.
+    """
+    ranks, skew, capacity = jnp.asarray(plan.ep), jnp.asarray(plan.expert_skew), jnp.asarray(plan.capacity_factor)
+    every, held = power_sum(1.0, n_experts, skew), n_experts / ranks
+    is_capped = capacity > 0.0
+    cap = jnp.where(is_capped, capacity, jnp.inf)
+    over = _beyond_capacity(n_experts, every, plan)
+    # Experts of the first rank that are at their capacity, and the others of it.
+    full = jnp.clip(jnp.floor((over - 1.0) / ranks) + 1.0, 0.0, held) * (over >= 1.0)
+    rest = ranks**-skew * power_sum(1.0 / ranks + full, held - full, skew) * ranks / every
+    dealt = full / held * jnp.where(is_capped, capacity, 0.0) + rest
+    fewest = larger(held - 1.0, 0.0)
+    last = power_sum(n_experts - fewest + 1.0, fewest, skew)
+    # Of equally many experts on each rank, the first is beside the last ones.
+    first = smaller(n_experts / every, cap) * ranks / n_experts
+    kept = 1.0 - _dropped(n_experts, every, over, plan)
+    balanced = larger(first + last * ranks / every, kept)
+    # A token visits an expert once.
+    most = ranks * smaller(held, top_k) / top_k
+    skewed = smaller(dealt + plan.balanced_experts * (balanced - dealt), most)
+    # Without skew the load is one to the last bit, with the slope that it has there.
+    even = smaller(1.0, cap) + (skewed - jax.lax.stop_gradient(skewed))
+    stated = smaller(plan.expert_load, cap)
+    return jnp.where(jnp.greater(plan.expert_load, 0.0), stated, jnp.where(skew == 0.0, even, skewed))
+
+
+def _beyond_capacity(n_experts: ArrayLike, every: Array, plan: Plan) -> Array:
+    """Experts whose tokens exceed their capacity, from the most popular on, as a whole number [1]."""
+    capacity = jnp.where(jnp.greater(plan.capacity_factor, 0.0), plan.capacity_factor, jnp.inf)
+    excess = jnp.log(n_experts / (capacity * every))
+    # An expert at its capacity, as all of a uniform law with a factor of one, is not beyond it.
+    log_rank = jnp.where(excess > 1e-6, excess, 0.0) / larger(plan.expert_skew, LEAST_SKEW)
+    count = jnp.floor(jnp.exp(smaller(log_rank, jnp.log(jnp.asarray(n_experts, log_rank.dtype)))))
+    return jax.lax.stop_gradient(jnp.where(excess > 1e-6, count, 0.0))
+
+
+def _dropped(n_experts: ArrayLike, every: Array, over: Array, plan: Plan) -> Array:
+    """Share of the copies that exceed the capacity of their experts [1]."""
+    taken = power_sum(1.0, over, plan.expert_skew) / every
+    return jnp.where(over > 0.0, taken - over * plan.capacity_factor / n_experts, 0.0)
+
+
+def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
+    """Share of the copies of tokens that experts at their capacity drop, by the skew of a plan [1].
+
+    Args:
+        n_experts: E [1].
+        plan: `expert_skew` and `capacity_factor`; of a stated `expert_load`, the drops of its rank alone are known.
+    """
+    every = power_sum(1.0, n_experts, plan.expert_skew)
+    by_skew = _dropped(n_experts, every, _beyond_capacity(n_experts, every, plan), plan)
+    capacity = jnp.where(jnp.greater(plan.capacity_factor, 0.0), plan.capacity_factor, jnp.inf)
+    of_rank = larger(plan.expert_load - capacity, 0.0) / plan.ep
+    return jnp.where(jnp.greater(plan.expert_load, 0.0), of_rank, by_skew)
+
+
+def rank_loads(
+    counts: Sequence[float] | Real[np.ndarray, " expert"], ranks: int, is_balanced: bool = False
+) -> Float[np.ndarray, " rank"]:
+    """Loads of the ranks of measured experts over their mean; the largest is an `expert_load` of a plan.
+
+    Args:
+        counts: tokens of each expert [token], [expert].
+        ranks: over which the experts are placed, equally many on each [1].
+        is_balanced: by the longest-processing-time rule; dealt out in the order of popularity where not.
+
+    Returns:
+        Loads [1], [rank].
+
+    Raises:
+        InputError: counts that are no loads of experts, or ranks that do not divide them.
+    """
+    ordered = _ordered(counts)
+    if ranks < 1 or len(ordered) % ranks:
+        raise InputError(f"ranks = {ranks} do not hold equally many of {len(ordered)} experts; expected a divisor")
+    if not is_balanced:
+        loads = ordered.reshape(-1, ranks).sum(axis=0)
+        return loads / loads.mean()
+    loads, room = np.zeros(ranks), np.full(ranks, len(ordered) // ranks)
+    for load in ordered:
+        place = int(np.argmin(np.where(room > 0, loads, np.inf)))
+        loads[place] += load
+        room[place] -= 1
+    return loads / loads.mean()
+
+
+def fitted_skew(counts: Sequence[float] | Real[np.ndarray, " expert"]) -> float:
+    """Skew of measured experts, of greatest likelihood under the power law of their order [1].
+
+    Args:
+        counts: tokens of each expert, in any order [token], [expert].
+
+    Raises:
+        InputError: counts that are no loads of experts.
+    """
+    ordered = _ordered(counts)
+    logs, weights = np.log(np.arange(1, len(ordered) + 1)), ordered / ordered.sum()
+
+    def surprise(skew: float) -> float:
+        return float(skew * weights @ logs + np.log(np.exp(-skew * logs).sum()))
+
+    found = minimize_scalar(surprise, bounds=(0.0, MOST_SKEW), method="bounded", options={"xatol": 1e-8})
+    return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _ordered(counts: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Counts of experts, the largest first."""
+    given = np.sort(np.asarray(counts, float))[::-1]
+    if given.ndim != 1 or len(given) < 1 or not np.all(np.isfinite(given)) or given[-1] < 0.0 or given[0] <= 0.0:
+        raise InputError("counts of experts: expected one finite number of tokens, at least 0, for each, not all 0")
+    return given
