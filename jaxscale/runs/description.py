@@ -57,6 +57,7 @@ class Description:
             [answered row].
         states_zero_stage: whether a row names its ZeRO stage itself [answered row].
         states_recompute: whether it names what it recomputes [answered row].
+        may_offload: whether its software may send activations to the host, and the row does not say [answered row].
         notes: for every row of the table, why it is incomplete, or what was assumed beyond the documented defaults;
             empty if nothing [row].
     """
@@ -72,6 +73,7 @@ class Description:
     counts_driver: np.ndarray
     states_zero_stage: np.ndarray
     states_recompute: np.ndarray
+    may_offload: np.ndarray
     notes: Categorical
 
 
@@ -97,7 +99,8 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         empty = EmptyCells(complete)
         shapes = shapes.take(index)
     recomputed = _recomputations(complete, empty)
-    numbers, words = _plan_numbers(complete, empty, recomputed), _plan_words(empty, recomputed)
+    is_mixture = shapes.column("n_experts") > 1.0
+    numbers, words = _plan_numbers(complete, empty, recomputed, is_mixture), _plan_words(empty, recomputed)
     assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"])
     assumed = assumed.spread(index, len(runs), "")
     return Description(
@@ -114,6 +117,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         counts_driver=empty.filled("mem_kind").matches(_counts_driver).astype(float),
         states_zero_stage=~np.isnan(complete.numbers("zero_stage")),
         states_recompute=complete.categories("activation_recompute").matches(lambda word: word is not None),
+        may_offload=(empty.default("may_offload").numbers() > 0.0) & ~empty.is_told("offload"),
         notes=together(lacks, assumed).map(lambda pair: pair[1] if pair[0] is None else pair[0]),
     )
 
@@ -137,7 +141,9 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
     return incomplete(missing, is_open, runs.categories("model"))
 
 
-def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dict[str, np.ndarray]:
+def _plan_numbers(
+    runs: Runs, empty: EmptyCells, recomputed: Categorical, is_mixture: np.ndarray
+) -> dict[str, np.ndarray]:
     """Numeric arguments of `Plan` [argument][row]."""
     stated = degrees(runs)
     kernel = empty.filled("attention_kernel")
@@ -162,7 +168,7 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
         ),
         "balanced_stages": empty.filled_numbers("balanced_stages"),
         **{name: empty.filled_numbers(name) for name in HELD_SIZES},
-        **_recomputed_shares(recomputed),
+        **_recomputed_shares(recomputed, is_mixture),
         **_state_bytes(runs, empty, is_on["wide_weights"]),
         "lora_rank": np.where(
             adapters_of(runs).matches(lambda word: word == "none"), 0.0, empty.filled_numbers("lora_rank")
@@ -183,9 +189,10 @@ def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
     )
 
 
-def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
+def _recomputed_shares(recomputed: Categorical, is_mixture: np.ndarray) -> dict[str, np.ndarray]:
     """Share of the activations that is dropped, and of a forward pass that is done again over it [1], [row]."""
-    dropped = recomputed.numbers(lambda entry: entry.dropped)
+    dense, of_mixtures = (recomputed.numbers(lambda entry, key=key: entry[key]) for key in (1, 2))
+    dropped = np.where(is_mixture, of_mixtures, dense)
     again = recomputed.numbers(lambda entry: entry.again)
     return {
         "recompute_full": dropped,
