@@ -10,6 +10,7 @@ from jaxscale.cli.arguments import (
     Outputs,
     SequenceLength,
     SoftwareOptions,
+    Texts,
     TimelineFile,
     checked_batch,
     checked_count,
@@ -50,7 +51,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         str, option(metavar="WORD", help="rank by `step`, or by `days`, `price` or `energy` of the whole run")
     ] = "step"
     open: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(
             metavar="WORD", help="of a run: fewer `chips` (to an eighth), other sizes of the `batch` (1/4 to 4 times)"
         ),

@@ -104,11 +104,13 @@ class Recomputation(NamedTuple):
     Attributes:
         word: `Plan.recompute`.
         dropped: share of a layer's activations, beyond its input, that is not saved [1].
+        of_mixtures: that share of a layer with experts [1].
         again: share of a layer's forward pass that is computed twice [1].
     """
 
     word: str
     dropped: float
+    of_mixtures: float
     again: float
 
 
@@ -127,10 +129,11 @@ def recomputation(word: str, modules: str | None, framework: str | None) -> Reco
     parts = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
     table = vocabularies()["recompute_modules"]
     entries = [table.get(part.strip(), table["full"]) for part in parts if part.strip() not in ("none", "selective")]
-    dropped, again = (min(sum(entry[key] for entry in entries), 1.0) for key in ("dropped", "again"))
+    keys = ("dropped", "of_mixtures", "again")
+    shares = [min(sum(entry.get(key, entry["dropped"]) for entry in entries), 1.0) for key in keys]
     if "selective" in parts or "core_attn" in parts:
-        return Recomputation("selective", dropped, again)
-    return Recomputation("full" if dropped == 1.0 else "none", dropped, again)
+        return Recomputation("selective", *shares)
+    return Recomputation("full" if shares[0] == 1.0 else "none", *shares)
 
 
 def known_frameworks() -> tuple[str, ...]:

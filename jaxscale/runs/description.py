@@ -58,6 +58,7 @@ class Description:
             [answered row].
         states_zero_stage: whether a row states its ZeRO stage [answered row].
         states_recompute: whether a row states its recomputation [answered row].
+        may_offload: whether the software may offload activations and the row does not state offload [answered row].
         notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
             empty if nothing [row].
     """
@@ -73,6 +74,7 @@ class Description:
     counts_driver: np.ndarray
     states_zero_stage: np.ndarray
     states_recompute: np.ndarray
+    may_offload: np.ndarray
     notes: Categorical
 
 
@@ -98,7 +100,8 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         empty = EmptyCells(complete)
         shapes = shapes.take(index)
     recomputed = _recomputations(complete, empty)
-    numbers, words = _plan_numbers(complete, empty, recomputed), _plan_words(empty, recomputed)
+    is_mixture = shapes.column("n_experts") > 1.0
+    numbers, words = _plan_numbers(complete, empty, recomputed, is_mixture), _plan_words(empty, recomputed)
     assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"])
     assumed = assumed.spread(index, len(runs), "")
     return Description(
@@ -115,6 +118,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         counts_driver=empty.filled("mem_kind").matches(_counts_driver).astype(float),
         states_zero_stage=~np.isnan(complete.numbers("zero_stage")),
         states_recompute=complete.categories("activation_recompute").matches(lambda word: word is not None),
+        may_offload=(empty.default("may_offload").numbers() > 0.0) & ~empty.is_told("offload"),
         notes=together(lacks, assumed).map(lambda pair: pair[1] if pair[0] is None else pair[0]),
     )
 
@@ -138,7 +142,9 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
     return incomplete(missing, is_open, runs.categories("model"))
 
 
-def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dict[str, np.ndarray]:
+def _plan_numbers(
+    runs: Runs, empty: EmptyCells, recomputed: Categorical, is_mixture: np.ndarray
+) -> dict[str, np.ndarray]:
     """Numeric arguments of `Plan` [argument][row]."""
     stated = degrees(runs)
     kernel = empty.filled("attention_kernel")
@@ -163,7 +169,7 @@ def _plan_numbers(runs: Runs, empty: EmptyCells, recomputed: Categorical) -> dic
         ),
         "balanced_stages": empty.filled_numbers("balanced_stages"),
         **{name: empty.filled_numbers(name) for name in HELD_SIZES},
-        **_recomputed_shares(recomputed),
+        **_recomputed_shares(recomputed, is_mixture),
         **_state_bytes(runs, empty, is_on["wide_weights"]),
         "lora_rank": np.where(
             adapters_of(runs).matches(lambda word: word == "none"), 0.0, empty.filled_numbers("lora_rank")
@@ -184,9 +190,10 @@ def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
     )
 
 
-def _recomputed_shares(recomputed: Categorical) -> dict[str, np.ndarray]:
+def _recomputed_shares(recomputed: Categorical, is_mixture: np.ndarray) -> dict[str, np.ndarray]:
     """Share of the activations that is dropped, and ratio of recomputed forward pass to that share [1], [row]."""
-    dropped = recomputed.numbers(lambda entry: entry.dropped)
+    dense, of_mixtures = (recomputed.numbers(lambda entry, key=key: entry[key]) for key in (1, 2))
+    dropped = np.where(is_mixture, of_mixtures, dense)
     again = recomputed.numbers(lambda entry: entry.again)
     return {
         "recompute_full": dropped,
