@@ -102,12 +102,13 @@ def coverage(residual: np.ndarray, groups: np.ndarray) -> str:
     A new run is of a new group, and its interval comes from all that were measured.
     """
     kept = np.isfinite(residual)
-    residual, groups = np.abs(residual[kept]), groups[kept]
+    residual, groups = residual[kept], groups[kept]
     names = np.unique(groups)
     if len(names) < 2:
         return "-"
     inside = [
-        residual[groups == name] <= half_width(residual[groups != name], groups[groups != name]) for name in names
+        np.abs(residual[groups == name]) <= half_width(residual[groups != name], groups[groups != name])
+        for name in names
     ]
     return f"{100.0 * np.mean(np.concatenate(inside)):.0f}"
 

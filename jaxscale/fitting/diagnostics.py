@@ -66,9 +66,10 @@ class Diagnostics(NamedTuple):
         """
         theirs = np.isin(self.owner, rows)
         jacobian = self.jacobian[theirs]
-        hat = jacobian @ self.covariance @ jacobian.T
-        moved = np.linalg.solve(np.eye(len(hat)) - hat, self.errors[theirs])
-        return float(moved @ hat @ moved)
+        # By the Woodbury identity in the parameters, which are few, and not in the runs, which may be all.
+        precision = np.linalg.inv(self.covariance)
+        move = np.linalg.solve(precision - jacobian.T @ jacobian, jacobian.T @ self.errors[theirs])
+        return float(move @ precision @ move)
 
 
 def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:

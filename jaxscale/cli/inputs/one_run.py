@@ -30,7 +30,7 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
         cells["model"] = Path(cells["model"]).stem
     cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
     for name, value in stated_values("--set", stated).items():
-        if cells.get(name, value) != value and name in options:
+        if options.get(name) not in (None, value):
             raise InputError(f"--set {name} has an option of its own beside it; expected one of them")
         cells[name] = value
     cells["global_batch_size_seqs"] = _batch(cells)

@@ -70,6 +70,8 @@ def software_cells(
         chosen = getattr(options, name)
         if chosen is not None and name in stated:
             raise InputError(f"--{name} {chosen} beside --set {name}={stated[name]}; expected one of them")
-    framework = options.framework or stated.get("framework") or otherwise
-    precision = options.precision or stated.get("precision") or "bf16"
-    return {**stated, "framework": checked_framework(framework, fitted), "precision": precision.lower()}
+    framework, precision = (
+        str(value) if (value := getattr(options, name) or stated.get(name) or usual) else None
+        for name, usual in (("framework", otherwise), ("precision", "bf16"))
+    )
+    return {**stated, "framework": checked_framework(framework, fitted), "precision": str(precision).lower()}
