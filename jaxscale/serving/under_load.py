@@ -8,7 +8,7 @@ with the rate $\lambda$ of a rank and the squared coefficient of variation $c_a^
 arrivals see the time average, itself comes on top (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
 pace see a constant number. A batch holds at most B requests; further ones wait as in a queue with B servers,
 
-$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \quad \rho = \lambda / X_B $$
+$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \; \rho = \lambda / X_B $$
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1), of whom $\rho^{\sqrt{2(B+1)}-1}$ wait at
 all, and those exponentially long. Of a burst, request u of M waits for the prompts before it and, beyond the first B,

@@ -132,3 +132,44 @@ def test_the_event_loop_agrees_below_80_percent_of_saturation(case):
         assert float(found.e2e.mean) == pytest.approx(e2e.mean(), rel=0.03)
     wrong = load(requests, request_rate=0.3 * top, gap_variance=gaps, concurrency=float(places))
     assert float(wrong.e2e.mean) != pytest.approx(e2e.mean(), rel=0.03), "negative control: another rate"
+
+
+def table(path, *rows):
+    columns = dict.fromkeys(key for row in rows for key in row)
+    lines = [",".join(columns), *(",".join(row.get(key, "") for key in columns) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+ROW = {"model": "llama3-8b", "gpu": "h100-80gb", "framework": "vllm", "input_len": "600", "output_len": "200"}
+RATED = {**ROW, "arrival": "constant", "request_rate": "8", "concurrency": ""}
+
+
+@pytest.mark.slow
+def test_a_table_answers_rates_and_arrivals(tmp_path):
+    rows = (RATED, {**RATED, "request_rate": "16"}, {**RATED, "arrival": "poisson"}, {**ROW, "concurrency": "16"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    columns = found.columns()
+    for kind in KINDS:
+        times = np.stack([columns[f"predicted_{kind}_{name}_s"] for name in ("p50", "p90", "p99")])
+        assert np.all(np.diff(times[:, :3], axis=0) >= 0.0)
+        assert np.all(times[:, 1] > times[:, 0]), "twice the rate is slower"
+        assert np.isnan(times[:, 3]).all(), "a row that states no arrivals has no percentiles"
+    assert columns["predicted_e2e_p99_s"][2] > columns["predicted_e2e_p99_s"][0], "Poisson arrivals have a longer tail"
+    rate = columns["predicted_saturation_rate"]
+    assert columns["predicted_saturation_rate_lo"][0] < rate[0] < columns["predicted_saturation_rate_hi"][0]
+    assert columns["predicted_output_tokens_per_s_total"][:2] == pytest.approx([1600.0, 3200.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"request_rate": ""}, "arrivals at a rate have one"),
+        ({"arrival": "closed", "concurrency": "4"}, "bursts and closed loops have no rate"),
+        ({"serving": "static"}, "static and disagg serving have no arrivals"),
+        ({"arrival": "sometimes"}, "arrival"),
+    ],
+)
+def test_what_a_table_states_about_arrivals_has_to_agree(tmp_path, changes, told):
+    with pytest.raises(js.InputError, match=told):
+        serving.read_serving(table(tmp_path / "t.csv", {**RATED, **changes}))
