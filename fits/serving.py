@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from markdown_text import markdown_table, with_contents
 
-from jaxscale.calibration.effects import effects_of
 from jaxscale.fitting.statistics.mixed_effects import solve_mixed
 from jaxscale.runs.table import Runs
 from jaxscale.serving.fit_serving import FEW_ROWS, LEAST_ROWS, fit_and_hold_out
@@ -184,15 +183,14 @@ def with_client_spreads(measured: MeasuredServing, means: np.ndarray, fit: Servi
         if name in PERCENTILES and not name.startswith("ttft"):
             column = ("tpot", "e2e").index(name[: name.index("_")])
             ratios[:, place] = measured.measured[:, place] / measured.measured[:, 1 + column] * means[:, column]
-    rows = np.isfinite(ratios).any(axis=1)
+    rows = np.flatnonzero(np.isfinite(ratios).any(axis=1))
     part = measured._replace(measured=ratios).take(rows)
     spreads = {"client": serving_spec().effect_spreads()["client"]}
     problem = serving_problem(part, fit.unconstrained(part.levels), spreads)
     everything = np.ones(len(part.groups), dtype=bool)
     solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=10)
     added = as_fit(fit.name, problem, solution, (), everything).effects
-    others = (one for effect in fit.effects for one in effect.single() if one[0] != "client")
-    return replace(fit, effects=effects_of((*others, *(one for effect in added for one in effect.single()))))
+    return replace(fit, effects=(*(effect for effect in fit.effects if effect.kind != "client"), *added))
 
 
 def load_errors(runs: Runs, measured: MeasuredServing, fit: ServingFit) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Serving under load: queues in their limits, the event loop, Little's law, percentiles, tables."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -107,9 +109,8 @@ def test_a_burst_waits_for_prompts_and_then_for_places():
 def simulated(requests, rate, gaps, places, model=DENSE, count=1200):
     random = np.random.default_rng(1)
     waits = random.exponential(1.0, count) if gaps else np.ones(count)
-    arguments = jax.tree.map(
-        jnp.asarray, (model, serving.Engine(), ONE, with_fields(requests, {"concurrency": 1e6}), USUAL)
-    )
+    sent = with_fields(requests, {"concurrency": 1e6})
+    arguments: list[Any] = list(jax.tree.map(jnp.asarray, (model, serving.Engine(), ONE, sent, USUAL)))
     found = load(requests, model=model, request_rate=rate, gap_variance=gaps, concurrency=float(places))
     steps = int(1.3 * count / rate / float(found.tpot.mean)) + 2000
     arrivals, answers = jnp.asarray(np.cumsum(waits / rate)), jnp.full(count, requests.output_len)
