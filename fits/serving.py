@@ -2,19 +2,57 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 from markdown_text import markdown_table, with_contents
 
+from jaxscale.fitting.statistics.mixed_effects import solve_mixed
+from jaxscale.runs.table import Runs
 from jaxscale.serving.fit_serving import FEW_ROWS, LEAST_ROWS, fit_and_hold_out
+from jaxscale.serving.serving_coefficients import serving_spec
 from jaxscale.serving.serving_memory import max_batch
-from jaxscale.serving.serving_problem import TARGETS, HeldOutServing, folds, measured_serving, names_left_out, widths_of
-from jaxscale.serving.serving_record import NOVELTIES, ServingWidths, with_density
+from jaxscale.serving.serving_predict import predict_serving
+from jaxscale.serving.serving_problem import (
+    TARGETS,
+    HeldOutServing,
+    MeasuredServing,
+    as_fit,
+    folds,
+    measured_serving,
+    names_left_out,
+    serving_problem,
+    widths_of,
+)
+from jaxscale.serving.serving_record import (
+    NOVELTIES,
+    ServingFit,
+    ServingWidth,
+    ServingWidths,
+    load_serving_fit,
+    with_density,
+)
 from jaxscale.serving.serving_table import read_serving
+from jaxscale.serving.under_load import PERCENTILES
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = (*sorted((ROOT / "data/serving").glob("*.csv")), *sorted((ROOT / "data/restricted").glob("serving_*.csv")))
+
+LOADED = ROOT / "data/restricted/load_serving.csv"
+"""Runs that state how their requests arrive: the fit of times does not see them."""
+
+LOAD_HEAD = "## Under load"
+
+LOAD_INTRODUCTION = f"""{LOAD_HEAD}
+
+Runs at a rate, bursts and closed loops, none of which the fit of times has seen (data/restricted/load_serving.csv).
+Two numbers of a client are fitted to ratios of percentiles to means, `jitter` and `length_spread`; groups (source,
+model, chip) are left out of them and of the widths of intervals. Median / 90 % quantile of the errors in percent, and
+percent of runs inside 90 % intervals.
+
+"""
 
 INTRODUCTION = """# Serving: held-out errors of the shipped fit
 
@@ -33,6 +71,7 @@ def arguments() -> argparse.Namespace:
     """Options of the script."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-write", action="store_true", help="print the scoreboard only")
+    parser.add_argument("--load-only", action="store_true", help="keep the fit of times; judge runs under load alone")
     return parser.parse_args()
 
 
@@ -127,19 +166,122 @@ def coverage_table(held: HeldOutServing) -> str:
     return markdown_table(("set", "group", *NOVELTIES[1:]), [*rows, ["all", *total]])
 
 
+def load_groups(measured: MeasuredServing) -> np.ndarray:
+    """Source, model and chip of each run [row]."""
+    columns = (measured.sources, measured.levels.column("model"), measured.levels.column("chip"))
+    return np.asarray([" ".join(map(str, key)) for key in zip(*columns, strict=True)], dtype=object)
+
+
+def with_client_spreads(measured: MeasuredServing, means: np.ndarray, fit: ServingFit) -> ServingFit:
+    """A fit with the spreads of clients, from percentiles of time per token and end to end relative to their means.
+
+    Args:
+        means: predicted time per token and end to end [row, 2].
+    """
+    ratios = np.full_like(measured.measured, np.nan)
+    for place, name in enumerate(TARGETS):
+        if name in PERCENTILES and not name.startswith("ttft"):
+            column = ("tpot", "e2e").index(name[: name.index("_")])
+            ratios[:, place] = measured.measured[:, place] / measured.measured[:, 1 + column] * means[:, column]
+    rows = np.flatnonzero(np.isfinite(ratios).any(axis=1))
+    part = measured._replace(measured=ratios).take(rows)
+    spreads = {"client": serving_spec().effect_spreads()["client"]}
+    problem = serving_problem(part, fit.unconstrained(part.levels), spreads)
+    everything = np.ones(len(part.groups), dtype=bool)
+    solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=10)
+    added = as_fit(fit.name, problem, solution, (), everything).effects
+    return replace(fit, effects=(*(effect for effect in fit.effects if effect.kind != "client"), *added))
+
+
+def load_errors(runs: Runs, measured: MeasuredServing, fit: ServingFit) -> np.ndarray:
+    """Log predicted less log measured, nan where not measured [row, target]."""
+    values = predict_serving(runs, fit).values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.log(np.stack([values[name] for name in TARGETS], axis=-1)) - np.log(measured.measured)
+    return np.where(measured.measured > 0.0, errors, np.nan)
+
+
+def load_widths(measured: MeasuredServing, errors: np.ndarray, rows: np.ndarray) -> tuple[ServingWidth, ...]:
+    """Widths of the intervals of runs at a rate, and of percentiles of the others, from the errors of some rows."""
+    row, target = np.nonzero(np.isfinite(errors) & rows[:, None])
+    names = np.asarray(TARGETS, dtype=object)[target]
+    groups = load_groups(measured)[row].astype(str)
+    found = widths_of({"seen": errors[row, target]}, names, measured.levels.take(row), groups)
+    return tuple(
+        width
+        for width in found
+        if not width.stack and width.target and (width.serving == "stream" or width.target in PERCENTILES)
+    )
+
+
+def under_load(fit: ServingFit) -> tuple[ServingFit, str]:
+    """A fit with spreads of clients and widths under load, and the section of the scoreboard."""
+    runs = read_serving(LOADED)
+    runs = runs.take(np.flatnonzero(runs.categories("status").matches(lambda word: word == "ok")))
+    kept = tuple(width for width in fit.widths if width.serving != "stream" and width.target not in PERCENTILES)
+    with jax.enable_x64(True):
+        measured = measured_serving([runs])
+        fit = replace(fit, widths=kept)
+        before = predict_serving(runs, fit).values
+        means = np.stack([before[name] for name in ("tpot_s", "e2e_latency_s")], axis=-1)
+        parts = folds(load_groups(measured), 5)
+        held = np.full_like(measured.measured, np.nan)
+        inside = np.full_like(held, np.nan)
+        for part in range(parts.max() + 1):
+            is_out = parts == part
+            own = with_client_spreads(measured.take(~is_out), means[~is_out], fit)
+            held[is_out] = load_errors(runs, measured, own)[is_out]
+        for part in range(parts.max() + 1):
+            is_out = parts == part
+            narrow = replace(fit, widths=(*kept, *load_widths(measured, held, ~is_out)))
+            told = predict_serving(runs, narrow)
+            for place, name in enumerate(TARGETS):
+                low, high = (np.log(side[name] / told.values[name]) for side in (told.lo, told.hi))
+                is_in = (low <= -held[:, place]) & (-held[:, place] <= high)
+                inside[is_out, place] = np.where(np.isfinite(held[:, place]), is_in, np.nan)[is_out]
+        everything = np.ones(len(means), dtype=bool)
+        final = with_client_spreads(measured, means, fit)
+        final = replace(final, widths=(*kept, *load_widths(measured, held, everything)))
+    loads = measured.batch.requests
+    is_stream, is_burst = loads.request_rate > 0.0, (loads.request_rate == 0.0) & (loads.at_limit > 0.0)
+    judged = np.char.startswith(measured.sources.astype(str), "blis")
+    sets = {"all": everything, "at a rate": is_stream, "of them BLIS": judged, "bursts": is_burst}
+    sets["closed loops"] = ~is_stream & ~is_burst
+    rows = []
+    for name, mask in sets.items():
+        for place, target in enumerate(TARGETS):
+            errors = held[mask, place]
+            errors = 100.0 * np.abs(np.expm1(errors[np.isfinite(errors)]))
+            if len(errors):
+                share = f"{100.0 * np.nanmean(inside[mask, place]):.0f}"
+                figures = f"{np.median(errors):.1f} / {np.quantile(errors, 0.9):.0f}"
+                rows.append([name, target, str(len(errors)), figures, share])
+    return final, f"{LOAD_INTRODUCTION}{markdown_table(('set', 'column', 'n', 'error', 'inside'), rows)}\n"
+
+
 def main() -> None:
     """Fit, judge, write."""
     options = arguments()
+    if options.load_only:
+        fit, section = under_load(load_serving_fit(ROOT / "fits/results/serving.toml"))
+        print(section)
+        if not options.no_write:
+            fit.save(ROOT / "fits/results/serving.toml")
+            page = ROOT / "fits/serving.md"
+            text = page.read_text(encoding="utf-8").partition(LOAD_HEAD)[0].rstrip()
+            page.write_text(f"{text}\n\n{section}", encoding="utf-8")
+        return
     measured = measured_serving([read_serving(path) for path in TABLES])
     fit, held = fit_and_hold_out(measured, progress=lambda text: print(text, file=sys.stderr, flush=True))
     errors, coverage = f"{error_table(held)}\n\n{few_rows_text(held)}", coverage_table(held)
-    print(errors, coverage, sep="\n\n")
+    fit, section = under_load(fit)
+    print(errors, coverage, section, sep="\n\n")
     if options.no_write:
         return
     fit.save(ROOT / "fits/results/serving.toml")
     text = (
         f"{INTRODUCTION}{errors}\n\n## Coverage of 90 % intervals\n\nPercent of left-out runs inside, with widths from "
-        f"the other half of the groups.\n\n{coverage}\n"
+        f"the other half of the groups.\n\n{coverage}\n\n{section}"
     )
     (ROOT / "fits/serving.md").write_text(with_contents(text), encoding="utf-8")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.serving_coefficients import ServingCoefficients as ServingCoefficients
     from jaxscale.serving.serving_coefficients import usual_coefficients as usual_coefficients
     from jaxscale.serving.serving_figures import latency_against_load as latency_against_load
+    from jaxscale.serving.serving_figures import percentiles_against_rate as percentiles_against_rate
     from jaxscale.serving.serving_figures import serving_frontier as serving_frontier
     from jaxscale.serving.serving_memory import ServingMemory as ServingMemory
     from jaxscale.serving.serving_memory import max_batch as max_batch

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from jaxscale.serving.best_engine import ServingChoice
     from jaxscale.serving.serving_time import ServingTime
+    from jaxscale.serving.under_load import LoadTime
 
 MANY_SECONDS = 60.0
 """Time to the first token beyond which a curve is cut [s]."""
@@ -77,6 +78,29 @@ def latency_against_load(
             round_ticks(axes.xaxis, (concurrency[0], concurrency[-1]), most=5)
         if entries := entries_of(*grid):
             legend_below(figure, entries)
+    return figure
+
+
+def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime") -> "Figure":
+    """Percentiles of end-to-end time against the rate of requests, with saturation.
+
+    Args:
+        rates: requests that arrive [1/s], [rate].
+        load: answers of `serving_under_load` at each [rate].
+    """
+    saturation = float(np.asarray(load.saturation).ravel()[0])
+    kept = rates < saturation
+    with style():
+        figure = new_figure(8.0, 4.2)
+        axes: Any = figure.subplots()
+        for name, label, colour in (("p50", "median", BLUE), ("p90", "90 %", GREEN), ("p99", "99 %", ORANGE)):
+            axes.plot(rates[kept], np.asarray(getattr(load.e2e, name))[kept], color=colour, lw=2.2, label=label)
+        axes.axvline(saturation, color=RED, lw=1.4, ls="--", label="saturation")
+        axes.set(xlabel="requests per second", ylabel="time of a request [s]", yscale="log")
+        axes.set_title("Time that a share of the requests keeps")
+        axes.set_xlim(0.0, 1.05 * saturation)
+        round_ticks(axes.yaxis, axes.get_ylim())
+        legend_below(figure, entries_of(axes))
     return figure
 
 

@@ -29,6 +29,11 @@ NAMES = {
     "tpot_s": "time per token [s]",
     "e2e_latency_s": "latency of a request [s]",
     "output_tokens_per_s_total": "answer tokens per second [token/s]",
+    **{
+        f"{kind}_p{share}_s": f"{words}, {share} % [s]"
+        for kind, words in (("ttft", "first token"), ("tpot", "time per token"), ("e2e", "latency"))
+        for share in (50, 90, 99)
+    },
 }
 """Name and unit of each predicted column."""
 

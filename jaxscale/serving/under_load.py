@@ -8,8 +8,7 @@ with the rate $\lambda$ of a rank and the squared coefficient of variation $c_a^
 arrivals see the time average, itself comes on top (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
 pace see a constant number. A batch holds at most B requests; further ones wait as in a queue with B servers,
 
-$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{T_B}{B} \frac{c_a^2 + c_s^2}{2} ,
-   \quad \rho = \lambda / X_B $$
+$$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \; \rho = \lambda / X_B $$
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1), of whom $\rho^{\sqrt{2(B+1)}-1}$ wait at
 all, and those exponentially long. Of a burst, request u of M waits for the prompts before it and, beyond the first B,
@@ -26,6 +25,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays, with_fields
+from jaxscale.base.jit import concrete_jit
 from jaxscale.base.smooth import Temperature, larger, positive_part, smaller, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
@@ -131,12 +131,14 @@ class Stream(NamedTuple):
     variance: Array
 
 
+@concrete_jit
 def serving_under_load(
     model: Transformer,
     engine: Engine,
     cluster: Cluster,
     requests: Requests,
     coefficients: ServingCoefficients,
+    *,
     temperature: Temperature = 0.0,
 ) -> LoadTime:
     """Mean and percentiles of latency, throughput and saturation of requests that arrive as stated.
@@ -158,6 +160,7 @@ def serving_under_load(
     is_open = r.is_open
     is_burst = (1.0 - is_open) * r.at_limit * smaller(r.n_requests, 1.0)
 
+    @jax.jit
     def at(concurrency: ArrayLike, at_limit: ArrayLike, n_requests: ArrayLike = 0.0) -> ServingTime:
         fields = {"concurrency": concurrency, "at_limit": at_limit, "n_requests": n_requests}
         return serving_time(model, engine, cluster, with_fields(r, fields), coefficients, temperature)

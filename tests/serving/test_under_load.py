@@ -1,5 +1,7 @@
 """Serving under load: queues in their limits, the event loop, Little's law, percentiles, tables."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -74,23 +76,23 @@ def test_a_closed_loop_keeps_littles_law():
     assert float(constant.n_sequences) == pytest.approx(float(8.0 * 199.0 * constant.tpot.mean), rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_percentiles_agree_with_differences(kind):
+@pytest.mark.slow
+def test_gradients_of_percentiles_agree_with_differences():
     def logs(point):
         rate, length, bandwidth = jnp.exp(point)
         chip = eqx.tree_at(lambda c: c.hbm_bandwidth, ONE.chip, bandwidth)
         cluster = eqx.tree_at(lambda c: c.chip, ONE, chip)
         requests = with_fields(STREAM, {"request_rate": rate, "output_len": length})
-        found = serving.serving_under_load(DENSE, serving.Engine(), cluster, requests, USUAL, 0.05)
-        return jnp.log(getattr(found, kind).p99)
+        found = serving.serving_under_load(DENSE, serving.Engine(), cluster, requests, USUAL, temperature=0.05)
+        return jnp.log(jnp.stack([getattr(found, kind).p99 for kind in KINDS]))
 
     with jax.enable_x64(True):
         point = jnp.log(jnp.asarray([12.0, 200.0, 3.35e12]))
-        gradient = jax.jit(jax.grad(logs))(point)
+        gradient = jax.jit(jax.jacfwd(logs))(point)
         function = jax.jit(logs)
         differences = [(function(point.at[i].add(1e-5)) - function(point.at[i].add(-1e-5))) / 2e-5 for i in range(3)]
-    assert np.asarray(gradient) == pytest.approx(np.asarray(differences), rel=2e-3, abs=1e-6)
-    assert gradient[0] > 0.0 > gradient[2]
+    assert np.asarray(gradient).T == pytest.approx(np.asarray(differences), rel=2e-3, abs=1e-6)
+    assert np.all(gradient[:, 0] > 0.0) and np.all(gradient[:, 2] < 0.0)
 
 
 def test_a_burst_waits_for_prompts_and_then_for_places():
@@ -107,9 +109,8 @@ def test_a_burst_waits_for_prompts_and_then_for_places():
 def simulated(requests, rate, gaps, places, model=DENSE, count=1200):
     random = np.random.default_rng(1)
     waits = random.exponential(1.0, count) if gaps else np.ones(count)
-    arguments = jax.tree.map(
-        jnp.asarray, (model, serving.Engine(), ONE, with_fields(requests, {"concurrency": 1e6}), USUAL)
-    )
+    sent = with_fields(requests, {"concurrency": 1e6})
+    arguments: list[Any] = list(jax.tree.map(jnp.asarray, (model, serving.Engine(), ONE, sent, USUAL)))
     found = load(requests, model=model, request_rate=rate, gap_variance=gaps, concurrency=float(places))
     steps = int(1.3 * count / rate / float(found.tpot.mean)) + 2000
     arrivals, answers = jnp.asarray(np.cumsum(waits / rate)), jnp.full(count, requests.output_len)
@@ -132,3 +133,44 @@ def test_the_event_loop_agrees_below_80_percent_of_saturation(case):
         assert float(found.e2e.mean) == pytest.approx(e2e.mean(), rel=0.03)
     wrong = load(requests, request_rate=0.3 * top, gap_variance=gaps, concurrency=float(places))
     assert float(wrong.e2e.mean) != pytest.approx(e2e.mean(), rel=0.03), "negative control: another rate"
+
+
+def table(path, *rows):
+    columns = dict.fromkeys(key for row in rows for key in row)
+    lines = [",".join(columns), *(",".join(row.get(key, "") for key in columns) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+ROW = {"model": "llama3-8b", "gpu": "h100-80gb", "framework": "vllm", "input_len": "600", "output_len": "200"}
+RATED = {**ROW, "arrival": "constant", "request_rate": "8", "concurrency": ""}
+
+
+@pytest.mark.slow
+def test_a_table_answers_rates_and_arrivals(tmp_path):
+    rows = (RATED, {**RATED, "request_rate": "16"}, {**RATED, "arrival": "poisson"}, {**ROW, "concurrency": "16"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    columns = found.columns()
+    for kind in KINDS:
+        times = np.stack([columns[f"predicted_{kind}_{name}_s"] for name in ("p50", "p90", "p99")])
+        assert np.all(np.diff(times[:, :3], axis=0) >= 0.0)
+        assert np.all(times[:, 1] > times[:, 0]), "twice the rate is slower"
+        assert np.isnan(times[:, 3]).all(), "a row that states no arrivals has no percentiles"
+    assert columns["predicted_e2e_p99_s"][2] > columns["predicted_e2e_p99_s"][0], "Poisson arrivals have a longer tail"
+    rate = columns["predicted_saturation_rate"]
+    assert columns["predicted_saturation_rate_lo"][0] < rate[0] < columns["predicted_saturation_rate_hi"][0]
+    assert columns["predicted_output_tokens_per_s_total"][:2] == pytest.approx([1600.0, 3200.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"request_rate": ""}, "arrivals at a rate have one"),
+        ({"arrival": "closed", "concurrency": "4"}, "bursts and closed loops have no rate"),
+        ({"serving": "static"}, "static and disagg serving have no arrivals"),
+        ({"arrival": "sometimes"}, "arrival"),
+    ],
+)
+def test_what_a_table_states_about_arrivals_has_to_agree(tmp_path, changes, told):
+    with pytest.raises(js.InputError, match=told):
+        serving.read_serving(table(tmp_path / "t.csv", {**RATED, **changes}))
