@@ -88,9 +88,8 @@ def fitted_logs(
 def _minimised(residuals: Callable[[Array], Array], start: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Argument at which a robust sum of squares is least, and the residuals there."""
     compiled, slopes = jax.jit(residuals), jax.jit(jax.jacfwd(residuals))
-    found = least_squares(
-        lambda x: np.asarray(compiled(x)), start, lambda x: np.asarray(slopes(x)), loss="soft_l1", f_scale=scale
-    )
+    jacobian: Any = lambda x: np.asarray(slopes(x))  # noqa: E731
+    found = least_squares(lambda x: np.asarray(compiled(x)), start, jacobian, loss="soft_l1", f_scale=scale)
     return found.x, np.asarray(compiled(jnp.asarray(found.x)))
 
 

@@ -87,9 +87,9 @@ class KernelRows(NamedTuple):
     area: Float[Array, " kernel"]
     bytes: Float[Array, " kernel"]
     launches: Float[Array, " kernel"]
-    code: np.ndarray
-    phase: np.ndarray
-    precision: np.ndarray
+    code: Array | np.ndarray
+    phase: Array | np.ndarray
+    precision: Array | np.ndarray
 
 
 class KernelTimes(NamedTuple):
