@@ -62,10 +62,10 @@ def seconds_of(step: Any, state: Any, tokens: Any) -> float:
     return float(min(times[2:]) if jax.devices()[0].platform == "cpu" else np.median(times[2:]))
 
 
-def predicted(step: Any, state: Any, tokens: Any, record: ChipRecord, own: bool) -> float:
+def predicted(step: tuple[Any, ...], record: ChipRecord, own: bool) -> float:
     """Time of a step by the record [s], with its own coefficients of kernels or those of the package."""
     kernels = kernel_coefficients("jax", record.kernels if own else None)
-    rows = kernel_rows(trace(step, state, tokens))
+    rows = kernel_rows(trace(*step))
     chip = js.chip(record.id, js.Hardware({record.id: record.entry()}))
     return float(sum(traced_kernel_times(rows, chip, kernels)))
 
@@ -79,7 +79,7 @@ def main() -> None:
     off = []
     for shape, step in zip(SHAPES, steps(), strict=True):
         measured = seconds_of(*step)
-        errors = [predicted(*step, record, own) / measured - 1.0 for own in (True, False)]
+        errors = [predicted(step, record, own) / measured - 1.0 for own in (True, False)]
         off.append(errors)
         print(f"{shape}: {1e3 * measured:.1f} ms, by the record {errors[0]:+.0%}, by the package {errors[1]:+.0%}")
     for name, column in zip(("record", "package"), np.asarray(off).T, strict=True):

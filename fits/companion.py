@@ -7,7 +7,7 @@ not take. Whole training steps then move them, within the priors' spreads.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,24 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 from markdown_text import markdown_table
-from scipy.optimize import least_squares
 
-from jaxscale.base.arrays import as_arrays, with_fields
+from jaxscale.base.arrays import as_arrays
 from jaxscale.base.resources import data_path
-from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
+from jaxscale.calibration.coefficients import Coefficients, priors
 from jaxscale.costs.collectives import Collective, gather_time, reduce_time
-from jaxscale.costs.machine import Link, effective_link, machine_of
-from jaxscale.costs.matmul import matmul_rates, matmul_time
+from jaxscale.costs.machine import Link, effective_link
 from jaxscale.hardware.catalogue import cluster
-from jaxscale.hardware.formats import mean_over_formats
-from jaxscale.plans.plan import Plan
+from jaxscale.measuring.chip_record import fitted_logs, fitted_matmuls
 
 FOLDER = Path(__file__).parent
-MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_exposed_bytes")
 SCALE_UP = ("scale_up_efficiency", "collective_launch", "link_latency_scale")
 SCALE_OUT = ("scale_up_efficiency", "scale_out_efficiency", "collective_launch", "network_latency_scale")
-OUTLIER = 0.05
-"""Log error from which a row counts linearly [1]."""
 
 Row = Mapping[str, str]
 
@@ -53,6 +47,11 @@ class Fit(NamedTuple):
     values: dict[str, float]
     error: float
 
+    @classmethod
+    def of(cls, what: str, values: dict[str, float], errors: np.ndarray) -> "Fit":
+        """Outcome from values and log errors."""
+        return cls(what, len(errors), values, float(np.sqrt(np.mean(errors**2))))
+
 
 def read(table: str) -> list[Row]:
     """Rows of a companion table."""
@@ -65,44 +64,14 @@ def column(rows: Sequence[Row], name: str) -> Array:
     return jnp.asarray([float(row[name]) for row in rows])
 
 
-def fit_logs(what: str, names: Sequence[str], log_error: Callable[[Coefficients], Array]) -> Fit:
-    """Coefficients that minimise a robust sum of squared log errors, from their prior medians."""
-    start = prior_medians()
-
-    def errors(logs: Array) -> Array:
-        moved = {name: jnp.exp(value) for name, value in zip(names, logs, strict=True)}
-        return log_error(with_fields(start, moved))
-
-    compiled, jacobian = jax.jit(errors), jax.jit(jax.jacfwd(errors))
-    first = np.log([priors()[name].median for name in names])
-    found = least_squares(
-        lambda x: np.asarray(compiled(x)), first, lambda x: np.asarray(jacobian(x)), loss="soft_l1", f_scale=OUTLIER
-    )
-    final = np.asarray(compiled(jnp.asarray(found.x)))
-    values = {name: float(value) for name, value in zip(names, np.exp(found.x), strict=True)}
-    return Fit(what, len(final), values, float(np.sqrt(np.mean(final**2))))
-
-
 def fit_matmuls(gpu: str, catalogue_id: str) -> Fit:
     """Efficiency of matmuls by shape on one chip; the weight gradient (NT) sums over tokens."""
     rows = [row for row in read("gemm_efficiency") if row["op"] == "matmul" and row["gpu"] == gpu]
-    m, k, n = (column(rows, name) for name in ("m", "k", "n"))
-    is_gradient = jnp.asarray([row["layout"] == "NT" for row in rows])
-    tokens, width = jnp.where(is_gradient, k, m), jnp.where(is_gradient, m, k)
-    chips, plan = as_arrays((cluster(catalogue_id, 1), Plan()))
-    peak = chips.chip.peak("bf16")
-
-    def log_error(coefficients: Coefficients) -> Array:
-        element_bytes = mean_over_formats(plan.precision, lambda entry: entry.element_bytes)
-        rates = matmul_rates(plan.precision, element_bytes, machine_of(chips, coefficients), coefficients)
-
-        def seconds(tokens: Array, inner: Array, outer: Array) -> Array:
-            return matmul_time(tokens, inner * outer, outer + inner, rates)
-
-        reached = 2.0 * m * n * k / (jax.vmap(seconds)(tokens, width, n) * peak)
-        return jnp.log(reached / column(rows, "efficiency"))
-
-    return fit_logs(f"matmuls, {gpu}", MATMUL, log_error)
+    sizes = np.asarray([column(rows, name) for name in ("m", "k", "n")])
+    is_gradient = np.asarray([row["layout"] == "NT" for row in rows])
+    chips = cluster(catalogue_id, 1)
+    rates = float(chips.chip.peak("bf16")) * np.asarray(column(rows, "efficiency"))
+    return Fit.of(f"matmuls, {gpu}", *fitted_matmuls(sizes, is_gradient, rates, chips))
 
 
 def two_gathers(*arguments: ArrayLike | Link) -> Array:
@@ -124,7 +93,7 @@ def fit_all_reduces(
         seconds = jax.vmap(lambda size, n: collective(size, n, 1.0, link))(sizes, chips)
         return jnp.log(seconds / measured)
 
-    return fit_logs(what, names, log_error)
+    return Fit.of(what, *fitted_logs(names, log_error))
 
 
 def all_reduces(source: str, gpu: str) -> list[Row]:

@@ -266,7 +266,7 @@ class Fit(Record):
 
     @functools.cached_property
     def _scatters(self) -> Scatters:
-        return Scatters(self.widths, dict(self.largest), self.seen, timed_chips() | dict(self.anchors).keys())
+        return Scatters(self.widths, dict(self.largest), self.seen, timed_chips() | frozenset(dict(self.anchors)))
 
     @property
     def scatter_by_level(self) -> dict[Place, Scatter]:

@@ -87,9 +87,9 @@ class KernelRows(NamedTuple):
     area: Float[Array, " kernel"]
     bytes: Float[Array, " kernel"]
     launches: Float[Array, " kernel"]
-    code: np.ndarray
-    phase: np.ndarray
-    precision: np.ndarray
+    code: Array | np.ndarray
+    phase: Array | np.ndarray
+    precision: Array | np.ndarray
 
 
 class KernelTimes(NamedTuple):
@@ -252,7 +252,7 @@ def traced_kernel_times(
     passes, again, update = (rows.phase == phase for phase in (0, 1, 2))
     is_product, is_attention = rows.code < len(PRODUCTS), rows.code == ATTENTION
 
-    def total(mask: np.ndarray, values: Array = times) -> Array:
+    def total(mask: Array | np.ndarray, values: Array = times) -> Array:
         return jnp.sum(jnp.where(mask, values, 0.0))
 
     device = total(passes | again)
