@@ -296,10 +296,7 @@ def _of_total(
     step = float(prediction.step_time[0])
     difference = measured - step
     nan = float("nan")
-    gaps = tuple(
-        PartGap(name, nan, (nan, nan), nan, *(float(values[place]) for values in parts))
-        for place, name in enumerate(NAMES)
-    )
+    gaps = tuple(PartGap(name, nan, (nan, nan), nan, **_predicted(parts, place)) for place, name in enumerate(NAMES))
     could = [part for part in gaps if part.predicted + difference <= part.hi and part.predicted + difference >= part.lo]
     could.sort(key=lambda part: -part.predicted)
     side = "above" if difference > 0.0 else "below"
@@ -320,6 +317,12 @@ def _of_total(
         tuple(closer),
         tuple(remarks),
     )
+
+
+def _predicted(parts: PredictedParts, place: int) -> dict[str, Any]:
+    """What is predicted of a part, by attribute of `PartGap`."""
+    names = ("predicted", "lo", "hi", "predicted_hidden")
+    return {name: float(values[place]) for name, values in zip(names, parts, strict=True)}
 
 
 def _of_traces(
@@ -356,8 +359,8 @@ def _of_traces(
             float(exposed[place]),
             (float(every[:, place].min()), float(every[:, place].max())),
             float(max(busy[place] - exposed[place], 0.0)) if name in COLLECTIVES else 0.0,
-            *(float(values[place]) for values in parts),
-            _longest(kernels, ranks, of_kinds, place),
+            **_predicted(parts, place),
+            kernels=_longest(kernels, ranks, of_kinds, place),
         )
         for place, name in enumerate(NAMES)
     )
