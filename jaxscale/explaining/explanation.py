@@ -18,7 +18,7 @@ from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
-from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_table, parts_of
+from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of
 from jaxscale.explaining.predicted_parts import PredictedParts, predicted_parts
 from jaxscale.explaining.trace_files import KernelTrace, read_traces
 from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
@@ -300,7 +300,7 @@ def _of_total(
     could = [part for part in gaps if part.predicted + difference <= part.hi and part.predicted + difference >= part.lo]
     could.sort(key=lambda part: -part.predicted)
     side = "above" if difference > 0.0 else "below"
-    terms = kernel_table()["terms"]
+    terms = kernel_term_table()["terms"]
     causes = tuple(
         Cause(part.name, difference, terms[part.name][side], _settled(part.name, facts, terms)) for part in could
     )
@@ -397,7 +397,7 @@ def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
 
 def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
     """What usually makes a part differ, and what would tell."""
-    terms = kernel_table()["terms"]
+    terms = kernel_term_table()["terms"]
     usually = terms[part.name]["above" if part.excess > 0.0 else "below"]
     work, usual = part.measured + part.hidden, part.predicted + part.predicted_hidden
     if part.name in COLLECTIVES and part.excess > 0.0:
