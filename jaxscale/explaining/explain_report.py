@@ -9,7 +9,6 @@ from jaxscale.explaining.explanation import Explanation
 from jaxscale.report.document import Report
 from jaxscale.report.style import (
     BLUE,
-    GREY,
     INK,
     ORANGE,
     entries_of,
@@ -55,7 +54,7 @@ def parts_table(found: Explanation) -> Table:
             continue
         interval = f"{seconds(part.lo)} to {seconds(part.hi)}"
         if found.is_traced:
-            hidden = seconds(part.hidden) if part.hidden > 0.0 else "-"
+            hidden = seconds(part.hidden) if part.hidden > 1e-6 * found.measured else "-"
             verdict = "" if part.verdict == "within" else part.verdict
             cells = (seconds(part.measured), hidden, seconds(part.predicted), interval, "-", verdict)
         else:
@@ -85,6 +84,8 @@ def sentences(found: Explanation) -> list[str]:
         head = f"{place + 1}. {name}, {sign}{seconds(abs(cause.excess))}" if found.is_traced else f"{name} could be it"
         lines += [f"{head}: {cause.usually}.", f"   To settle it: {cause.settled_by}."]
     if not found.is_traced:
+        if not lines:
+            lines.append("No part alone could account for it within its interval.")
         lines += [
             f"{fact.column} = {fact.word} would predict {seconds(fact.step_time)}" for fact in found.facts[:MOST_FACTS]
         ]
@@ -121,7 +122,6 @@ def explanation_figure(found: Explanation) -> "Figure":
         axes.set_yticks(rows, [part.name.replace("_", " ") for part in parts])
         axes.set_ylim(len(parts) - 0.4, -0.6)
         axes.set_xlim(0.0, 1.12 * longest / unit)
-        axes.axhline(-1.0, color=GREY)
         axes.set(xlabel=f"time of a step [{word}]", title=found.run)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)

@@ -18,7 +18,7 @@ from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
-from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_table, parts_of
+from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of
 from jaxscale.explaining.predicted_parts import PredictedParts, predicted_parts
 from jaxscale.explaining.trace_files import KernelTrace, read_traces
 from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
@@ -296,14 +296,11 @@ def _of_total(
     step = float(prediction.step_time[0])
     difference = measured - step
     nan = float("nan")
-    gaps = tuple(
-        PartGap(name, nan, (nan, nan), nan, *(float(values[place]) for values in parts))
-        for place, name in enumerate(NAMES)
-    )
+    gaps = tuple(PartGap(name, nan, (nan, nan), nan, **_predicted(parts, place)) for place, name in enumerate(NAMES))
     could = [part for part in gaps if part.predicted + difference <= part.hi and part.predicted + difference >= part.lo]
     could.sort(key=lambda part: -part.predicted)
     side = "above" if difference > 0.0 else "below"
-    terms = kernel_table()["terms"]
+    terms = kernel_term_table()["terms"]
     causes = tuple(
         Cause(part.name, difference, terms[part.name][side], _settled(part.name, facts, terms)) for part in could
     )
@@ -320,6 +317,12 @@ def _of_total(
         tuple(closer),
         tuple(remarks),
     )
+
+
+def _predicted(parts: PredictedParts, place: int) -> dict[str, Any]:
+    """What is predicted of a part, by attribute of `PartGap`."""
+    names = ("predicted", "lo", "hi", "predicted_hidden")
+    return {name: float(values[place]) for name, values in zip(names, parts, strict=True)}
 
 
 def _of_traces(
@@ -356,8 +359,8 @@ def _of_traces(
             float(exposed[place]),
             (float(every[:, place].min()), float(every[:, place].max())),
             float(max(busy[place] - exposed[place], 0.0)) if name in COLLECTIVES else 0.0,
-            *(float(values[place]) for values in parts),
-            _longest(kernels, ranks, of_kinds, place),
+            **_predicted(parts, place),
+            kernels=_longest(kernels, ranks, of_kinds, place),
         )
         for place, name in enumerate(NAMES)
     )
@@ -394,7 +397,7 @@ def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
 
 def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
     """What usually makes a part differ, and what would tell."""
-    terms = kernel_table()["terms"]
+    terms = kernel_term_table()["terms"]
     usually = terms[part.name]["above" if part.excess > 0.0 else "below"]
     work, usual = part.measured + part.hidden, part.predicted + part.predicted_hidden
     if part.name in COLLECTIVES and part.excess > 0.0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.record import Fit
-from jaxscale.explaining.kernel_terms import NAMES, kernel_table
+from jaxscale.explaining.kernel_terms import NAMES, kernel_term_table
 from jaxscale.explaining.predicted_parts import PredictedParts, middle_parts
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.measured import describe_runs
@@ -66,7 +66,7 @@ def facts_of(
         hardware: catalogue of chips.
         names: parts whose facts are asked for; all where None.
     """
-    runs, table = prediction.runs, kernel_table()
+    runs, table = prediction.runs, kernel_term_table()
     wanted = dict.fromkeys(column for name in names or NAMES for column in table["terms"][name]["facts"])
     cells = {name: value for name, value in runs.rows[0].values.items() if value is not None and name not in CARRIED}
     cells |= {name: column[0] for name, column in runs.texts().items() if column[0] and name not in CARRIED}

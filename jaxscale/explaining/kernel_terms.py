@@ -72,14 +72,14 @@ class CollectiveGroup(NamedTuple):
 
 
 @functools.cache
-def kernel_table() -> dict[str, Any]:
+def kernel_term_table() -> dict[str, Any]:
     """`kernel_terms.toml`."""
     return parsed_toml(files("jaxscale.explaining").joinpath("kernel_terms.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
 def _patterns(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ...]:
-    return tuple((re.compile(rule["pattern"], re.IGNORECASE), rule) for rule in kernel_table()[table])
+    return tuple((re.compile(rule["pattern"], re.IGNORECASE), rule) for rule in kernel_term_table()[table])
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -13,7 +13,7 @@ from made_traces import STEPS, Made, made_steps, write_jax, write_kineto, write_
 
 from jaxscale.base.errors import InputError
 from jaxscale.cli.main import main
-from jaxscale.explaining.kernel_terms import NAMES, CollectiveGroup, kernel_table, parts_of, rule_of
+from jaxscale.explaining.kernel_terms import NAMES, CollectiveGroup, kernel_term_table, parts_of, rule_of
 from jaxscale.explaining.trace_files import read_traces
 from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
 
@@ -153,7 +153,7 @@ def test_names_of_kernels(name: str):
 
 
 def test_every_rule_has_a_source_and_a_part():
-    table = kernel_table()
+    table = kernel_term_table()
     for rule in (*table["rules"], *table["groups"]):
         assert rule["source"] in table["sources"]
         assert rule["term"] in (*NAMES, "collective")
