@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from jaxscale.limits.sweep import load_sweep
+
+from jaxscale.sweeps import open_sweep
 
 SPEC = """
 chunk = 65536
@@ -59,12 +60,13 @@ def finished(spec: Path, out: Path, devices: int, *more: str) -> float:
 
 def hashes(folder: Path) -> dict[str, str]:
     """Digest of every file of a folder."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def n_files(folder: Path) -> int:
-    """Chunks that are there."""
-    return len(list(folder.glob("chunk-*.npz")))
+    """Regions of which a result is there."""
+    return sum(path.is_file() for path in folder.glob("utilisation/c/**/*"))
 
 
 def killed(spec: Path, out: Path) -> list[int]:
@@ -103,11 +105,11 @@ def main() -> None:
         for out, devices in ((one, 1), (eight, 8)):
             wall = finished(spec, out, devices)
             print(f"{devices} CPU device(s): {count:,} points in {wall:.1f} s, {count / wall:,.0f} points/s")
-        first, second = load_sweep(one), load_sweep(eight)
-        assert len(first["utilisation"]) == count
-        apart = np.abs(second["utilisation"] / first["utilisation"] - 1.0).max()
-        print(f"largest relative difference {apart:.1e}; {100 * first['feasible'].mean():.1f} % feasible")
-        assert np.array_equal(first["feasible"], second["feasible"]) and apart < 1e-6
+        first, second = open_sweep(one).load(), open_sweep(eight).load()
+        assert first.utilisation.size == count
+        apart = float(np.abs(second.utilisation / first.utilisation - 1.0).max())
+        print(f"largest relative difference {apart:.1e}; {100 * float(first.feasible.mean()):.1f} % feasible")
+        assert np.array_equal(first.feasible, second.feasible) and apart < 1e-6
         print(f"files after each kill: {killed(spec, cut)} of {n_files(eight)}")
         finished(spec, cut, 8, "--resume")
         assert hashes(cut) == hashes(eight)

@@ -134,7 +134,7 @@ def chip_input(hardware: Hardware) -> dict[str, Input]:
     return {"gpu": word_input("chip of the catalogue", lambda name: hardware[name].id)}
 
 
-def cluster_at(entry: ChipEntry, point: Point, n_chips: Any) -> Cluster:
+def cluster_of_point(entry: ChipEntry, point: Point, n_chips: Any) -> Cluster:
     """Chips of the catalogue on their network, with the numbers of a point in place of theirs; traced ones too.
 
     Args:

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,13 +156,11 @@ class SweepSpec:
         """The specification, equal for equal sweeps: of each axis how many values there are and their digest."""
         import jax
 
-        from jaxscale import __version__
-
         named = [name for name, asked in self.inputs.items() if asked.is_word]
         files = [self.hardware, *(word for name in named for word in self.words(name))]
         found = {name: Path(name) for name in files if name and Path(name).is_file()}
         return {
-            "version": __version__,
+            "version": sys.modules["jaxscale"].__version__,
             "of": self.of,
             "axes": {name: {"n": len(values), "digest": digest(values)} for name, values in self.axes.items()},
             "fixed": dict(self.fixed),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 AXIS = "device"
 
-SIDE_BY_SIDE = 4096
+SIDE_BY_SIDE = 2048
 """Points of a device that are evaluated at a time: their intermediate values stay in its caches [1]."""
 
 

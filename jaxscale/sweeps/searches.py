@@ -39,7 +39,7 @@ from jaxscale.sweeps.inputs import (
     Result,
     among,
     chip_input,
-    cluster_at,
+    cluster_of_point,
     number_input,
     one_of,
     whole,
@@ -60,7 +60,7 @@ def _of_model(point: Point) -> Any:
 
 def _of_machine(spec: SweepSpec, point: Point) -> Cluster:
     """The cluster of a point."""
-    return cluster_at(spec.catalogue[point["gpu"]], among(point, MACHINE), whole(point["n_gpus"]))
+    return cluster_of_point(spec.catalogue[point["gpu"]], among(point, MACHINE), whole(point["n_gpus"]))
 
 
 def _each_point(point: Callable[[SweepSpec, Point], Mapping[str, Any]]) -> Callable[[SweepSpec], Search]:

@@ -35,7 +35,7 @@ from jaxscale.sweeps.inputs import (
     among,
     bound_input,
     chip_input,
-    cluster_at,
+    cluster_of_point,
     one_of,
 )
 from jaxscale.sweeps.question import ArrayFunction, Columns, Question, SweepSpec
@@ -134,7 +134,7 @@ class _Assembly:
         plan = _picked([Plan(**numbers, **words) for words in named], plan_place)
         n_chips = point.get("n_gpus", plan.n_chips)
         machine = among(point, MACHINE_INPUTS)
-        cluster = _picked([cluster_at(chip, machine, n_chips) for chip in self.chips], place("gpu"))
+        cluster = _picked([cluster_of_point(chip, machine, n_chips) for chip in self.chips], place("gpu"))
         index: Any = place("fit") * len(self.chips) + place("gpu")
         index = index * len(self.words.get("precision", [""])) + place("precision")
         index = 2 * index + (jnp.asarray(n_chips) > 1.0)
