@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxscale.measuring.timing import PART, WINDOW, again_and_again, chained, repeated
+from jaxscale.measuring.timing import PART, WINDOW, again_and_again, chain_of_turns, times_of_repeats
 
 SIZES = tuple(2**power for power in range(16, 31, 2))
 """Sizes of the whole array of a collective [byte]."""
@@ -51,7 +51,7 @@ class CollectiveTiming(NamedTuple):
         return rounds * (self.n_gpus - 1.0) / self.n_gpus * self.size / self.seconds
 
 
-def groups_of(n: int) -> list[int]:
+def group_sizes(n: int) -> list[int]:
     """Sizes of groups that are timed: powers of two, and all."""
     return sorted({2**power for power in range(1, int(math.log2(n)) + 1)} | {n}) if n > 1 else []
 
@@ -77,8 +77,8 @@ def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float
     local = count if name == "all_gather" else count * n
     x = jax.device_put(jnp.ones(local * n, jnp.float32), NamedSharding(mesh, parts))
     result = jax.jit(on_all(COLLECTIVES[name]))(x)
-    call = again_and_again(on_all(chained(COLLECTIVES[name], turns)), ((x,), result))
-    times = repeated(call, seconds) / turns
+    call = again_and_again(on_all(chain_of_turns(COLLECTIVES[name], turns)), ((x,), result))
+    times = times_of_repeats(call, seconds) / turns
     median, least = float(np.median(times)), float(np.min(times))
     told = least if devices[0].platform == "cpu" else median
     return CollectiveTiming(name, n, 4 * count * n, told, median, least)
@@ -92,7 +92,7 @@ def time_collectives(devices: Sequence[Any], seconds: float) -> Iterator[Collect
         seconds: for all of them [s].
     """
     begin = time.perf_counter()
-    cases = [(name, n) for n in groups_of(len(devices)) for name in COLLECTIVES]
+    cases = [(name, n) for n in group_sizes(len(devices)) for name in COLLECTIVES]
     for size in SIZES:
         for name, n in cases:
             if time.perf_counter() - begin > seconds:

@@ -14,7 +14,7 @@ DTYPES = {"bf16": jnp.bfloat16, "fp32": jnp.float32, "tf32": jnp.float32}
 """Arrays of a number format: 32-bit matmuls are done in tf32 where nothing else is asked and the chip has it."""
 
 
-class Kernel(NamedTuple):
+class TimedKernel(NamedTuple):
     """A kernel and its sizes; what a kind of kernel lacks is 0.
 
     Attributes:
@@ -44,7 +44,7 @@ class Kernel(NamedTuple):
     q_len: int = 0
 
 
-class Program(NamedTuple):
+class TimedProgram(NamedTuple):
     """Function of a kernel and the shapes of its arguments.
 
     Attributes:
@@ -60,7 +60,7 @@ class Program(NamedTuple):
     bytes: float
 
 
-def program_of(kernel: Kernel, attention: str = "xla") -> Program:
+def program_of(kernel: TimedKernel, attention: str = "xla") -> TimedProgram:
     """Program of a kernel.
 
     Args:
@@ -77,7 +77,7 @@ def program_of(kernel: Kernel, attention: str = "xla") -> Program:
     function, shapes, flop = _attention(kernel, attention) if kernel.op == "attention" else made[kernel.op](kernel)
     results = jax.eval_shape(function, *shapes)
     moved = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((shapes, results)))
-    return Program(function, shapes, float(flop), float(moved))
+    return TimedProgram(function, shapes, float(flop), float(moved))
 
 
 _Parts = tuple[Callable[..., Any], tuple[Any, ...], float]
@@ -88,7 +88,7 @@ def _shape(dtype: str, *sizes: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, DTYPES[dtype])
 
 
-def _matmul(kernel: Kernel) -> _Parts:
+def _matmul(kernel: TimedKernel) -> _Parts:
     """Product of m x k and k x n: tokens times weights, the gradient of either, or a transposed factor."""
     m, k, n, precision = kernel.m, kernel.k, kernel.n, "highest" if kernel.dtype == "fp32" else None
     left, right = {
@@ -104,7 +104,7 @@ def _matmul(kernel: Kernel) -> _Parts:
     return product, (_shape(kernel.dtype, *left), _shape(kernel.dtype, *right)), 2.0 * m * k * n
 
 
-def _grouped(kernel: Kernel) -> _Parts:
+def _grouped(kernel: TimedKernel) -> _Parts:
     """Product of m rows, sorted by group, with the matrix of their group."""
     groups, dtype = kernel.n_groups, kernel.dtype
 
@@ -115,7 +115,7 @@ def _grouped(kernel: Kernel) -> _Parts:
     return product, shapes, 2.0 * kernel.m * kernel.k * kernel.n
 
 
-def _attention(kernel: Kernel, implementation: str) -> _Parts:
+def _attention(kernel: TimedKernel, implementation: str) -> _Parts:
     """Causal attention, forward, or forward and backward; half of the pairs count."""
     kind: Any = implementation
     shape = _shape(kernel.dtype, kernel.b, kernel.q_len, kernel.n_heads, kernel.head_dim)
@@ -157,7 +157,7 @@ STREAMS: dict[str, Callable[..., Any]] = {
 """Kernels that the memory bounds, by name."""
 
 
-def _stream(kernel: Kernel) -> _Parts:
+def _stream(kernel: TimedKernel) -> _Parts:
     """A kernel that multiplies no matrices, on m rows of n numbers."""
     one, function = _shape(kernel.dtype, kernel.m, kernel.n), STREAMS[kernel.variant]
     if kernel.variant == "gather":
@@ -170,7 +170,7 @@ CHAIN = 16
 """Dependent kernels of a chain that times the gap between them [1]."""
 
 
-def _launch(kernel: Kernel) -> _Parts:
+def _launch(kernel: TimedKernel) -> _Parts:
     """A chain of tiny matmuls, none of which starts before the last one ends."""
 
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -181,7 +181,7 @@ def _launch(kernel: Kernel) -> _Parts:
     return chain, (_shape(kernel.dtype, kernel.m, kernel.m),) * 2, 2.0 * CHAIN * kernel.m**3
 
 
-def _optimizer(kernel: Kernel) -> _Parts:
+def _optimizer(kernel: TimedKernel) -> _Parts:
     """Update of n parameters by AdamW."""
     rule, weights = optax.adamw(1e-4), _shape("fp32", kernel.n)
 
@@ -208,26 +208,26 @@ def formats_on(platform: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def every_kernel(platform: str) -> tuple[Kernel, ...]:
+def every_kernel(platform: str) -> tuple[TimedKernel, ...]:
     """Kernels for chips of any speed, kinds in turn, small ones first; a `Stopwatch` leaves out what suits no chip."""
     dtype, *others = formats_on(platform)
     streamed = (dtype,) if platform == "cpu" else (dtype, "fp32")
-    squares = [Kernel("matmul", "forward", dtype, width, width, width) for width in WIDTHS]
+    squares = [TimedKernel("matmul", "forward", dtype, width, width, width) for width in WIDTHS]
     in_turn = (
-        [Kernel("stream", name, one, m=m, n=1024) for m in ROWS for name in STREAMS for one in streamed],
-        [Kernel("matmul", variant, dtype, *sizes) for d in WIDTHS[:-1] for variant, sizes in _shapes_of_layers(d)],
-        [Kernel("matmul", "forward", other, width, width, width) for other in others for width in WIDTHS],
+        [TimedKernel("stream", name, one, m=m, n=1024) for m in ROWS for name in STREAMS for one in streamed],
+        [TimedKernel("matmul", variant, dtype, *sizes) for d in WIDTHS[:-1] for variant, sizes in _shapes_of_layers(d)],
+        [TimedKernel("matmul", "forward", other, width, width, width) for other in others for width in WIDTHS],
         [
-            Kernel("attention", variant, dtype, b=2, n_heads=8, head_dim=width, q_len=length)
+            TimedKernel("attention", variant, dtype, b=2, n_heads=8, head_dim=width, q_len=length)
             for length in (256, 512, 1024, 2048, 4096, 8192)
             for width in (32, 64, 128)
             for variant in ("forward", "backward")
         ],
-        [Kernel("optimizer", "adamw", "fp32", n=n) for n in (10**5, 10**6, 10**7, 10**8)],
-        [Kernel("grouped_matmul", "forward", dtype, 8 * d, d, d, 8) for d in WIDTHS[1:]],
+        [TimedKernel("optimizer", "adamw", "fp32", n=n) for n in (10**5, 10**6, 10**7, 10**8)],
+        [TimedKernel("grouped_matmul", "forward", dtype, 8 * d, d, d, 8) for d in WIDTHS[1:]],
     )
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*in_turn))
-    first = (Kernel("launch", "chain", "fp32", m=16), Kernel("stream", "add", dtype, m=LARGE, n=1024))
+    first = (TimedKernel("launch", "chain", "fp32", m=16), TimedKernel("stream", "add", dtype, m=LARGE, n=1024))
     return (*first, *squares, *filter(None, rounds))
 
 

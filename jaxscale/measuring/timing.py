@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float
 
-from jaxscale.measuring.timed_kernels import Kernel, Program, program_of
+from jaxscale.measuring.timed_kernels import TimedKernel, TimedProgram, program_of
 
 WINDOW = 0.004
 """Least time of the program that is timed, beside which that of its launch is small [s]."""
@@ -46,7 +46,7 @@ class Timing(NamedTuple):
         bytes: read and written, each array once [byte].
     """
 
-    kernel: Kernel
+    kernel: TimedKernel
     seconds: float
     median: float
     least: float
@@ -59,7 +59,7 @@ class Timing(NamedTuple):
         return self.flop / self.seconds
 
 
-def repeated(call: Callable[[], Any], seconds: float) -> Float[np.ndarray, " repeat"]:
+def times_of_repeats(call: Callable[[], Any], seconds: float) -> Float[np.ndarray, " repeat"]:
     """Times of repeats of a call after a warm-up, as many as a budget holds [s].
 
     Args:
@@ -81,7 +81,7 @@ def empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 
-def chained(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
+def chain_of_turns(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
     """Function that runs another in so many turns, each after the last one, from arguments and any result.
 
     Args:
@@ -117,7 +117,7 @@ def again_and_again(run: Callable[..., Any], state: tuple[Any, Any]) -> Callable
     return call
 
 
-def random_arguments(program: Program, device: Any) -> tuple[Any, ...]:
+def random_arguments(program: TimedProgram, device: Any) -> tuple[Any, ...]:
     """Normal random numbers of the shapes of a program, on a device: zeros would draw less power."""
     keys = iter(jax.random.split(jax.random.key(0), 64))
 
@@ -155,18 +155,18 @@ class Stopwatch:
         """Time since the start [s]."""
         return time.perf_counter() - self.begin
 
-    def expected(self, program: Program) -> float:
+    def expected(self, program: TimedProgram) -> float:
         """Rough time of a kernel [s]."""
         return program.flop / self.rate + program.bytes / self.bandwidth + GAP
 
-    def suits(self, program: Program, is_small: bool) -> bool:
+    def suits(self, program: TimedProgram, is_small: bool) -> bool:
         """Whether a kernel is neither too short to tell, nor too long for the time or too large for the memory."""
         room = (self.device.memory_stats() or {}).get("bytes_limit", 8e9)
         expected = self.expected(program)
         is_short = (LEAST_REPEATS + 2) * expected < max(0.01 * self.seconds, WINDOW)
         return is_short and program.bytes < room / 8.0 and (is_small or expected > 2.0 * GAP)
 
-    def time(self, kernel: Kernel) -> Timing | None:
+    def time(self, kernel: TimedKernel) -> Timing | None:
         """Time of a kernel; None where it does not suit the device."""
         program = program_of(kernel, self.attention if kernel.dtype == "bf16" else "xla")
         if not self.suits(program, kernel.op in ("launch", "optimizer") or kernel.m == kernel.n):
@@ -174,8 +174,10 @@ class Stopwatch:
         turns = min(max(math.ceil(WINDOW / self.expected(program)), 1), MOST_TURNS)
         arguments = random_arguments(program, self.device)
         with jax.default_device(self.device):
-            call = again_and_again(chained(program.function, turns), (arguments, empty(program.function, arguments)))
-        times = repeated(call, PART * self.seconds) / turns
+            call = again_and_again(
+                chain_of_turns(program.function, turns), (arguments, empty(program.function, arguments))
+            )
+        times = times_of_repeats(call, PART * self.seconds) / turns
         median, least = float(np.median(times)), float(np.min(times))
         told = least if self.device.platform == "cpu" else median
         timing = Timing(kernel, told, median, least, program.flop, program.bytes)
@@ -194,7 +196,7 @@ class Stopwatch:
             jax.block_until_ready(self._again())
             self.reference.append(time.perf_counter() - begin)
 
-    def time_all(self, kernels: Sequence[Kernel]) -> Iterator[Timing | None]:
+    def time_all(self, kernels: Sequence[TimedKernel]) -> Iterator[Timing | None]:
         """Timings of kernels, as many as the time holds; None for one that does not suit the device."""
         for kernel in kernels:
             if self.spent > self.seconds:
@@ -207,7 +209,7 @@ def launch_seconds(device: Any) -> float:
     """Time of a program that does nothing, from its call until its result is there [s]."""
     nothing = jax.jit(lambda x: x + 1.0)
     argument = jax.device_put(jnp.zeros(()), device)
-    return float(np.median(repeated(lambda: nothing(argument), 0.05)))
+    return float(np.median(times_of_repeats(lambda: nothing(argument), 0.05)))
 
 
 DRIFT = 0.05

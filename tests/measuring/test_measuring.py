@@ -26,22 +26,22 @@ from jaxscale.hardware.cluster import Chip, Network
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.measuring.chip_record import ChipRecord, chip_record, fitted_links, fitted_matmuls
 from jaxscale.measuring.collective_timing import CollectiveTiming
-from jaxscale.measuring.timed_kernels import Kernel, program_of
+from jaxscale.measuring.timed_kernels import TimedKernel, program_of
 from jaxscale.measuring.timing import Timing, drift_of
 from jaxscale.tracing import kernel_rows, trace, traced_kernel_times
 
 KERNELS = (
-    *(Kernel("matmul", "forward", "bf16", d, d, d) for d in (512, 1024, 2048, 4096, 8192)),
-    *(Kernel("matmul", "wgrad", "bf16", d, 4096, 4 * d) for d in (1024, 4096)),
-    *(Kernel("stream", name, "bf16", m=65536, n=1024) for name in ("add", "gelu", "column_sum", "gather")),
-    Kernel("optimizer", "adamw", "fp32", n=10**7),
-    Kernel("launch", "chain", "fp32", m=16),
+    *(TimedKernel("matmul", "forward", "bf16", d, d, d) for d in (512, 1024, 2048, 4096, 8192)),
+    *(TimedKernel("matmul", "wgrad", "bf16", d, 4096, 4 * d) for d in (1024, 4096)),
+    *(TimedKernel("stream", name, "bf16", m=65536, n=1024) for name in ("add", "gelu", "column_sum", "gather")),
+    TimedKernel("optimizer", "adamw", "fp32", n=10**7),
+    TimedKernel("launch", "chain", "fp32", m=16),
 )
 PEAK, BANDWIDTH = 4e14, 2e12
 TRUE = {"matmul_efficiency": 0.6, "half_area": 2e5, "traffic_efficiency": 0.8, "kernel_launch": 6e-6}
 
 
-def timing(kernel: Kernel, seconds: float) -> Timing:
+def timing(kernel: TimedKernel, seconds: float) -> Timing:
     program = program_of(kernel)
     return Timing(kernel, seconds, seconds, seconds, program.flop, program.bytes)
 
@@ -140,7 +140,7 @@ def test_a_record_loads_by_hardware_and_its_anchor_moves_predictions(record: Chi
     for share in (record.anchor, 0.5 * record.anchor):
         file.write_text(text.replace(f"matmul_efficiency = {record.anchor:.6g}", f"matmul_efficiency = {share:.6g}"))
         assert main([*QUESTION, str(file)]) == 0
-        seconds.append(json.loads(capsys.readouterr().out)["rows"][0]["predicted_step_time_s"])
+        seconds.append(json.loads(capsys.readouterr().out)["predictions"][0]["predicted_step_time_s"])
     assert 1.3 * seconds[0] < seconds[1] < 2.0 * seconds[0]
 
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_timed(words: str, tmp
 
 
 def test_timed_programs_count_their_flop():
-    square = program_of(Kernel("matmul", "dgrad", "bf16", 64, 32, 16))
+    square = program_of(TimedKernel("matmul", "dgrad", "bf16", 64, 32, 16))
     assert square.flop == 2 * 64 * 32 * 16
     assert square.bytes == 2 * (64 * 32 + 16 * 32 + 64 * 16)
     x, w = (jnp.ones(shape.shape, jnp.bfloat16) for shape in square.shapes)
