@@ -7,14 +7,15 @@ share it, and are exposed; where nothing runs, the device waits for its host. Th
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.errors import InputError
 from jaxscale.explaining.kernel_terms import HOST, IS_COLLECTIVE, NAMES
 from jaxscale.explaining.trace_files import KernelTrace
 
-AGREEING = 0.98
-"""Share of the kernels whose names are those of kernels a period later, from which on the period is a step [1]."""
+AGREEING, AS_GOOD = 0.98, 0.002
+"""Share of the kernels whose names are those of kernels a period later, from which on the period may be a step, and how
+much more of them another period may have [1]: those of layers and microbatches break at the ends of a step."""
 
 LEAST_KERNELS = 4
 """Kernels of a step at least [1]."""
@@ -48,12 +49,10 @@ def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> Measur
         trace: kernels of one device.
         part: of each kind of kernel, by its place in `NAMES`.
     """
-    edges, recognised_by = step_edges(trace)
-    of_kernel = part[trace.kind]
-    exposed, busy = zip(
-        *(_accounted(trace, of_kernel, begin, end) for begin, end in zip(edges[:-1], edges[1:], strict=True)),
-        strict=True,
-    )
+    of_kernel, latest = part[trace.kind], np.maximum.accumulate(trace.end)
+    edges, recognised_by = step_edges(trace, of_kernel == NAMES.index("optimizer"))
+    spans = zip(edges[:-1], edges[1:], strict=True)
+    exposed, busy = zip(*(_accounted(trace, of_kernel, latest, *span) for span in spans), strict=True)
     length = np.clip(trace.end, edges[0], edges[-1]) - np.clip(trace.start, edges[0], edges[-1])
     n_kinds, n_steps = len(trace.names), len(edges) - 1
     kernel_time = np.bincount(trace.kind, weights=length, minlength=n_kinds) / n_steps
@@ -76,11 +75,15 @@ def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) ->
     return np.where(count > 0, np.maximum(total - count * fastest, 0.0), 0.0)
 
 
-def step_edges(trace: KernelTrace) -> tuple[Float[np.ndarray, " edge"], str]:
+def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tuple[Float[np.ndarray, " edge"], str]:
     """Edges of the steps [s], and how they were recognised.
 
     By the ranges that the program put around its steps; else by the period of the names of the kernels; else the whole
     trace is one step. Of several steps all but the last one count, whose end nothing marks.
+
+    Args:
+        trace: kernels of one device.
+        is_update: whether a kernel updates weights, as one does at least in each step if any does.
 
     Raises:
         InputError: no time passes in the trace.
@@ -95,7 +98,7 @@ def step_edges(trace: KernelTrace) -> tuple[Float[np.ndarray, " edge"], str]:
     ):
         if len(edges) > 1 and _covered(trace, edges) > COVERED * (len(edges) - 1) / len(edges):
             return edges, text
-    if period := _period(trace.kind):
+    if period := _period(trace.kind, is_update):
         return trace.start[::period], f"a pattern of {period} kernels that repeats"
     return np.asarray([first, last]), "none: the whole trace is taken as one step"
 
@@ -135,10 +138,10 @@ def _covered(trace: KernelTrace, edges: Float[np.ndarray, " edge"]) -> float:
     return float(inside.sum() / (trace.end - trace.start).sum())
 
 
-def _period(kind: Int[np.ndarray, " kernel"]) -> int:
+def _period(kind: Int[np.ndarray, " kernel"], is_update: Bool[np.ndarray, " kernel"]) -> int:
     """Least number of kernels after which the names of nearly all repeat; 0 where there is none.
 
-    Layers repeat within a step, but not across its ends: the period of a step agrees nearly everywhere.
+    Layers and microbatches repeat within a step, but not across its ends.
     """
     n = len(kind)
     if n < 2 * LEAST_KERNELS:
@@ -147,18 +150,26 @@ def _period(kind: Int[np.ndarray, " kernel"]) -> int:
     spectrum = np.fft.fft(phases, 2 * n)
     agreeing = np.fft.ifft(np.abs(spectrum) ** 2).real[: n // 2 + 1] / (n - np.arange(n // 2 + 1))
     agreeing[:LEAST_KERNELS] = 0.0
+    best = float(agreeing.max())
     # Random phases agree by chance alone; the names decide.
-    for lag in np.flatnonzero(agreeing > AGREEING - 0.02)[:50]:
-        if (kind[lag:] == kind[:-lag]).mean() >= AGREEING:
-            return int(lag)
+    for lag in np.flatnonzero(agreeing > max(AGREEING, best - AS_GOOD) - 1e-6)[:50].tolist():
+        updates = np.add.reduceat(is_update, np.arange(0, n - lag + 1, lag), dtype=int)
+        if (kind[lag:] == kind[:-lag]).mean() >= AGREEING and (updates.all() or not updates.any()):
+            return lag
     return 0
 
 
 def _accounted(
-    trace: KernelTrace, part: Int[np.ndarray, " kernel"], begin: float, end: float
+    trace: KernelTrace,
+    part: Int[np.ndarray, " kernel"],
+    latest: Float[np.ndarray, " kernel"],
+    begin: float,
+    end: float,
 ) -> tuple[Float[np.ndarray, " part"], Float[np.ndarray, " part"]]:
     """Exposed time of each part between two moments, gaps as the host's, and time of its kernels [s]."""
-    inside = np.flatnonzero((trace.end > begin) & (trace.start < end))
+    # No kernel before the first whose end, or that of one before it, is later has any time left.
+    inside = np.arange(np.searchsorted(latest, begin, "right"), np.searchsorted(trace.start, end))
+    inside = inside[trace.end[inside] > begin]
     starts, ends, part = np.maximum(trace.start[inside], begin), np.minimum(trace.end[inside], end), part[inside]
     busy = np.bincount(part, weights=ends - starts, minlength=len(NAMES))
     times, which = np.concatenate([starts, ends]), np.concatenate([part, part])

@@ -60,6 +60,22 @@ def test_every_format_gives_back_what_was_written(write, marks: bool, tmp_path: 
     assert exposed_of(steps_of(write(tmp_path / "slower.json.gz", slower, edges)))["matmul"] == pytest.approx(2.0, 0.02)
 
 
+def test_a_microbatch_is_no_step(tmp_path: Path):
+    """A trace of one step without marks: its microbatches repeat, its update does not."""
+    microbatch = [
+        (part, 0.1) for part in ("matmul", "attention", "memory_bound", "matmul", "memory_bound") for _ in "ab"
+    ]
+    kernels, now = [], 0.0
+    for part, length in [*microbatch * 50, ("optimizer", 1.0), ("optimizer", 1.0)]:
+        kernels.append(Made(part, 7, now, length, 0))
+        now += length
+    one = steps_of(write_nsight(tmp_path / "one.sqlite", kernels, [], marks=False))
+    assert "one step" in one.recognised_by and one.exposed.sum() == pytest.approx(now)
+    twice = [*kernels, *(kernel._replace(begin=kernel.begin + now) for kernel in kernels)]
+    two = steps_of(write_nsight(tmp_path / "two.sqlite", twice, [], marks=False))
+    assert f"{len(kernels)} kernels" in two.recognised_by and two.exposed.sum() == pytest.approx(now)
+
+
 def test_time_is_counted_once(tmp_path: Path):
     """A collective beside compute is hidden; two kernels side by side share the time; a gap is the host's."""
     kernels = [
