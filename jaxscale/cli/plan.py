@@ -233,33 +233,6 @@ def written_framework(write: str | None) -> str | None:
     raise InputError(f"--write = {write!r} has no writer; {nearest(write.lower(), writers)}")
 
 
-def checked_framework(name: str | None, fitted: "Fit") -> str | None:
-    """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
-
-    Args:
-        name: as it was given.
-        fitted: the fit, whose runs may be of frameworks of the user's own.
-
-    Returns:
-        The name that tables and fit use.
-
-    Raises:
-        InputError: neither the defaults nor the fit know it; says which there are.
-    """
-    from jaxscale.runs.defaults import known_frameworks
-    from jaxscale.tables.words import respelt
-
-    frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
-    if name is None:
-        return dict(fitted.own).get("framework")
-    if name in frameworks:
-        return name
-    for spelling in (name.lower(), respelt("framework", name)):
-        if spelling in frameworks:
-            return spelling
-    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
-
-
 def fitted_frameworks(fitted: "Fit") -> list[str]:
     """Frameworks of the runs of a user's own fit; none of a fit that started from no other."""
     if fitted.parent is None:
