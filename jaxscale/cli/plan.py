@@ -314,33 +314,6 @@ def written_framework(write: str | None) -> str | None:
     raise InputError(f"--write = {write!r} has no writer; {nearest(write.lower(), writers)}")
 
 
-def checked_framework(name: str | None, fitted: "Fit") -> str | None:
-    """Framework by name, upper or lower case; without a name the common framework of all fitted runs, if any.
-
-    Args:
-        name: the given name.
-        fitted: the fit, whose runs may be of further frameworks.
-
-    Returns:
-        The name in tables and fit.
-
-    Raises:
-        InputError: a framework unknown to defaults and fit; lists the known frameworks.
-    """
-    from jaxscale.runs.defaults import known_frameworks
-    from jaxscale.tables.words import respelt
-
-    frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
-    if name is None:
-        return dict(fitted.own).get("framework")
-    if name in frameworks:
-        return name
-    for spelling in (name.lower(), respelt("framework", name)):
-        if spelling in frameworks:
-            return spelling
-    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
-
-
 def fitted_frameworks(fitted: "Fit") -> list[str]:
     """Frameworks of the runs of a user's fit; none for a fit without a parent."""
     if fitted.parent is None:

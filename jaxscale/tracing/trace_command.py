@@ -202,7 +202,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
     finally:
         sys.path.pop(0)
     try:
-        result = made(**{name: literal(text) for name, text in pairs("--set", settings).items()})
+        result = made(**{name: value_of_text(text) for name, text in pairs("--set", settings).items()})
     except TypeError as error:
         raise InputError(f"{function}: {error}; expected `--set NAME=VALUE` for its arguments") from None
     if not (isinstance(result, tuple) and result and callable(result[0])):
@@ -210,7 +210,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
     return result
 
 
-def literal(text: str) -> Any:
+def value_of_text(text: str) -> Any:
     """Value of a Python literal; any other text is itself."""
     try:
         return ast.literal_eval(text)

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.errors import InputError, nearest, one_like
 from jaxscale.cli.arguments import SoftwareOptions, pairs
-from jaxscale.cli.plan import checked_framework
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
@@ -75,3 +74,30 @@ def software_cells(
         for name, usual in (("framework", otherwise), ("precision", "bf16"))
     )
     return {**stated, "framework": checked_framework(framework, fitted), "precision": str(precision).lower()}
+
+
+def checked_framework(name: str | None, fitted: "Fit") -> str | None:
+    """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
+
+    Args:
+        name: as it was given.
+        fitted: the fit, whose runs may be of frameworks of the user's own.
+
+    Returns:
+        The name that tables and fit use.
+
+    Raises:
+        InputError: neither the defaults nor the fit know it; says which there are.
+    """
+    from jaxscale.runs.defaults import known_frameworks
+    from jaxscale.tables.words import respelt
+
+    frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
+    if name is None:
+        return dict(fitted.own).get("framework")
+    if name in frameworks:
+        return name
+    for spelling in (name.lower(), respelt("framework", name)):
+        if spelling in frameworks:
+            return spelling
+    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
