@@ -25,6 +25,9 @@ from jaxscale.serving.serving_table import read_serving
 from jaxscale.serving.under_load import ANSWERS, LOADED, answers
 from jaxscale.tables.tables_in_memory import AnyTable
 
+BEYOND = "the rate is beyond the predicted saturation: the queue grows to the end of the run, an endless one is cut"
+"""Note of rows whose requests arrive faster than they are answered."""
+
 RATE = "output_tokens_per_s_total"
 """Column of throughput."""
 
@@ -147,6 +150,8 @@ def predict_serving(
     lo, hi = _intervals({name: found[name] for name in names}, rows.levels, record, is_open)
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
+    beyond = np.asarray(rows.batch.requests.request_rate) > found["saturation_rate"]
+    remarks = ["; ".join(filter(None, (text, BEYOND * bool(over)))) for text, over in zip(remarks, beyond, strict=True)]
     notes[rows.index] = ["; ".join(filter(None, both)) for both in zip(notes[rows.index], remarks, strict=True)]
 
     def spread(values: np.ndarray) -> np.ndarray:

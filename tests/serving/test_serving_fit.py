@@ -124,7 +124,7 @@ def test_files_that_are_no_fits(tmp_path):
     with pytest.raises(InputError, match="'chips' is no kind of level; expected one like chip"):
         serving.load_serving_fit().coefficients(chips="h100-80gb")
     text = fit_path("serving.toml").read_text(encoding="utf-8")
-    (tmp_path / "bad.toml").write_text(text.replace("\nlink = ", "\nlinks = ", 1), encoding="utf-8")
+    (tmp_path / "bad.toml").write_text(text.replace("[coefficients.link]", "[coefficients.links]", 1), encoding="utf-8")
     with pytest.raises(InputError, match="coefficients.links is not a coefficient"):
         serving.load_serving_fit(tmp_path / "bad.toml")
     serving.load_serving_fit().save(tmp_path / "serving.toml")
@@ -136,7 +136,7 @@ def test_files_that_are_no_fits(tmp_path):
         js.load_fit(tmp_path / "serving.toml")
 
 
-def test_the_shipped_file_of_an_older_version_is_read_to_the_letter():
+def test_the_shipped_file_is_read_to_the_letter_and_as_older_versions_wrote_it(tmp_path):
     """Log coefficients of a stack are the sums of the numbers in the text, an unknown fork those of its framework."""
     table = tomllib.loads(fit_path("serving.toml").read_text(encoding="utf-8"))
     fit = serving.load_serving_fit()
@@ -145,8 +145,14 @@ def test_the_shipped_file_of_an_older_version_is_read_to_the_letter():
     shifts = [entry["shifts"] for entry in table["effects"] if names.get(entry["kind"]) == entry["level"]]
     assert len(shifts) == 2
     (found,) = fit.unconstrained(Levels.of_rows([levels]))
-    for name, log in zip(table["centre"], found, strict=True):
-        assert log == pytest.approx(np.log(table["centre"][name]) + sum(one.get(name, 0.0) for one in shifts))
+    centre = {name: entry["value"] for name, entry in table["coefficients"].items()}
+    for name, log in zip(centre, found, strict=True):
+        assert log == pytest.approx(np.log(centre[name]) + sum(one.get(name, 0.0) for one in shifts))
+    # Files of before have their coefficients in one table, and not those that came later.
+    old = "\n".join(f"{name} = {value!r}" for name, value in centre.items() if name != "jitter")
+    (tmp_path / "old.toml").write_text(f'name = "old"\nn_rows = 1\n[centre]\n{old}\n', encoding="utf-8")
+    before = serving.load_serving_fit(tmp_path / "old.toml").centre
+    assert before == {**centre, "jitter": serving.usual_coefficients().jitter}
     assert [vars(width) for width in fit.widths] == table["widths"] and fit.n_rows == table["n_rows"]
     assert not np.allclose(found, fit.unconstrained(Levels.of_rows([{**levels, "chip": "nobody's"}])))
 

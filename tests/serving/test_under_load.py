@@ -149,6 +149,7 @@ RATED = {**ROW, "arrival": "constant", "request_rate": "8", "concurrency": ""}
 @pytest.mark.slow
 def test_a_table_answers_rates_and_arrivals(tmp_path):
     rows = (RATED, {**RATED, "request_rate": "16"}, {**RATED, "arrival": "poisson"}, {**ROW, "concurrency": "16"})
+    rows = (*rows, {**RATED, "request_rate": "200"})
     found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
     columns = found.columns()
     for kind in KINDS:
@@ -157,6 +158,8 @@ def test_a_table_answers_rates_and_arrivals(tmp_path):
         assert np.all(times[:, 1] > times[:, 0]), "twice the rate is slower"
         assert np.isnan(times[:, 3]).all(), "a row that states no arrivals has no percentiles"
     assert columns["predicted_e2e_p99_s"][2] > columns["predicted_e2e_p99_s"][0], "Poisson arrivals have a longer tail"
+    notes = columns["predicted_note"]
+    assert "beyond" in notes[4] and not any("beyond" in note for note in notes[:4])
     rate = columns["predicted_saturation_rate"]
     assert columns["predicted_saturation_rate_lo"][0] < rate[0] < columns["predicted_saturation_rate_hi"][0]
     assert columns["predicted_output_tokens_per_s_total"][:2] == pytest.approx([1600.0, 3200.0])
