@@ -54,12 +54,12 @@ def strangers_table() -> str:
 
 
 def stacks_table() -> str:
-    """Errors by stack left out, alone and with some of its runs, as a Markdown table."""
-    head = ("stack left out", "n", "median", "bias", "after one factor", *(f"with {n} runs" for n in SHOTS))
+    """Errors by stack left out, alone and with some of its runs, and of its peaks, as a Markdown table."""
+    head = ("stack left out", "n", "median", "bias", "after one factor", *(f"with {n} runs" for n in SHOTS), "memory")
     lines = []
     for row in rows_of("evaluation.csv"):
         if not row["stack"].startswith(REPORTS):
-            cells = (row["median"], row["after_pace"], *(row[f"after_{n}"] for n in SHOTS))
+            cells = (row["median"], row["after_pace"], *(row[f"after_{n}"] for n in SHOTS), row["memory"])
             median, pace, *few = (f"{float(cell):.1f}".replace("nan", "-") for cell in cells)
             lines.append((row["stack"], row["n"], median, f"{float(row['bias']):+.0f}", pace, *few))
     return markdown_table(head, lines)
