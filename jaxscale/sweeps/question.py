@@ -51,6 +51,7 @@ class Question(NamedTuple):
         excluding: inputs of which at most one each may be given.
         results: variables of the results of a sweep, by name.
         evaluation: of a sweep.
+        chunk: points of a region, at most, where a sweep does not say: of searches few, as a kill loses them [1].
     """
 
     what: str
@@ -59,6 +60,7 @@ class Question(NamedTuple):
     excluding: Sequence[tuple[str, ...]]
     results: Callable[["SweepSpec"], Mapping[str, Result]]
     evaluation: Callable[["SweepSpec"], ArrayFunction | Search]
+    chunk: int = 65536
 
 
 @dataclass(frozen=True)

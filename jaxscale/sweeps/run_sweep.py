@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import compiler_options
 from jaxscale.sweeps.question import ArrayFunction, Columns, Search, SweepSpec
-from jaxscale.sweeps.sweep_spec import DEFAULT_CHUNK, sweep_spec
+from jaxscale.sweeps.sweep_spec import sweep_spec
 from jaxscale.sweeps.sweep_store import (
     alone_in,
     clear_leftovers,
@@ -61,7 +61,7 @@ def sweep(
     fixed: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int | None = None,
     hardware: str | Path | None = None,
     dask: str | None = None,
 ) -> "xarray.Dataset":
@@ -77,7 +77,8 @@ def sweep(
         out: folder for the results, a Zarr store; where None, they stay in memory.
         resume: whether to go on in a folder where an earlier run of the same sweep stopped, or to add what is missing
             for further values at the end of the first axis.
-        chunk: points of a region, at most, which are evaluated together and written together [1].
+        chunk: points of a region, at most, which are evaluated and written together; where None, 65536, of searches
+            16 [1].
         hardware: file with chips of the user's own.
         dask: address of the scheduler of a Dask cluster whose workers evaluate the regions and share the folder.
 
@@ -88,6 +89,8 @@ def sweep(
         InputError: an unknown question or input, a value out of range, or a folder with another sweep.
     """
     needs_stores()
+    if jax.process_count() > 1:
+        raise InputError(f"{jax.process_count()} processes share no sweep in Python; expected `jaxscale sweep`")
     from zarr.storage import MemoryStore
 
     spec = sweep_spec(axes, of, fixed, chunk=chunk, hardware=hardware)

@@ -47,6 +47,9 @@ from jaxscale.sweeps.inputs import (
 )
 from jaxscale.sweeps.question import Question, Search, SweepSpec
 
+POINTS = 16
+"""Points of a region of searches, at most: a kill loses those that are not written yet [1]."""
+
 MACHINE = {**CHIP_INPUTS, **MEMORY_INPUT, **NETWORK_INPUTS}
 RISK = {"oom_probability": number_input("accepted probability of running out of memory", Bound(1e-6, 1.0 - 1e-6))}
 FRAMEWORK = {"framework": one_of("framework", known_frameworks())}
@@ -138,6 +141,7 @@ BEST_PLAN = Question(
         **PLAN_FIGURES,
     },
     _each_point(_best_plan),
+    POINTS,
 )  # fmt: skip
 
 BUDGET_INPUTS = {
@@ -195,6 +199,7 @@ BEST_DESIGN = Question(
         **PLAN_FIGURES,
     },
     _each_point(_best_design),
+    POINTS,
 )  # fmt: skip
 
 
@@ -258,6 +263,7 @@ SERVING = Question(
         **ENGINE_DEGREES,
     },
     _each_point(_serving),
+    POINTS,
 )  # fmt: skip
 
 LINKS = {
@@ -310,4 +316,5 @@ ISLANDS = Question(
         "utilisation": Result("share of a round in which the slowest island computes"),
     },
     _each_point(_islands),
+    POINTS,
 )  # fmt: skip

@@ -10,6 +10,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.store import fit_of
 from jaxscale.costs.step import model_flops_utilisation, step_and_memory
 from jaxscale.hardware.catalogue import Hardware
@@ -131,7 +132,10 @@ class _Assembly:
         for name, words in self.words.items():
             plan_place = plan_place * len(words) + place(name)
         named = [dict(zip(self.words, words, strict=True)) for words in itertools.product(*self.words.values())]
-        plan = _picked([Plan(**numbers, **words) for words in named], plan_place)
+        try:
+            plan = _picked([Plan(**numbers, **words) for words in named], plan_place)
+        except ValueError as error:
+            raise InputError(f"sweep: {error}") from None
         n_chips = point.get("n_gpus", plan.n_chips)
         machine = among(point, MACHINE_INPUTS)
         cluster = _picked([cluster_of_point(chip, machine, n_chips) for chip in self.chips], place("gpu"))
@@ -179,7 +183,9 @@ def _valid(spec: SweepSpec, stacked: Any, index: int) -> np.ndarray:
     columns = (
         spec.columns(index, ruled) if ruled else {next(iter(spec.axes)): spec.columns(index)[next(iter(spec.axes))][:1]}
     )
-    (model, shape, plan), n_chips = jax.tree.map(np.asarray, stacked(columns))
+    # Sizes are whole numbers up to more than single precision holds.
+    with jax.enable_x64(True):
+        (model, shape, plan), n_chips = jax.tree.map(np.asarray, stacked(columns))
     rows = {**model_columns(model), **plan_columns(plan)}
     kept = np.broadcast_to(obeys({**rows, "n_chips": n_chips, "domain_size": 1.0}), n_chips.shape).copy()
     for name in DEGREES:

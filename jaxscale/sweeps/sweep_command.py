@@ -66,7 +66,7 @@ class SweepCommand:
         # Several processes of one sweep write side by side; all but the first find the folder set up, or set it up the
         # same.
         with alone_in(self.out) if self.n_processes == 1 else contextlib.nullcontext():
-            spec, missing = prepare(spec, self.out, self.resume or self.n_processes > 1)
+            spec, missing = prepare(spec, self.out, self.resume or self.n_processes > 1, is_alone=self.n_processes == 1)
             if self.n_processes == 1:
                 clear_leftovers(self.out)
             stage("sweep", total=spec.n_points, done=spec.n_points - sum(map(spec.size_of, missing)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MASKS = ("feasible", "valid")
 """Truth values without which a result has no meaning."""
 
-LOGARITHMIC = 20.0
+LOGARITHMIC = 8.0
 """Ratio of the largest to the least value from which an axis is logarithmic [1]."""
 
 MOST_LINES = 8

@@ -45,7 +45,6 @@ KEYS = ("of", "chunk", "axes", "fixed")
 LIMITS_KEYS = ("scenario", "gpu", "plan")
 """Keys beside the axes of a sweep of the limits, which stand for what is fixed."""
 
-DEFAULT_CHUNK = 65536
 LARGEST_CHUNK = 2**24
 LARGEST_AXIS = 10**7
 CHECKED_ALONE = 10_000
@@ -67,7 +66,7 @@ def sweep_spec(
     of: str,
     fixed: Mapping[str, Any] | None = None,
     *,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int | None = None,
     hardware: str | Path | None = None,
     where: str = "sweep",
 ) -> SweepSpec:
@@ -77,7 +76,7 @@ def sweep_spec(
         axes: values of each axis by the name of an input.
         of: what is asked, one of `QUESTIONS`.
         fixed: values of inputs without an axis.
-        chunk: points of a region, at most [1].
+        chunk: points of a region, at most; the question's own where None [1].
         hardware: file with chips of the user's own.
         where: source of all that, for messages.
 
@@ -86,11 +85,12 @@ def sweep_spec(
     """
     if of not in QUESTIONS:
         raise InputError(f"{where}: of = {of!r} is no question; {nearest(str(of), QUESTIONS)}")
+    question, fixed = loaded(QUESTIONS[of]), dict(fixed or {})
+    chunk = question.chunk if chunk is None else chunk
     if not isinstance(chunk, int) or isinstance(chunk, bool) or not 1 <= chunk <= LARGEST_CHUNK:
         raise InputError(
             f"{where}: chunk = {chunk!r} is out of range; expected a whole number from 1 to {LARGEST_CHUNK}"
         )
-    question, fixed = loaded(QUESTIONS[of]), dict(fixed or {})
     inputs = question.inputs(load_hardware(hardware))
     if not axes:
         raise InputError(f"{where}: no axes; expected at least one, of {', '.join(list(inputs)[:6])}, ...")
@@ -152,7 +152,7 @@ def read_spec(path: str | Path, hardware: str | Path | None = None) -> SweepSpec
     if table.get("plan") == {}:
         fixed["pp"] = 1.0  # a stated plan, all of whose degrees are 1
     values = {name: _listed(f"{path}: axes.{name}", axis) for name, axis in axes.items()}
-    return sweep_spec(values, of, fixed, chunk=table.get("chunk", DEFAULT_CHUNK), hardware=hardware, where=str(path))
+    return sweep_spec(values, of, fixed, chunk=table.get("chunk"), hardware=hardware, where=str(path))
 
 
 def _listed(where: str, axis: Any) -> Any:

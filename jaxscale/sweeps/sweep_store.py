@@ -41,13 +41,15 @@ def needs_stores() -> None:
             raise InputError(f"{name} is not installed; expected it from: pip install 'jaxscale[sweep]'") from None
 
 
-def prepare(spec: SweepSpec, store: Any, resume: bool = False) -> tuple[SweepSpec, list[int]]:
+def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool = True) -> tuple[SweepSpec, list[int]]:
     """Set up the store of a sweep.
 
     Args:
         spec: the sweep.
         store: folder, made if it is not there, or a store of Zarr in memory.
         resume: whether regions of an earlier run of the sweep are kept; its first axis may have grown at its end.
+
+        is_alone: whether no other process sets up the same store meanwhile.
 
     Returns:
         The sweep as it is stored, and numbers of regions that are still to be evaluated.
@@ -65,6 +67,8 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False) -> tuple[SweepSpe
     kept = None if group is None else group.attrs.get(ATTRIBUTE)
     if group is not None and kept is not None:
         spec = _resumed(spec, Path(store), kept, resume)
+        if not is_alone and kept["specification"] != spec.document:
+            raise InputError(f"{store}: a sweep grows by one process alone; expected that first")
         _give_up_cut_regions(spec, Path(store), group, kept["specification"])
     group = zarr.open_group(store, mode="a", zarr_format=3)
     told = {"specification": spec.document, "block": list(spec.block), "results": list(spec.question.results(spec))}

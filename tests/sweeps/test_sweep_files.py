@@ -113,6 +113,8 @@ def test_the_first_axis_grows_at_its_end(finished: Path, tmp_path: Path):
         {"training_flop": [*sizes, 2e31, 4e31, 8e31]}, "limits", {"scenario": "default", "pp": 8}, chunk=4
     )
     before = hashes(finished)
+    with pytest.raises(InputError, match="grows by one process alone"):
+        prepare(longer, finished, True, is_alone=False)
     spec, missing = prepare(longer, finished, True)
     assert missing == [2, 3], "the third region was cut by the end of the axis"
     run_regions(spec, finished, missing)

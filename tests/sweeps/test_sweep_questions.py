@@ -116,6 +116,7 @@ def test_a_search_without_an_answer_is_told(capsys, tmp_path):
         ({"dp": [1]}, "step_time", {**LLAMA, "n_heads": 7}, "n_kv_heads"),
         ({"global_batch": [8]}, "step_time", {**LLAMA, "n_microbatches": 2}, "say the same"),
         ({"global_batch": [1]}, "step_time", {**LLAMA, "dp": 8}, "valid"),
+        ({"global_batch": [8]}, "step_time", {**LLAMA, "n_gpus": 8, "tp": 16}, "Plan.dp = 0.5 is out of range"),
         ({"n_gpus": [8]}, "best_plan", {**LLAMA, "global_batch": 8, "schedule": "late"}, "schedule"),
         ({"n_gpus": [8]}, "best_plan", {**LLAMA, "global_batch": 8, "framework": "nemoo"}, "nemo"),
         ({"flop": [1e22]}, "best_design", {**LLAMA, "n_gpus": 8, "days": 3}, "say the same"),
