@@ -176,6 +176,15 @@ def test_the_whole_run(run):
     assert worse["days"] > step["days"] and worse["goodput"] < step["goodput"]
 
 
+def test_skewed_experts(run):
+    """The screen tells the load of the hottest rank and what is dropped; equal experts are not told."""
+    mixture = ("plan", "--model", "qwen3-30b-a3b", "--gpu", "h100-80gb", "--n-gpus", 32, "--global-batch", 64)
+    mixture = (*mixture, "--fit", "prior", "--set", "ep=8", "--set", "pp=1", "--top", 1)
+    even, skewed = run(*mixture), run(*mixture, "--set", "expert_skew=0.5", "--set", "capacity_factor=1.5")
+    assert "experts: the hottest" not in even.out
+    assert "experts: the hottest of 8 ranks has 1." in skewed.out and "% of the copies are dropped" in skewed.out
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
