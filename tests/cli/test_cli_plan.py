@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from jaxscale.calibration.store import load_fit
@@ -174,6 +175,19 @@ def test_the_whole_run(run):
     assert "The whole run" in screen and "least energy: " in screen and "interruptions, one in" in screen
     worse = run(*RUN, "--interruptions", 5, "--top", 1, "--json").json["run"]["step"]
     assert worse["days"] > step["days"] and worse["goodput"] < step["goodput"]
+
+
+def test_skewed_experts(run):
+    """The screen tells the load of the hottest rank and what is dropped, by hand: 1, 9, 17, ... of 128; equal experts are not told."""
+    mixture = ("plan", "--model", "qwen3-30b-a3b", "--gpu", "h100-80gb", "--n-gpus", 32, "--global-batch", 64)
+    mixture = (*mixture, "--fit", "prior", "--set", "ep=8", "--set", "pp=1", "--top", 1)
+    even, skewed = run(*mixture), run(*mixture, "--set", "expert_skew=0.5", "--set", "capacity_factor=1.5")
+    assert "experts: the hottest" not in even.out
+    share = np.arange(1, 129) ** -0.5
+    taken = np.minimum(share / share.sum(), 1.5 / 128.0)
+    load = 8.0 * taken.reshape(-1, 8).sum(axis=0).max()
+    assert f"experts: the hottest of 8 ranks has {load:.2f} times the mean tokens" in skewed.out
+    assert f"{100.0 * (1.0 - taken.sum()):.1f} % of the copies are dropped" in skewed.out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Load of the hottest rank of experts: closed forms against sums, time and memory that follow, drops and placement."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,8 +71,9 @@ def test_placement_by_load_is_no_hotter(skew, experts, ranks):
 
 def test_equal_experts_change_nothing():
     """Without skew the load is one to the last bit, whatever the degrees; a capacity of one then drops nothing."""
+    every: tuple[dict[str, Any], ...] = ({}, {"capacity_factor": 1.0}, {"balanced_experts": True})
     for ep, experts in ((1, 8.0), (3, 24.0), (8, 8.0), (64, 256.0), (7, 1e5)):
-        for facts in ({}, {"capacity_factor": 1.0}, {"balanced_experts": True}):
+        for facts in every:
             assert float(hottest_load(experts, 2.0, Plan(dp=64 * ep, ep=ep, **facts))) == 1.0
     assert float(dropped_share(256.0, under(capacity_factor=1.0))) == 0.0
     assert seconds() == seconds(expert_load=1.0) == seconds(capacity_factor=1.0)
