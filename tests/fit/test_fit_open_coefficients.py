@@ -32,7 +32,7 @@ def test_each_open_coefficient_names_the_run_that_would_tell_it(bloom_fit: js.Fi
     "values, said",
     [
         ({"scale_up_efficiency": 1.96}, "collectives reach 1.96 of the scale-up peak"),
-        ({"matmul_efficiency": 0.9, "layer_time_factor": 0.75}, "matmuls run at 1.20 of the peak flop rate"),
+        ({"matmul_efficiency": 0.9, "layer_time_factor": 0.75}, "matmuls run at 1.2"),
     ],
 )
 def test_rates_beyond_hardware_are_flagged_in_one_line(bloom_fit: js.FitResult, values, said):
