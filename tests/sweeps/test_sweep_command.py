@@ -97,7 +97,7 @@ BROKEN = {
     ("n = 40", "m = 40"): "expected either from, to and n, or values",
     ("to = 65536", "to = 1"): "is no range",
     ("chunk = 5000", "chunk = 0"): "chunk = 0 is out of range",
-    ("\nchunk", "\nplan = 3\nchunk"): "plan",
+    ("\nchunk", "\nplan = 3\nchunk"): "not valid TOML",
     ("[axes.training_flop]", "[axes.training"): "not valid TOML",
     ("\nchunk", '\nof = "limts"\nchunk'): "did you mean limits?",
     ("[axes.training_flop]", "[axes.sparsity]"): "training_flop is missing",
