@@ -100,7 +100,7 @@ BROKEN = {
     ("\nchunk", "\nplan = 3\nchunk"): "not valid TOML",
     ("[axes.training_flop]", "[axes.training"): "not valid TOML",
     ("\nchunk", '\nof = "limts"\nchunk'): "did you mean limits?",
-    ("[axes.training_flop]", "[axes.sparsity]"): "training_flop is missing",
+    ("training_flop]\nfrom = 1e25\nto = 1e31", "sparsity]\nfrom = 1\nto = 10"): "training_flop is missing",
     ("pp = 8", "pp = 8\ndp = 4"): "dp is an axis and fixed",
     ("values = [1e-6, 4e-6, 1e-5]", "values = [1e-6, 1e-6]"): "comes twice",
     ("values = [1e-6, 4e-6, 1e-5]", "values = [-1e-6]"): "is out of range",
