@@ -177,7 +177,8 @@ ROWS: list[Row] = [
             Figure("exposed communication at 128 [%]", percent("exposed_share", 0), None, "{:.1f}"),
         ),
         "The fall hangs on the congestion of the network, which the paper does not tell: with the latencies that a "
-        "quiet ring has nothing falls, with those of a busy one (2.15 times, measured elsewhere) 38 %, by a sum on paper. "
+        "quiet ring has nothing falls, with those of a busy one (2.15 times, measured elsewhere) 38 %, by a "
+        "sum on paper. "
         "Published "
         "numbers are those that summaries of the paper quote, the gain of tensor parallelism from memory. The "
         "paper's knee at 128 chips does not come out: collectives hide up to 1,024.",

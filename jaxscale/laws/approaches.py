@@ -64,7 +64,7 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
     settings, place = np.unique(np.zeros_like(count) if sparsity is None else sparsity, return_inverse=True)
-    factors = np.ones(len(settings))
+    factors, least_steps, least_tokens = np.ones(len(settings)), 0.0, 0.0
     # For given factors the extremes are linear, for given extremes each factor is: both in turn, to rest.
     for _ in range(ALTERNATIONS if len(settings) > 1 else 1):
         rough = factors[place] / count

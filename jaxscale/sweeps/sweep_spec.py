@@ -139,7 +139,7 @@ def read_spec(path: str | Path, hardware: str | Path | None = None) -> SweepSpec
     """
     table = read_toml(Path(path))
     of = table.get("of", "limits")
-    check_keys(str(path), table, (*KEYS, *LIMITS_KEYS) if of == "limits" else KEYS, "known")
+    check_keys(str(path), table, KEYS if of in QUESTIONS and of != "limits" else (*KEYS, *LIMITS_KEYS), "known")
     axes = table.get("axes", {})
     if not isinstance(axes, dict):
         raise InputError(f"{path}: axes = {axes!r} is no table; expected tables such as [axes.training_flop]")

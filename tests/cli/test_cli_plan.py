@@ -178,7 +178,7 @@ def test_the_whole_run(run):
 
 
 def test_skewed_experts(run):
-    """The screen tells the load of the hottest rank and what is dropped, by hand: 1, 9, 17, ... of 128; equal experts are not told."""
+    """The screen tells the load of the hottest rank and what is dropped, by sums; equal experts are not told."""
     mixture = ("plan", "--model", "qwen3-30b-a3b", "--gpu", "h100-80gb", "--n-gpus", 32, "--global-batch", 64)
     mixture = (*mixture, "--fit", "prior", "--set", "ep=8", "--set", "pp=1", "--top", 1)
     even, skewed = run(*mixture), run(*mixture, "--set", "expert_skew=0.5", "--set", "capacity_factor=1.5")

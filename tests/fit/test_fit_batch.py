@@ -74,9 +74,9 @@ def test_recipes_send_to_the_host_what_does_not_fit():
 
 def test_selective_by_operation_keeps_no_matmul_of_routed_experts():
     """Negative controls: dense layers keep more, and full recomputation drops all of either."""
-    words = ("selective-op", "selective-op", "full")
+    words = ("selective", "selective", "full")
     rows = [
-        OPEN_RECIPE | {"framework": "pytorch-fsdp", "activation_recompute": word, "model": name}
+        OPEN_RECIPE | {"framework": "torchtitan", "activation_recompute": word, "model": name}
         for word, name in zip(words, ("qwen3-30b-a3b", "llama3-8b", "qwen3-30b-a3b"), strict=True)
     ]
     batch = describe_runs(js.read_runs(rows)).batch
