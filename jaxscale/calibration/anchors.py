@@ -59,7 +59,8 @@ def anchor_shifts(
     usual, unseen = reference["matmul_efficiency"], reference["at_first_sight"]
 
     def anchor(chip: str) -> float:
-        return anchors.get(chip, usual if chip in fitted else unseen)
+        own_anchor = anchors.get(chip)
+        return own_anchor if own_anchor is not None else usual if chip in fitted else unseen
 
     efficiency = levels.numbers(anchor, "gpu", of_none=usual)
     shifts = np.zeros((len(levels), len(names())))

@@ -64,25 +64,25 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
     settings, place = np.unique(np.zeros_like(count) if sparsity is None else sparsity, return_inverse=True)
-    factors, least_steps, least_tokens = np.ones(len(settings)), 0.0, 0.0
+    factors, least = np.ones(len(settings)), np.zeros(2)
     # For given factors the extremes are linear, for given extremes each factor is: both in turn, to rest.
     for _ in range(ALTERNATIONS if len(settings) > 1 else 1):
         rough = factors[place] / count
         rows = np.stack([rough, rough / batch], axis=1)
         scale = np.linalg.norm(rows, axis=0)
         found, *_ = np.linalg.lstsq(rows / scale, np.ones_like(count), rcond=None)
-        least_steps, least_tokens = found / scale
-        ratio = (least_steps + least_tokens / batch) / count
+        least = np.asarray(found) / scale
+        ratio = (least[0] + least[1] / batch) / count
         factors = np.asarray(
             [ratio[place == one].sum() / (ratio[place == one] ** 2).sum() for one in range(len(settings))]
         )
         factors = factors / factors[0]
+    least_steps, least_tokens = float(least[0]), float(least[1])
     if not (least_steps > 0.0 and least_tokens > 0.0):
         raise InputError("fit_critical_batch: the runs show no trade of steps against tokens; expected a wider range")
     misfit = np.abs(factors[place] * (least_steps + least_tokens / batch) / count - 1.0).max()
     told = {} if sparsity is None else dict(zip(settings.tolist(), factors.tolist(), strict=True))
-    critical = float(least_tokens / least_steps)
-    return CriticalBatch(float(least_steps), float(least_tokens), critical, float(misfit), told)
+    return CriticalBatch(least_steps, least_tokens, least_tokens / least_steps, float(misfit), told)
 
 
 def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float, float, float]:

@@ -16,7 +16,6 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands import MODES, best_fleet_plan, read_fleet, stated_slow_loss
 from jaxscale.models import model as named_model
 from jaxscale.plans.best_plan import answered
-from jaxscale.plans.framework_space import framework_space
 from jaxscale.plans.plan import RECOMPUTE, SCHEDULES
 from jaxscale.plans.plan_questions import plan_question
 from jaxscale.runs.defaults import known_frameworks
@@ -278,14 +277,13 @@ def _islands(spec: SweepSpec, point: Point) -> dict[str, Any]:
     square = np.ones((fleet.n_islands, fleet.n_islands))
     links = dataclasses.replace(links, **{name: square * value for name, value in among(point, LINKS).items()})
     precision, framework = point.get("precision", "bf16"), point.get("framework")
-    levels = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
+    cells = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]
     best = best_fleet_plan(
         _of_model(point),
         dataclasses.replace(fleet, links=links),
         whole(point["global_batch"]),
         fit=point.get("fit", "default"),
-        levels=levels,
-        space=framework_space(framework, precision),
+        cells=cells,
         **among(point, ("loss",)),
     ).best
     return {
