@@ -335,8 +335,17 @@ def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, f
     evaluated = collected(blocks, len(batch), (*EVALUATED, BESIDE))
     answers = fit.with_intervals(evaluated, levels, chips, capacity)
     refuse_impossible(answers)
-    # A chip holds contexts and communicators too, which count for its limit; peaks that programs print leave them out.
-    share = 1.0 - answers[BESIDE] * (1.0 - np.asarray(batch.counted)) / answers["memory"]
+    return as_measured(answers, np.asarray(batch.counted))
+
+
+def as_measured(answers: Mapping[str, np.ndarray], counted: np.ndarray | float = 0.0) -> dict[str, np.ndarray]:
+    """Predictions with memory as programs print their peaks: without contexts and communicators, which limits include.
+
+    Args:
+        answers: columns by name, `BESIDE` among them [row].
+        counted: 1 where a measured peak includes memory of the driver, else 0 [row].
+    """
+    share = 1.0 - answers[BESIDE] * (1.0 - counted) / answers["memory"]
     return {**answers, **{name: answers[name] * share for name in ("memory", "memory_lo", "memory_hi")}}
 
 

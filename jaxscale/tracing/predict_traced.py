@@ -20,6 +20,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import clusters_of
+from jaxscale.runs.predict import BESIDE, as_measured
 from jaxscale.runs.row_kinds import RowAnswers
 from jaxscale.tracing.class_plan import ClassPlan
 from jaxscale.tracing.plan_time import traced_terms
@@ -100,7 +101,7 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
     stack = np.where(rows.is_eager[answered], 0, 1 + rows.machine.codes[answered])
     kernels = jax.tree.map(lambda leaf: np.asarray(leaf)[stack], stacks)
     fused = rows.fused_norms[answered]
-    found = {name: np.full(len(cases.row), np.nan) for name in ("step_time", "memory", *TERM_NAMES)}
+    found = {name: np.full(len(cases.row), np.nan) for name in ("step_time", "memory", BESIDE, *TERM_NAMES)}
     for questions in by_workload(rows).values():
         mine = np.flatnonzero(np.isin(cases.question, questions))
         asked = [rows.questions[question] for question in cases.question[mine]]
@@ -124,7 +125,7 @@ def _paced(
     """Predictions of cases at the pace of their workload, with their intervals [case]."""
     paces = fit.workload_paces(levels, n_chips)
     times = {name: found[name] * np.exp(paces.log_pace) for name in ("step_time", *TERM_NAMES)}
-    return fit.with_intervals({**found, **times}, levels, n_chips, capacity, paces.half_width)
+    return as_measured(fit.with_intervals({**found, **times}, levels, n_chips, capacity, paces.half_width))
 
 
 @filter_jit
@@ -143,6 +144,7 @@ def _evaluate(
         local, c = Workload(sizes, work.tables), from_values(list(values))
         terms = traced_terms(local, plan, cluster, c, kernels, fused_norms=fused)
         every = terms_by_name(terms, TERM_NAMES)
-        return {**every, "step_time": sum(terms.values()), "memory": memory(local, plan, cluster, c).total}
+        held = memory(local, plan, cluster, c)
+        return {**every, "step_time": sum(terms.values()), "memory": held.total, BESIDE: held.framework}
 
     return jax.vmap(one)(sizes, plans, clusters, coefficients, kernels, fused_norms)

@@ -133,7 +133,7 @@ class TraceCommand(Outputs):
         return {
             "step_time_s": float(sum(terms.values())),
             "terms_s": {name: float(value) for name, value in terms.items()},
-            "memory_bytes": float(memory(work, plan, machine, coefficients).total),
+            "memory_bytes": float(memory(work, plan, machine, coefficients).allocated),
         }
 
 
