@@ -77,17 +77,17 @@ def software_cells(
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:
-    """A framework by its name in letters of any case; where none is given that of all fitted runs, if they share one.
+    """Framework by name, upper or lower case; without a name the common framework of all fitted runs, if any.
 
     Args:
-        name: as it was given.
-        fitted: the fit, whose runs may be of frameworks of the user's own.
+        name: the given name.
+        fitted: the fit, whose runs may be of further frameworks.
 
     Returns:
-        The name that tables and fit use.
+        The name in tables and fit.
 
     Raises:
-        InputError: neither the defaults nor the fit know it; says which there are.
+        InputError: a framework unknown to defaults and fit; lists the known frameworks.
     """
     from jaxscale.runs.defaults import known_frameworks
     from jaxscale.tables.words import respelt
