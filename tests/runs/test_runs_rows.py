@@ -293,7 +293,7 @@ STATES_ALL = {"activation_recompute": "full", "optimizer_bytes": "12", "loss_byt
         ({"chunked_loss": "True", "precision": "bf16-true", "recompute_modules": "mlp"}, None),
         (STATES_ALL, None),
         ({"framework": "megatron-lm"}, "activation_recompute"),
-        ({"framework": "torchtitan"}, "loss_bytes"),
+        ({"framework": "torchtitan"}, None),
         ({**STATES_ALL, "trainable_share": "0", "optimizer_bytes": ""}, "adapter_bytes"),
         ({**STATES_ALL, "trainable_share": "0", "lora_rank": "8"}, None),
     ],

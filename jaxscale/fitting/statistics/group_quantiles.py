@@ -64,13 +64,13 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
 
 
 def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
-    """Errors that tell as much as those of some runs, which share a part of theirs with their group [1].
+    r"""Effective number of independent errors, of runs whose errors correlate within groups: $G / \rho$ [1].
 
     Args:
         errors: with their signs [row].
         codes: group of each, from 0 on [row].
     """
-    return min((int(codes.max()) + 1) / max(shared_variance(errors, codes), 1e-9), len(errors))
+    return min((int(codes.max()) + 1) / max(shared_variance(errors, codes), 1e-9), float(len(errors)))
 
 
 def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
