@@ -1,11 +1,10 @@
 """`jaxscale measure`: the chip and the network at hand, in five minutes."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, option
+from jaxscale.cli.arguments import Outputs, command, option
 from jaxscale.cli.console import advance, answer, check_pictures, save_pictures, say, stage
 
 QUICK = 40.0
@@ -15,8 +14,8 @@ LONG = 240.0
 """Time of a measurement without further words [s]."""
 
 
-@dataclass(frozen=True)
-class MeasureCommand:
+@command
+class MeasureCommand(Outputs):
     """Time kernels and collectives on the devices of JAX, and write the record of the chip for --hardware."""
 
     out: Annotated[Path, option(metavar="CHIP.toml", help="hardware file to write")]
@@ -28,10 +27,6 @@ class MeasureCommand:
         float | None, option(metavar="S", help=f"time for all timings; {LONG:g} where left out, {QUICK:g} if quick")
     ] = None
     quick: Annotated[bool, option(help="fewer kernels and sizes")] = False
-    plot: PlotFile = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
@@ -41,7 +36,7 @@ class MeasureCommand:
         """
         from jaxscale.base.files import check_writable
         from jaxscale.hardware.catalogue import load_hardware
-        from jaxscale.measuring.measure_report import attained_figure, record_document, record_tables
+        from jaxscale.measuring.measure_report import attained_figure, measure_report, record_document, record_tables
         from jaxscale.measuring.measured_devices import measure_devices
 
         if self.quick and self.seconds is not None:
@@ -49,7 +44,7 @@ class MeasureCommand:
         check_writable(self.out, self.hardware)
         if self.timings is not None:
             check_writable(self.timings, self.hardware, self.out)
-        check_pictures(self.plot, None, self.hardware)
+        check_pictures(self.plot, self.report, self.hardware)
         hardware = load_hardware(self.hardware)
         seconds = self.seconds if self.seconds is not None else QUICK if self.quick else LONG
         found = measure_devices(seconds, name=self.name, hardware=hardware, stage=stage, advance=advance)
@@ -58,4 +53,4 @@ class MeasureCommand:
             found.save_timings(self.timings)
         answer(self.json, lambda: record_document(found), lambda: record_tables(found, hardware))
         say(f"wrote {self.out}: use it by --hardware {self.out} --gpu {found.record.id}")
-        save_pictures(self.plot, None, lambda: attained_figure(found), lambda: None)  # pyright: ignore
+        save_pictures(self.plot, self.report, lambda: attained_figure(found), lambda: measure_report(found, hardware))

@@ -10,6 +10,7 @@ from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients, kernel_priors
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.measuring.measured_devices import Measurement
+from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import roofline
 
 if TYPE_CHECKING:
@@ -92,6 +93,15 @@ def _rates(found: Measurement, hardware: Hardware) -> list[tuple[str, str, str, 
         )
     )
     return rows
+
+
+def measure_report(found: Measurement, hardware: Hardware) -> Report:
+    """Report of a measurement: tables and remarks as on the screen, and attained rates beside the roofline."""
+    report = Report(f"{found.record.id}: measured kernels and collectives")
+    for block in record_tables(found, hardware):
+        report.text(block) if isinstance(block, str) else report.add(block)
+    report.figure("attained", attained_figure(found), "Attained rates of timed kernels beside the roofline.")
+    return report
 
 
 def attained_figure(found: Measurement) -> "Figure":

@@ -16,7 +16,7 @@ BLOCKS = [
     for page in PAGES
     for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 ]
-COMMANDS = re.findall(r"^jaxscale (.*?)(?:\s+#.*)?$", "\n".join(BLOCKS), flags=re.MULTILINE)
+COMMANDS = re.findall(r"^jaxscale (.*?)(?:\s+#.*)?$", "\n".join(BLOCKS).replace("\\\n", " "), flags=re.MULTILINE)
 
 
 def test_there_is_a_command_for_each_job():

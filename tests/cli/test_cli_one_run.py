@@ -36,7 +36,7 @@ def test_a_model_from_a_file(run, tmp_path):
     [
         (("predict",), "no table and no --model, --gpu, --n-gpus"),
         ((*ONE, "--set", "colour=red"), "--set colour: no such column"),
-        ((*ONE, "--set", "tp=three"), "'tp' = 'three': not a number"),
+        ((*ONE, "--set", "tp=three"), "tp = 'three': not a number"),
         ((*ONE[:4], "H100", *ONE[5:]), "'gpu' = 'H100': ambiguous"),
         ((*ONE, "--global-batch", "many"), "'global_batch_size_seqs' = 'many': not a number"),
     ],

@@ -38,6 +38,7 @@ DRAWN = {
 
 COMMANDS = {
     *("demo", "fit", "predict", "explain", "plan", "shape", "burst", "islands", "limits", "sweep", "trends", "trace"),
+    "measure",
 }
 """Commands that draw; those of `law` and `serving` beside them."""
 

@@ -60,4 +60,6 @@ def test_state_of_the_optimizer_moves_memory_in_trends(ask):
     spared = [wide - lean for wide, lean in zip(usual["memory_bytes"], narrow["memory_bytes"], strict=True)]
     # Llama 2 7B, fully sharded: what a weight keeps less, over the chips.
     assert spared[0] == pytest.approx(2.0 * spared[1], rel=1e-6) and spared[0] > 6.7e9 * 4 / 64
-    assert ask("trends", "--set", "zero_stage=1", "--json").json["memory_bytes"][0] > 2.0 * usual["memory_bytes"][0]
+    # With ZeRO-1 weights and gradients, at least 2 byte each, are whole on every chip.
+    whole = ask("trends", "--set", "zero_stage=1", "--json").json["memory_bytes"][0]
+    assert whole - usual["memory_bytes"][0] > 6.7e9 * 3
