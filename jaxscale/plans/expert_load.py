@@ -127,7 +127,7 @@ def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
 
 
 def rank_loads(
-    counts: Sequence[float] | Real[np.ndarray, " expert"], ranks: int, is_balanced: bool = False
+    counts: Sequence[float | int] | Real[np.ndarray, " expert"], ranks: int, is_balanced: bool = False
 ) -> Float[np.ndarray, " rank"]:
     """Loads of the ranks of measured experts over their mean; the largest is an `expert_load` of a plan.
 
@@ -156,7 +156,7 @@ def rank_loads(
     return loads / loads.mean()
 
 
-def fitted_skew(counts: Sequence[float] | Real[np.ndarray, " expert"]) -> float:
+def fitted_skew(counts: Sequence[float | int] | Real[np.ndarray, " expert"]) -> float:
     """Skew of measured experts, of greatest likelihood under the power law of their order [1].
 
     Args:
@@ -175,7 +175,7 @@ def fitted_skew(counts: Sequence[float] | Real[np.ndarray, " expert"]) -> float:
     return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _ordered(counts: Sequence[float] | np.ndarray) -> np.ndarray:
+def _ordered(counts: Sequence[float | int] | np.ndarray) -> np.ndarray:
     """Counts of experts, the largest first."""
     given = np.sort(np.asarray(counts, float))[::-1]
     if given.ndim != 1 or len(given) < 1 or not np.all(np.isfinite(given)) or given[-1] < 0.0 or given[0] <= 0.0:

@@ -33,7 +33,7 @@ def test_thresholds_of_the_limits():
 
 def test_times_of_the_burst():
     document, rows = document_of("burst"), rows_of("burst.md")
-    for name, label in (("burst", "in bursts"), ("data_parallel", "data parallel")):
-        times = [f"{1e3 * document[name][key]:.3g} ms" for key in ("time_s", "gpu_seconds")]
-        assert [label, *times] in rows
+    times = {row[0]: row[1] for row in rows}
+    told = [way for way in document["ways"] if way["way"] in times]
+    assert len(told) >= 3 and all(times[way["way"]] == f"{1e3 * way['time_s']:.3g} ms" for way in told)
     assert not quoted(rows, f"{2e3 * document['burst']['time_s']:.3g} ms")
