@@ -1,17 +1,16 @@
 """`jaxscale explain`: where the difference between a measured and the predicted step lies."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option, pairs
+from jaxscale.cli.arguments import FitName, Outputs, Texts, command, option, pairs
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
-@dataclass(frozen=True)
-class ExplainCommand:
+@command
+class ExplainCommand(Outputs):
     """Put the measured step of a run beside the predicted one, and say which part the difference is in.
 
     With a kernel trace of a rank (PyTorch's profiler, JAX, an SQLite export of Nsight Systems) part by part: matmuls,
@@ -30,16 +29,11 @@ class ExplainCommand:
         tyro.conf.UseAppendAction[tuple[Path, ...]], option(metavar="FILE", help="launch file of the log")
     ] = ()
     set: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(metavar="COLUMN=VALUE", help="a further cell of the run, as gpu=h100-80gb"),
     ] = ()
     line: Annotated[int | None, option(metavar="N", help="line of the run in a table of several")] = None
     fit: FitName = "default"
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.

@@ -9,15 +9,16 @@ import tyro
 from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
-    HardwareFile,
     Json,
     Numbers,
+    Outputs,
     PlotFile,
     Quiet,
     ReportFolder,
     Texts,
     Words,
     checked_count,
+    command,
     every_value,
     option,
     pairs,
@@ -247,8 +248,8 @@ USUAL_FLOP = (1e21, 1e22, 1e23, 1e24, 1e25)
 """Training flop of the optima where neither flop nor days are asked for [flop]."""
 
 
-@dataclass(frozen=True)
-class LawOptimal:
+@command
+class LawOptimal(Outputs):
     """Find the parameters and tokens of least loss for a training compute, or the best design for a time on chips."""
 
     law: LawFile
@@ -261,11 +262,6 @@ class LawOptimal:
     )
     draws: Annotated[int, option(metavar="N", help="drawn laws under which a design is chosen again")] = 4
     fit: FitName = "default"
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.

@@ -1,22 +1,21 @@
 """`jaxscale sweep`: any question over a product of axes, region by region, on all devices."""
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import HardwareFile, Json, PlotFile, Quiet, ReportFolder, option
+from jaxscale.cli.arguments import Outputs, command, option
 from jaxscale.cli.console import advance, answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.sweeps.question import SweepSpec
 
 
-@dataclass(frozen=True)
-class SweepCommand:
+@command
+class SweepCommand(Outputs):
     """Evaluate a question over a product of axes: step times, plans, designs, limits, serving, islands."""
 
     spec: Annotated[tyro.conf.Positional[Path], option(metavar="SPEC.toml", help="what is asked, and the axes")]
@@ -36,11 +35,6 @@ class SweepCommand:
     over: Annotated[
         tuple[str, ...], option(metavar="AXIS [AXIS]", help="axes of the figure; the two longest where left out")
     ] = ()
-    plot: PlotFile = None
-    report: ReportFolder = None
-    hardware: HardwareFile = None
-    json: Json = False
-    quiet: Quiet = False
 
     def run(self) -> None:
         """Run the command.
