@@ -57,11 +57,12 @@ class SweepCommand(Outputs):
             check_drawn(spec, self.draw, self.over, bool(self.plot or self.report))
         if self.coordinator is not None:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
-        # Several processes of one sweep write side by side; all but the first find the folder set up, or set it up the
-        # same.
-        with alone_in(self.out) if self.n_processes == 1 else contextlib.nullcontext():
-            spec, missing = prepare(spec, self.out, self.resume or self.n_processes > 1, is_alone=self.n_processes == 1)
-            if self.n_processes == 1:
+        # A process alone keeps the folder to itself; several take turns to set it up, and then write side by side.
+        several = self.n_processes > 1
+        with contextlib.nullcontext() if several else alone_in(self.out):
+            with alone_in(self.out, waits=True) if several else contextlib.nullcontext():
+                spec, missing = prepare(spec, self.out, self.resume or several, is_alone=not several)
+            if not several:
                 clear_leftovers(self.out)
             stage("sweep", total=spec.n_points, done=spec.n_points - sum(map(spec.size_of, missing)))
             if self.dask is None:

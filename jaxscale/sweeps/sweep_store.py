@@ -48,7 +48,6 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool
         spec: the sweep.
         store: folder, made if it is not there, or a store of Zarr in memory.
         resume: whether regions of an earlier run of the sweep are kept; its first axis may have grown at its end.
-
         is_alone: whether no other process sets up the same store meanwhile.
 
     Returns:
@@ -219,10 +218,14 @@ def clear_leftovers(folder: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: str | Path) -> Iterator[None]:
+def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     """A folder, made if it is not there, that no other sweep writes to meanwhile.
 
     The system frees it when the process ends, however it does.
+
+    Args:
+        folder: the folder.
+        waits: whether to wait for the end of another sweep's turn.
 
     Raises:
         InputError: another sweep writes there.
@@ -237,7 +240,7 @@ def alone_in(folder: str | Path) -> Iterator[None]:
     opened = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None
         yield
