@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from jaxscale import burst as burst
     from jaxscale import designs as designs
     from jaxscale import examples as examples
+    from jaxscale import explaining as explaining
     from jaxscale import islands as islands
     from jaxscale import laws as laws
     from jaxscale import limits as limits
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from jaxscale.costs.step import step_time as step_time
     from jaxscale.designs.best_design import best_design as best_design
     from jaxscale.designs.budgets import Budget as Budget
+    from jaxscale.explaining.explanation import Explanation as Explanation
+    from jaxscale.explaining.explanation import explain as explain
     from jaxscale.fitting.fitting import fit as fit
     from jaxscale.fitting.result import FitResult as FitResult
     from jaxscale.hardware.catalogue import Hardware as Hardware

@@ -32,7 +32,19 @@ CORE = (
 )
 """Folders of what every study needs."""
 
-WINGS = ("tracing", "examples", "serving", "burst", "islands", "limits", "trends", "explore", "launch", "timeline")
+WINGS = (
+    "tracing",
+    "examples",
+    "serving",
+    "burst",
+    "islands",
+    "limits",
+    "trends",
+    "explore",
+    "launch",
+    "timeline",
+    "explaining",
+)
 """Folders of one capability each, with its command and its report: core does without them."""
 
 REGISTRY = (
@@ -330,7 +342,20 @@ def test_citation_and_changelog_speak_of_the_version():
     assert sections[0] == f"{js.__version__}] - {date[1]}"
 
 
-FACES = ("burst", "designs", "examples", "islands", "laws", "limits", "plans", "report", "serving", "tracing", "trends")
+FACES = (
+    "burst",
+    "designs",
+    "examples",
+    "explaining",
+    "islands",
+    "laws",
+    "limits",
+    "plans",
+    "report",
+    "serving",
+    "tracing",
+    "trends",
+)
 """Sub-packages with public names of their own."""
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,60 @@ def parsed_json(text: str, *, finite: bool = False) -> Any:
         ValueError: not JSON, or beyond the bounds.
     """
     return _within_bounds(_parsed(json.loads, text), MOST_VALUES["JSON"], finite=finite)
+
+
+PIECE = 2**20
+"""Letters of a long document that are read at once [1]."""
+
+LONGEST_ELEMENT = 4 * 2**20
+"""Letters of one element of a long list, and of what stands before it [1]."""
+
+
+def json_elements(read: Callable[[int], str], key: str, most: int) -> Iterator[Any]:
+    """Elements of the list of a key of a JSON document of any length, one by one; or of the document, if it is a list.
+
+    Args:
+        read: gives as many further letters of the document, fewer at its end.
+        key: of the list; the first place where it stands counts.
+        most: letters of the document [1].
+
+    Raises:
+        ValueError: no such list, one that does not end, an element that is too long, too deep or not JSON, or too many
+            letters.
+    """
+    decoder, left = json.JSONDecoder(), most
+    buffer = read(PIECE)
+    opened = re.compile(rf'\s*\[|.*?"{re.escape(key)}"\s*:\s*\[', re.DOTALL)
+    while (begin := opened.match(buffer)) is None:
+        more = read(PIECE)
+        if not more or len(buffer) > LONGEST_ELEMENT:
+            raise ValueError(f"no list {key!r}")
+        buffer += more
+    place, between = begin.end(), re.compile(r"[\s,]*")
+    while True:
+        place = _end_of(between, buffer, place)
+        try:
+            if buffer[place : place + 1] == "]":
+                return
+            element, place = decoder.raw_decode(buffer, place)
+        except RecursionError:
+            raise ValueError(f"tables or lists deeper than {DEEPEST}") from None
+        except json.JSONDecodeError as error:
+            more = read(PIECE)
+            left -= len(more)
+            if left < 0:
+                raise ValueError(f"more than {most:,} letters") from None
+            if not more or len(buffer) - place > LONGEST_ELEMENT:
+                raise ValueError(error.msg if more else f"the list {key!r} does not end") from None
+            buffer, place = buffer[place:] + more, 0
+            continue
+        yield element
+
+
+def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
+    """Place behind what a pattern that fits everywhere takes."""
+    found = pattern.match(text, place)
+    return place if found is None else found.end()
 
 
 def parsed_yaml(text: str) -> Any:

@@ -34,6 +34,7 @@ PAGES = {
     "jaxscale.launch.readers": "start.md",
     "jaxscale.launch.writers": "start.md",
     "jaxscale.burst": "burst.md",
+    "jaxscale.explaining": "explain.md",
     "jaxscale.explore": "explore.md",
     "jaxscale.islands": "islands.md",
     "jaxscale.laws": "laws.md",

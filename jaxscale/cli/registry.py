@@ -4,6 +4,7 @@ COMMANDS = {
     "demo": "jaxscale.cli.demo.demo_command:DemoCommand",
     "fit": "jaxscale.cli.fit:FitCommand",
     "predict": "jaxscale.cli.predict:PredictCommand",
+    "explain": "jaxscale.explaining.explain_command:ExplainCommand",
     "plan": "jaxscale.cli.plan:PlanCommand",
     "shape": "jaxscale.cli.shape:ShapeCommand",
     "serving": "jaxscale.serving.serving_command:ServingCommand",

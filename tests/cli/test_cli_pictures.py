@@ -36,7 +36,9 @@ DRAWN = {
 }
 """Command lines, and a figure of the report of each."""
 
-COMMANDS = {"demo", "fit", "predict", "plan", "shape", "burst", "islands", "limits", "sweep", "trends", "trace"}
+COMMANDS = {
+    *("demo", "fit", "predict", "explain", "plan", "shape", "burst", "islands", "limits", "sweep", "trends", "trace"),
+}
 """Commands that draw; those of `law` and `serving` beside them."""
 
 

@@ -1,0 +1,13 @@
+"""Why a run is slower or faster than predicted: measured beside predicted time, part by part of a step."""
+
+from typing import TYPE_CHECKING
+
+from jaxscale.base.lazy import public_face
+
+if TYPE_CHECKING:
+    from jaxscale.explaining.explanation import Explanation as Explanation
+    from jaxscale.explaining.explanation import explain as explain
+    from jaxscale.explaining.trace_files import KernelTrace as KernelTrace
+    from jaxscale.explaining.trace_files import read_traces as read_traces
+
+public_face(__name__)

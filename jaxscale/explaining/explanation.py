@@ -1,0 +1,464 @@
+"""Measured beside predicted time of a run, part by part: which are outside their interval, and what would tell why.
+
+Without a trace the total alone is measured: a part could account for the difference if the difference, added to it,
+stays within its interval; a blank cell of the run if one of its words brings the prediction to the measurement.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from jaxscale.base.errors import InputError
+from jaxscale.base.lazy import loaded
+from jaxscale.base.show import Printout, printed
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.cli.registry import READ_RUN
+from jaxscale.explaining.facts import Fact, facts_of
+from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of
+from jaxscale.explaining.predicted_parts import PredictedParts, predicted_parts
+from jaxscale.explaining.trace_files import KernelTrace, read_traces
+from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.report.style import seconds
+from jaxscale.runs import Runs
+from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.predict import Prediction, predict_open
+from jaxscale.runs.reader import read_runs
+from jaxscale.tables.tables_in_memory import AnyTable
+
+UNKNOWN = 0.02
+"""Share of the time of kernels whose names no rule knows, from which on they are told [1]."""
+
+SAME_WORK = 1.3
+"""Factor up to which the kernels of a collective take as long as predicted: what is off is how much is hidden [1]."""
+
+LATE = 0.4
+"""Share of the time of a part's kernels beyond the fastest of their kind, from which on ranks arrive late [1]."""
+
+UNEQUAL = 1.05
+"""Ratio of the computing time of two ranks from which on the ranks are unequal [1]."""
+
+DISAGREEING = 0.05
+"""Relative difference of the steps of a trace and of its log that is told [1]."""
+
+TABLES = (".csv", ".parquet", ".tsv")
+"""Suffixes of runs tables; other files are logs or launch files."""
+
+
+@dataclass(frozen=True)
+class PartGap:
+    """One part of a step, measured and predicted.
+
+    Attributes:
+        name: of `kernel_terms.PARTS`.
+        measured: exposed time of a step [s]; nan without a trace.
+        steps: least and greatest of the steps measured [s]; nan without a trace.
+        hidden: time of its kernels beside others [s]; nan without a trace.
+        predicted: time [s].
+        lo: lower end of the central 90 % interval [s].
+        hi: upper end [s].
+        predicted_hidden: time of its collectives that compute hides [s].
+        kernels: kernels that take most of its time, with their time in a step [s].
+    """
+
+    name: str
+    measured: float
+    steps: tuple[float, float]
+    hidden: float
+    predicted: float
+    lo: float
+    hi: float
+    predicted_hidden: float
+    kernels: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def excess(self) -> float:
+        """Measured less predicted time [s]."""
+        return self.measured - self.predicted
+
+    @property
+    def verdict(self) -> str:
+        """`above`, `below` or `within` its interval; empty without a measurement."""
+        if not np.isfinite(self.measured):
+            return ""
+        return "above" if self.measured > self.hi else "below" if self.measured < self.lo else "within"
+
+    def to_json(self) -> dict[str, Any]:
+        """The part in SI units."""
+        return {
+            "name": self.name,
+            "measured_s": self.measured,
+            "measured_lo_s": self.steps[0],
+            "measured_hi_s": self.steps[1],
+            "measured_hidden_s": self.hidden,
+            "predicted_s": self.predicted,
+            "predicted_lo_s": self.lo,
+            "predicted_hi_s": self.hi,
+            "predicted_hidden_s": self.predicted_hidden,
+            "verdict": self.verdict or None,
+            "kernels": [{"name": name, "time_s": time} for name, time in self.kernels],
+        }
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A part that a difference is in.
+
+    Attributes:
+        part: its name.
+        excess: measured less predicted time [s].
+        usually: what usually makes it.
+        settled_by: the fact or the row that would tell.
+    """
+
+    part: str
+    excess: float
+    usually: str
+    settled_by: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The cause in SI units."""
+        return {
+            "part": self.part,
+            "excess_s": self.excess,
+            "usually": self.usually,
+            "settled_by": self.settled_by,
+        }
+
+
+@printed(lambda found: _shown(found))
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Measured beside predicted time of a run.
+
+    Attributes:
+        run: what ran, in a few words.
+        measured: step time [s].
+        predicted: step time [s].
+        lo: lower end of its central 90 % interval [s].
+        hi: upper end [s].
+        parts: every part of the step, in order; they add up.
+        causes: parts that the difference is in, the first cause first; without a trace those that could account for it.
+        facts: words of blank cells that would bring the prediction closer, the closest first.
+        remarks: what a reader should know of the trace and of the prediction.
+    """
+
+    run: str
+    measured: float
+    predicted: float
+    lo: float
+    hi: float
+    parts: tuple[PartGap, ...]
+    causes: tuple[Cause, ...]
+    facts: tuple[Fact, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the parts are measured."""
+        return bool(np.isfinite(self.parts[0].measured))
+
+    def summary(self) -> str:
+        """The total in one sentence."""
+        ratio = self.measured / self.predicted
+        inside = "inside" if self.lo <= self.measured <= self.hi else "outside"
+        return (
+            f"measured {seconds(self.measured)}, predicted {seconds(self.predicted)} ({seconds(self.lo)} to"
+            f" {seconds(self.hi)}): {100.0 * (ratio - 1.0):+.0f} %, {inside} the 90 % interval"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as a document in SI units."""
+        return {
+            "run": self.run,
+            "measured_s": self.measured,
+            "predicted_s": self.predicted,
+            "lo_s": self.lo,
+            "hi_s": self.hi,
+            "is_traced": self.is_traced,
+            "parts": [part.to_json() for part in self.parts],
+            "causes": [cause.to_json() for cause in self.causes],
+            "facts": [fact.to_json() for fact in self.facts],
+            "remarks": list(self.remarks),
+        }
+
+
+def _shown(found: Explanation) -> Printout:
+    rows = [
+        (
+            part.name,
+            seconds(part.measured) if found.is_traced else "-",
+            seconds(part.predicted),
+            f"{seconds(part.lo)} to {seconds(part.hi)}",
+            part.verdict,
+        )
+        for part in found.parts
+    ]
+    first = [f"first: {cause.part}: {cause.usually}" for cause in found.causes[:1]]
+    heads = ("part", "measured", "predicted", "90 % interval", "")
+    return Printout(f"{found.run}: {found.summary()}", heads, rows, first)
+
+
+def explain(
+    run: AnyTable,
+    traces: Sequence[str | Path | KernelTrace] = (),
+    *,
+    configs: Sequence[str | Path] = (),
+    stated: Mapping[str, Any] | None = None,
+    line: int | None = None,
+    fit: AnyFit = "default",
+    hardware: Hardware | None = None,
+) -> Explanation:
+    """Where a measured step differs from the predicted one: `js.explain("train.log", ["rank0.json.gz"])`.
+
+    Args:
+        run: a training log, a launch file, a runs table or what else `js.read_runs` takes.
+        traces: kernel traces of one or several ranks, files or as `read_traces` gives them.
+        configs: launch files of a log.
+        stated: further cells of the run by column.
+        line: of a table with several rows, that of the run.
+        fit: a fit, or its name or file.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        Total and parts, measured and predicted, with causes.
+
+    Raises:
+        InputError: a file that cannot be read, a run without a prediction, or nothing measured.
+    """
+    catalogue, record = hardware or load_hardware(), fit_of(fit)
+    kernels = [one for given in traces for one in ([given] if isinstance(given, KernelTrace) else read_traces(given))]
+    runs = _one_run(run, configs, stated or {}, line, catalogue)
+    prediction = predict_open(runs, describe_runs(runs, catalogue), record, catalogue)
+    note = str(prediction.notes[0])
+    if not np.isfinite(prediction.step_time[0]):
+        raise InputError(f"{runs.path}: no prediction: {note}; --config FILE or --set COLUMN=VALUE may tell it")
+    told = float(prediction.measured[0])
+    if not kernels and not np.isfinite(told):
+        raise InputError(f"{runs.path}: no step is measured; expected a log, a row with step_time_s, or --trace FILE")
+    parts = predicted_parts(prediction, describe_runs(prediction.runs, catalogue), record)
+    remarks = [text for text in (str(prediction.assumed[0]), *note.split("; ")) if text]
+    if not kernels:
+        return _of_total(prediction, parts, told, facts_of(prediction, parts, record, catalogue), remarks)
+    plan = prediction.plan(0) or {"dp": prediction.runs.numbers("n_gpus")[0]}
+    return _of_traces(prediction, parts, kernels, plan, told, record, catalogue, remarks)
+
+
+def _one_run(
+    run: AnyTable, configs: Sequence[str | Path], stated: Mapping[str, Any], line: int | None, hardware: Hardware
+) -> Runs:
+    """The run as a table of one row.
+
+    Raises:
+        InputError: a file that cannot be read, or several rows and no line.
+    """
+    if isinstance(run, str | Path) and Path(run).suffix.lower() not in TABLES:
+        row = loaded(READ_RUN)(Path(run), [Path(config) for config in configs], stated)
+        return _renamed(read_runs, dict(row.cells), str(run), hardware)
+    runs = read_runs(run, hardware=hardware)
+    if line is not None:
+        if line not in runs.lines:
+            raise InputError(
+                f"{runs.path}: no run in line {line}; expected one of {', '.join(map(str, runs.lines[:10]))}"
+            )
+        runs = runs.take(np.flatnonzero(np.asarray(runs.lines) == line)[:1])
+    if len(runs) != 1:
+        raise InputError(f"{runs.path}: {len(runs):,} runs; expected one, or --line N")
+    if not stated:
+        return runs
+    cells = {name: column[0] for name, column in runs.texts().items()} | {k: str(v) for k, v in stated.items()}
+    return _renamed(read_runs, cells, str(runs.path), hardware)
+
+
+def _renamed(read: Any, cells: Mapping[str, Any], name: str, hardware: Hardware) -> Runs:
+    """A table of one row of cells, whose refusals name the file that it was read from."""
+    try:
+        return read(cells, hardware=hardware)
+    except InputError as error:
+        raise InputError(str(error).replace("table:1", name).replace("table:", f"{name}:")) from None
+
+
+def _label(runs: Runs) -> str:
+    """The run in a few words."""
+    row: Any = runs.rows[0]
+    chips = row["n_gpus"]
+    return f"{row['model'] or row['workload'] or 'run'} on {'' if chips is None else f'{chips:g} '}{row['gpu']}"
+
+
+def _of_total(
+    prediction: Prediction, parts: PredictedParts, measured: float, facts: Sequence[Fact], remarks: Sequence[str]
+) -> Explanation:
+    """Explanation of a run whose total alone is measured."""
+    step = float(prediction.step_time[0])
+    difference = measured - step
+    nan = float("nan")
+    gaps = tuple(PartGap(name, nan, (nan, nan), nan, **_predicted(parts, place)) for place, name in enumerate(NAMES))
+    could = [part for part in gaps if part.predicted + difference <= part.hi and part.predicted + difference >= part.lo]
+    could.sort(key=lambda part: -part.predicted)
+    side = "above" if difference > 0.0 else "below"
+    terms = kernel_term_table()["terms"]
+    causes = tuple(
+        Cause(part.name, difference, terms[part.name][side], _settled(part.name, facts, terms)) for part in could
+    )
+    closer = [fact for fact in facts if abs(np.log(fact.step_time / measured)) < abs(np.log(step / measured)) - 0.01]
+    closer.sort(key=lambda fact: abs(np.log(fact.step_time / measured)))
+    return Explanation(
+        _label(prediction.runs),
+        measured,
+        step,
+        float(prediction.lo[0]),
+        float(prediction.hi[0]),
+        gaps,
+        causes,
+        tuple(closer),
+        tuple(remarks),
+    )
+
+
+def _predicted(parts: PredictedParts, place: int) -> dict[str, Any]:
+    """What is predicted of a part, by attribute of `PartGap`."""
+    names = ("predicted", "lo", "hi", "predicted_hidden")
+    return {name: float(values[place]) for name, values in zip(names, parts, strict=True)}
+
+
+def _of_traces(
+    prediction: Prediction,
+    parts: PredictedParts,
+    kernels: Sequence[KernelTrace],
+    plan: Mapping[str, Any],
+    told: float,
+    fit: Any,
+    hardware: Hardware,
+    remarks: list[str],
+) -> Explanation:
+    """Explanation of a run of which ranks were traced."""
+    ranks, of_kinds = [], []
+    for trace in kernels:
+        counts = np.bincount(trace.kind, minlength=len(trace.names))
+        part, known = parts_of(trace.names, trace.groups, counts, plan)
+        ranks.append(measured_steps(trace, part))
+        of_kinds.append(part)
+        remarks += _trace_remarks(trace, ranks[-1], known)
+    remarks += _rank_remarks(kernels, ranks)
+    exposed = np.mean([rank.exposed.mean(axis=0) for rank in ranks], axis=0)
+    busy = np.mean([rank.busy.mean(axis=0) for rank in ranks], axis=0)
+    late = np.mean([rank.late for rank in ranks], axis=0)
+    every = np.concatenate([rank.exposed for rank in ranks])
+    measured = float(exposed.sum())
+    if np.isfinite(told) and abs(told / measured - 1.0) > DISAGREEING:
+        remarks.append(
+            f"steps of the trace take {seconds(measured)}, those of the log {seconds(told)}: profiling slows the host"
+        )
+    gaps = tuple(
+        PartGap(
+            name,
+            float(exposed[place]),
+            (float(every[:, place].min()), float(every[:, place].max())),
+            float(max(busy[place] - exposed[place], 0.0)) if name in COLLECTIVES else 0.0,
+            **_predicted(parts, place),
+            kernels=_longest(kernels, ranks, of_kinds, place),
+        )
+        for place, name in enumerate(NAMES)
+    )
+    step = float(prediction.step_time[0])
+    causes = _ranked(gaps, measured - step)
+    facts = facts_of(prediction, parts, fit, hardware, [part.name for part in causes])
+    return Explanation(
+        _label(prediction.runs),
+        measured,
+        step,
+        float(prediction.lo[0]),
+        float(prediction.hi[0]),
+        gaps,
+        tuple(_cause(part, float(late[NAMES.index(part.name)]), facts) for part in causes),
+        (),
+        tuple(remarks),
+    )
+
+
+def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
+    """Parts that a difference is in, the most telling first.
+
+    First those outside their interval on the side of the difference, by size; where there are none, the part whose
+    measured time differs most on that side.
+    """
+    side = 1.0 if difference >= 0.0 else -1.0
+    outside = [part for part in gaps if part.verdict in ("above", "below")]
+    outside.sort(key=lambda part: (part.excess * side < 0.0, -abs(part.excess)))
+    if outside and outside[0].excess * side > 0.0:
+        return outside
+    most = max(gaps, key=lambda part: part.excess * side)
+    return [most, *(part for part in outside if part is not most)]
+
+
+def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
+    """What usually makes a part differ, and what would tell."""
+    terms = kernel_term_table()["terms"]
+    usually = terms[part.name]["above" if part.excess > 0.0 else "below"]
+    work, usual = part.measured + part.hidden, part.predicted + part.predicted_hidden
+    if part.name in COLLECTIVES and part.excess > 0.0:
+        if part.predicted_hidden > 0.0 and work < SAME_WORK * usual:
+            usually = (
+                f"its kernels take {seconds(work)}, predicted {seconds(usual)}: less of them is hidden beside compute"
+            )
+        elif late > LATE * work:
+            beyond = f"{seconds(late)} of it is beyond the fastest kernels of their kind"
+            usually = f"{beyond}, as where ranks arrive late; {usually}"
+    best = min(
+        (fact for fact in facts if fact.part == part.name),
+        key=lambda fact: abs(fact.part_time - part.measured),
+        default=None,
+    )
+    if best is not None and abs(best.part_time - part.measured) < abs(part.excess):
+        settled = f"state {best.column}: with {best.word} it is predicted as {seconds(best.part_time)}"
+    else:
+        settled = terms[part.name]["row"]
+    return Cause(part.name, part.excess, usually, settled)
+
+
+def _settled(name: str, facts: Sequence[Fact], terms: Mapping[str, Any]) -> str:
+    """The blank fact of a part, or the row, that would tell more of it."""
+    blank = dict.fromkeys(fact.column for fact in facts if fact.column in terms[name]["facts"])
+    return f"state {', '.join(blank)}" if blank else terms[name]["row"]
+
+
+def _longest(
+    kernels: Sequence[KernelTrace], ranks: Sequence[MeasuredSteps], of_kinds: Sequence[np.ndarray], place: int
+) -> tuple[tuple[str, float], ...]:
+    """Names of the kernels that take most of the time of a part, of a step and rank on average [s]."""
+    times: dict[str, float] = {}
+    for trace, rank, part in zip(kernels, ranks, of_kinds, strict=True):
+        for kind in np.flatnonzero((part == place) & (rank.kernel_time > 0.0)).tolist():
+            times[trace.names[kind]] = times.get(trace.names[kind], 0.0) + float(rank.kernel_time[kind]) / len(ranks)
+    return tuple(sorted(times.items(), key=lambda item: -item[1])[:3])
+
+
+def _trace_remarks(trace: KernelTrace, rank: MeasuredSteps, known: Bool[np.ndarray, " kind"]) -> list[str]:
+    """How the steps of a trace were told apart, and kernels whose names no rule knows."""
+    n_steps, mean = len(rank.exposed), rank.exposed.sum(axis=1).mean()
+    found = [f"{trace.where}: {n_steps} step{'s' * (n_steps > 1)} of {seconds(float(mean))}, by {rank.recognised_by}"]
+    unknown = np.where(known, 0.0, rank.kernel_time)
+    if unknown.sum() > UNKNOWN * rank.kernel_time.sum():
+        names = [trace.names[kind][:60] for kind in np.argsort(-unknown)[:3] if unknown[kind] > 0.0]
+        share = 100.0 * unknown.sum() / rank.kernel_time.sum()
+        found.append(f"{share:.0f} % of the time of kernels have no rule, counted as memory_bound: {', '.join(names)}")
+    return found
+
+
+def _rank_remarks(kernels: Sequence[KernelTrace], ranks: Sequence[MeasuredSteps]) -> list[str]:
+    """Which of several ranks computes longer than another: the others wait for it in their collectives."""
+    computing = [
+        float(sum(rank.exposed[:, NAMES.index(name)].mean() for name in ("matmul", "attention", "memory_bound")))
+        for rank in ranks
+    ]
+    if len(ranks) < 2 or not min(computing) > 0.0 or max(computing) < UNEQUAL * min(computing):
+        return []
+    slowest = kernels[int(np.argmax(computing))].where
+    percent = 100.0 * (max(computing) / min(computing) - 1.0)
+    return [
+        f"ranks are unequal: {slowest} computes {percent:.0f} % longer than the fastest, for which collectives wait"
+    ]

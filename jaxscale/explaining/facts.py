@@ -1,0 +1,98 @@
+"""Words that blank cells of a run may mean, and the step that each would predict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxscale.base.errors import InputError
+from jaxscale.calibration.record import Fit
+from jaxscale.explaining.kernel_terms import NAMES, kernel_term_table
+from jaxscale.explaining.predicted_parts import PredictedParts, middle_parts
+from jaxscale.hardware.catalogue import Hardware
+from jaxscale.runs.measured import describe_runs
+from jaxscale.runs.predict import Prediction, predict_described
+from jaxscale.runs.reader import read_runs
+from jaxscale.runs.row_kinds import of_a_kind
+from jaxscale.runs.schema import CARRIED
+
+SAME = 0.002
+"""Relative change of a step below which a word changes nothing [1]."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One word that a blank cell may mean.
+
+    Attributes:
+        column: of the runs table.
+        word: what it would say.
+        part: of the step that it would move.
+        part_time: predicted time of the part with it [s].
+        step_time: predicted time of the step with it [s].
+    """
+
+    column: str
+    word: str
+    part: str
+    part_time: float
+    step_time: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact in SI units."""
+        return {
+            "column": self.column,
+            "word": self.word,
+            "part": self.part,
+            "part_time_s": self.part_time,
+            "step_time_s": self.step_time,
+        }
+
+
+def facts_of(
+    prediction: Prediction,
+    parts: PredictedParts,
+    fit: Fit,
+    hardware: Hardware,
+    names: Sequence[str] | None = None,
+) -> tuple[Fact, ...]:
+    """Words of the blank cells of a run of one row that would move its step.
+
+    Args:
+        prediction: of the run.
+        parts: of its step.
+        fit: that predicted it.
+        hardware: catalogue of chips.
+        names: parts whose facts are asked for; all where None.
+    """
+    runs, table = prediction.runs, kernel_term_table()
+    wanted = dict.fromkeys(column for name in names or NAMES for column in table["terms"][name]["facts"])
+    cells = {name: value for name, value in runs.rows[0].values.items() if value is not None and name not in CARRIED}
+    cells |= {name: column[0] for name, column in runs.texts().items() if column[0] and name not in CARRIED}
+    blank = [column for column in wanted if not cells.get(column) and column in table["words"]]
+    asked = [(column, word) for column in blank for word in table["words"][column]]
+    if of_a_kind(runs).any() or not asked:
+        return ()
+    try:
+        rows = [
+            {**dict.fromkeys(blank), **cells, column: word, "source_row": str(place)}
+            for place, (column, word) in enumerate(asked)
+        ]
+        changed = read_runs(rows, skip_bad=True, hardware=hardware)
+    except InputError:
+        # No word goes with the rest of the row.
+        return ()
+    described = describe_runs(changed, hardware)
+    found = predict_described(changed, described, fit)
+    places = [int(text) for text in changed.column("source_row")]
+    facts = []
+    for row, time in enumerate(found.step_time.tolist()):
+        if not np.isfinite(time) or abs(time / float(prediction.step_time[0]) - 1.0) < SAME:
+            continue
+        column, word = asked[places[row]]
+        own = middle_parts(found, described, fit, row)
+        moved = [name for name in names or NAMES if column in table["terms"][name]["facts"]]
+        part = max(moved, key=lambda name, own=own: abs(own[NAMES.index(name)] - parts.middle[NAMES.index(name)]))
+        facts.append(Fact(column, word, part, float(own[NAMES.index(part)]), time))
+    return tuple(facts)

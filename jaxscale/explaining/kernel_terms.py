@@ -1,0 +1,147 @@
+"""Kernels by the term of a step that they belong to: rules for names, and groups of collectives.
+
+A collective says by its name what it does, not for whom. Its group follows, in this order, from the description of the
+group in the trace, from its ranks (tensor-parallel ranks are neighbours), from the degrees of the plan if one alone is
+above 1, and else from how often it runs: collectives of layers many times a step, of gradients and gathers less often.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jaxscale.base.documents import parsed_toml
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("matmul",),
+    "attention": ("attention",),
+    "memory_bound": ("memory_bound",),
+    "optimizer": ("optimizer",),
+    "tensor_parallel": ("tensor_parallel",),
+    "context_parallel": ("context_parallel",),
+    "expert_parallel": ("expert_parallel",),
+    "data_parallel": ("data_parallel", "straggler"),
+    "pipeline": ("pipeline_bubble", "pipeline_imbalance", "pipeline_transfer"),
+    "host": ("launch_gaps", "host", "host_per_step"),
+}
+"""Parts of a step that a trace of one rank tells apart, and the cost terms of each. Late ranks are waited for in the
+collectives that join all replicas, neighbouring stages in receives. Head and recomputation are split by their kernels
+(`predicted_parts`)."""
+
+NAMES = tuple(PARTS)
+COLLECTIVES = ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "pipeline")
+IS_COLLECTIVE = np.asarray([name in COLLECTIVES for name in NAMES])
+HOST = NAMES.index("host")
+
+DEGREE_OF = {"tp": "tensor_parallel", "cp": "context_parallel", "ep": "expert_parallel", "dp": "data_parallel"}
+"""Part of the collectives of each degree of a plan."""
+
+SPOKEN = "tensor_parallel", "data_parallel"
+"""Parts whose collectives have the same names."""
+
+SPOKEN_KINDS = "all_gather", "reduce_scatter", "all_reduce", "other"
+"""Kinds of these collectives."""
+
+
+class CollectiveGroup(NamedTuple):
+    """What a trace tells of the ranks of a collective.
+
+    Attributes:
+        described: name or description of the group; empty where there is none.
+        size: ranks [1]; 0 where it is not told.
+        stride: distance of neighbouring ranks [1]; 0 where it is not told.
+        operation: the collective, where the kernel's name does not say it; empty else.
+        elements: numbers of a message [1]; 0 where it is not told.
+        stream: on which it runs, where nothing tells its ranks; a program gives each group a stream of its own.
+    """
+
+    described: str = ""
+    size: int = 0
+    stride: int = 0
+    operation: str = ""
+    elements: int = 0
+    stream: str = ""
+
+    def without_size(self) -> "CollectiveGroup":
+        """The group of messages of any size."""
+        return self._replace(elements=0)
+
+
+@functools.cache
+def kernel_term_table() -> dict[str, Any]:
+    """`kernel_terms.toml`."""
+    return parsed_toml(files("jaxscale.explaining").joinpath("kernel_terms.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _patterns(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ...]:
+    return tuple((re.compile(rule["pattern"], re.IGNORECASE), rule) for rule in kernel_term_table()[table])
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def rule_of(name: str) -> tuple[str, str]:
+    """Term and kind of collective of a kernel by its name; empty where no rule knows the name."""
+    for pattern, rule in _patterns("rules"):
+        if pattern.search(name):
+            return rule["term"], rule.get("collective", "")
+    return "", ""
+
+
+def parts_of(
+    names: Sequence[str], groups: Sequence[CollectiveGroup], counts: Int[np.ndarray, " kind"], plan: Mapping[str, Any]
+) -> tuple[Int[np.ndarray, " kind"], Bool[np.ndarray, " kind"]]:
+    """Part of the step of each kind of kernel, by its place in `NAMES`.
+
+    Args:
+        names: of the kernels of each kind.
+        groups: of their ranks.
+        counts: kernels of each kind [1].
+        plan: degrees by name [1].
+
+    Returns:
+        The parts, `memory_bound` where no rule knows the name, and whether a rule does [kind].
+    """
+    found, known = [], []
+    often: dict[CollectiveGroup, int] = {}
+    for name, group, count in zip(names, groups, counts, strict=True):
+        if rule_of(name)[1] in SPOKEN_KINDS:
+            own = group.without_size()
+            often[own] = often.get(own, 0) + int(count)
+    most = max(often, key=lambda group: often[group], default=None)
+    for name, group in zip(names, groups, strict=True):
+        term, kind = rule_of(name)
+        known.append(bool(term))
+        if term == "collective":
+            term = _part_of_collective(kind, group, plan, group.without_size() == most and len(often) > 1)
+        found.append(NAMES.index(term or "memory_bound"))
+    return np.asarray(found, int), np.asarray(known, bool)
+
+
+def _part_of_collective(kind: str, group: CollectiveGroup, plan: Mapping[str, Any], is_most_often: bool) -> str:
+    """Part of a collective by its group, its kind and the plan."""
+    if told := next((rule["term"] for pattern, rule in _patterns("groups") if pattern.search(group.described)), ""):
+        return told
+    operation = re.sub(r"[^a-z]", "", group.operation.lower())
+    above = [part for degree, part in DEGREE_OF.items() if plan.get(degree, 1.0) > 1.0]
+    if kind == "all_to_all" or operation.startswith("alltoall"):
+        return (
+            "expert_parallel" if "context_parallel" not in above or "expert_parallel" in above else "context_parallel"
+        )
+    if kind == "send_recv":
+        if plan.get("pp", 1.0) > 1.0:
+            return "pipeline"
+        return "context_parallel" if "context_parallel" in above else "expert_parallel"
+    tp = plan.get("tp", 1.0)
+    if group.size > 1 and group.stride and tp > 1.0:
+        return "tensor_parallel" if group.size == tp and group.stride == 1 else "data_parallel"
+    if tp > 1.0 and group.size not in (0, tp):
+        return "data_parallel"
+    possible = [part for part in SPOKEN if part in above]
+    if len(possible) == 1:
+        return possible[0]
+    # Of a replica on its own all experts and sequences are neighbours.
+    return "tensor_parallel" if len(possible) == 2 and is_most_often else "data_parallel"

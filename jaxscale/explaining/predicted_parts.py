@@ -1,0 +1,229 @@
+"""Predicted parts of a step as a trace shows them, with intervals, and the collectives that compute hides.
+
+Kernels of the head and of recomputation cannot be told from those of the layers: the head is divided into its matmuls
+and its passes over the memory, full recomputation in the proportions of the forward pass.
+
+Intervals of parts: the coefficients are drawn with the spreads by which stacks differ (`data/coefficients.toml`), all
+scaled by one factor so that the drawn step times have the interval that `predict` gives the step.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxscale.base.arrays import as_arrays
+from jaxscale.base.jit import small_jit
+from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, priors, unconstrain
+from jaxscale.calibration.record import Fit
+from jaxscale.costs import attention, matmul
+from jaxscale.costs.machine import machine_of
+from jaxscale.costs.microbatch import microbatch_times
+from jaxscale.costs.step import times_of_step
+from jaxscale.explaining.kernel_terms import NAMES, PARTS
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.local import local_plan
+from jaxscale.plans.plan import Plan
+from jaxscale.runs.measured import Described
+from jaxscale.runs.predict import Prediction
+
+N_DRAWS = 94
+"""Draws behind the interval of a part [1]."""
+
+CLOSE, SCALES = 0.05, (0.02, 2.0)
+"""How close the drawn interval of the step comes to its own, and the factors of the spreads that are tried [1]."""
+
+LEAST_HALF_WIDTH = 0.1
+"""Half-width of the interval of the logarithm of a part at least: kernels of one stack differ by as much from one
+version of a library to the next (companion tables, data/companion) [1]."""
+
+LEAST_SHARE = 0.01
+"""Half-width of the interval of a part at least, as a share of the step [1]."""
+
+
+ROUNDING = 1e-7
+"""Share of a step below which a part is rounding of numbers of 32 bits [1]."""
+
+
+class PredictedParts(NamedTuple):
+    """Parts of a predicted step [part].
+
+    Attributes:
+        middle: time [s]; adds up to the step.
+        lo: lower end of the central 90 % interval [s].
+        hi: upper end [s].
+        hidden: time of the collectives that compute hides [s].
+    """
+
+    middle: Float[np.ndarray, " part"]
+    lo: Float[np.ndarray, " part"]
+    hi: Float[np.ndarray, " part"]
+    hidden: Float[np.ndarray, " part"]
+
+
+class _Run(NamedTuple):
+    """Arguments of the step-time model."""
+
+    model: Transformer
+    plan: Plan
+    cluster: Cluster
+    coefficients: Coefficients
+
+
+def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> PredictedParts:
+    """Parts of the step of one row of a table.
+
+    Args:
+        prediction: of the table.
+        described: its rows as the model sees them; those of a row that was completed with a plan.
+        fit: that predicted it.
+        row: of the table.
+    """
+    step, ends = float(prediction.step_time[row]), (float(prediction.lo[row]), float(prediction.hi[row]))
+    half, run = float(np.log(ends[1] / ends[0])) / 2.0, _run_of(described, fit, row)
+    if run is None:
+        width = np.full(len(NAMES), half)
+        return _with_ends(_of_terms(prediction, row), width, width, step, np.zeros(len(NAMES)))
+    middle, hidden, low, high = _drawn_parts(run, half)
+    # What rounding leaves of a part that is nothing.
+    middle = np.where(middle > ROUNDING * middle.sum(), middle, 0.0)
+    scale = step / middle.sum()
+    found = _with_ends(middle * scale, low, high, step, hidden * scale)
+    # A part alone moves the step no further than the interval of the step.
+    least, most = found.middle - LEAST_SHARE * step, found.middle + LEAST_SHARE * step
+    lo = np.maximum(found.lo, np.minimum(least, found.middle - (step - ends[0])))
+    hi = np.minimum(found.hi, np.maximum(most, found.middle + (ends[1] - step)))
+    return found._replace(lo=np.maximum(lo, 0.0), hi=hi)
+
+
+def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> Float[np.ndarray, " part"]:
+    """Parts of the step of one row of a table without their intervals [s]; arguments as of `predicted_parts`."""
+    run = _run_of(described, fit, row)
+    if run is None:
+        return _of_terms(prediction, row)
+    parts = _evaluated(run, np.zeros((N_DRAWS, len(priors()))))[0]
+    return parts * float(prediction.step_time[row]) / parts.sum()
+
+
+def _run_of(described: Described, fit: Fit, row: int) -> _Run | None:
+    """Arguments of the step-time model of a row; None for a traced workload."""
+    place = np.flatnonzero(described.index == row)
+    if described.batch is None or not len(place):
+        return None
+    table, combination = fit.coefficient_table(described.levels)
+    given = jax.tree.map(lambda leaf: leaf[place[0]], described.batch)
+    own = jax.tree.map(lambda leaf: np.asarray(leaf)[combination[place[0]]], table)
+    return _Run(given.model, given.plan, given.cluster, own)
+
+
+def _of_terms(prediction: Prediction, row: int) -> Float[np.ndarray, " part"]:
+    """Parts of a traced workload: it has no head of its own, and its work done again is mostly matmuls [s]."""
+    terms = {name: float(values[row]) for name, values in prediction.terms.items()}
+    middle = np.asarray([sum(terms[name] for name in names) for names in PARTS.values()])
+    middle[NAMES.index("matmul")] += terms["head"] + terms["recompute"]
+    return middle
+
+
+def _with_ends(
+    middle: np.ndarray, low: np.ndarray, high: np.ndarray, step: float, hidden: np.ndarray
+) -> PredictedParts:
+    """Parts with intervals that are nowhere narrower than can be told; ends as distances of logarithms [1]."""
+    low, high = np.maximum(low, LEAST_HALF_WIDTH), np.maximum(high, LEAST_HALF_WIDTH)
+    lo = np.minimum(middle * np.exp(-low), middle - LEAST_SHARE * step)
+    hi = np.maximum(middle * np.exp(high), middle + LEAST_SHARE * step)
+    return PredictedParts(middle, np.maximum(lo, 0.0), hi, hidden)
+
+
+def _drawn_parts(run: _Run, half: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Parts, hidden collectives [s], and distances of the 5 % and 95 % quantiles of logarithms [1], [part].
+
+    Args:
+        run: arguments of the step-time model.
+        half: half-width of the interval of the logarithm of the step [1].
+    """
+    spread = np.asarray([prior.levels.get("stack", prior.spread) for prior in priors().values()])
+    moves, scale = np.random.default_rng(0).standard_normal((N_DRAWS, len(spread))) * spread, 1.0
+    parts = np.empty((0, len(NAMES)))
+    for _ in range(3):
+        parts = _evaluated(run, scale * moves)
+        ends = np.quantile(parts[2:].sum(axis=1), [0.05, 0.95])
+        reached = float(np.log(ends[1] / ends[0])) / 2.0
+        if not reached > 0.0 or abs(reached / half - 1.0) < CLOSE:
+            break
+        scale = float(np.clip(scale * half / reached, *SCALES))
+    middle, whole = parts[0], parts[1]
+    hidden = np.where([name in HIDDEN for name in NAMES], np.maximum(whole - middle, 0.0), 0.0)
+    floor = 1e-3 * middle.sum()
+    ratio = np.log((np.quantile(parts[2:], [0.05, 0.95], axis=0) + floor) / (middle + floor))
+    return middle, hidden, np.maximum(-ratio[0], 0.0), np.maximum(ratio[1], 0.0)
+
+
+def _evaluated(run: _Run, moves: Float[np.ndarray, "draw coefficient"]) -> Float[np.ndarray, "row part"]:
+    """Parts of the run itself, of the run whose collectives hide behind nothing, and of each draw, by one program [s].
+
+    Args:
+        run: arguments of the step-time model.
+        moves: of the coordinates of the coefficients in each draw [1].
+    """
+    centre = unconstrain(run.coefficients)
+    coordinates = np.concatenate([centre[None], centre[None], centre + moves])
+    coefficients = from_values(list(np.asarray(constrain_values(coordinates)).T))
+    shown = np.arange(len(coordinates)) != 1
+    bare = {name: getattr(coefficients, name) * shown for name in WITHOUT_OVERLAP}
+    given = as_arrays((run.model, run.plan, run.cluster, replace(coefficients, **bare)))
+    return np.asarray(_parts_of_draws(*given), float)
+
+
+@small_jit
+def _parts_of_draws(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
+) -> Float[Array, "draw part"]:
+    """Parts of the step under each of some coefficients [s]."""
+    return jax.vmap(lambda some: parts_of_step(model, plan, cluster, some))(coefficients)
+
+
+def parts_of_step(
+    model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
+) -> Float[Array, " part"]:
+    """Parts of one step as a trace tells them apart; they add up to `step_time(...).total`.
+
+    Args:
+        model: the transformer.
+        plan: degrees, batch, schedule.
+        cluster: chips and network.
+        coefficients: fitted parameters.
+
+    Returns:
+        Time of each of `NAMES` [s].
+    """
+    local, machine = local_plan(model, plan), machine_of(cluster, coefficients)
+    layers = microbatch_times(local, machine, coefficients)
+    terms = times_of_step(local, machine, coefficients, layers).terms()
+    trainable = model.trainable_share
+    logits = (2.0 + trainable) * matmul.head_forward(local, machine, coefficients) * plan.n_microbatches / plan.pp
+    logits = jnp.minimum(logits, terms["head"])
+    again = plan.recompute_full * plan.recompute_cost
+    core = layers.attention / (1.0 + attention.attention_backward_factor(plan))
+    done_again = {
+        "matmul": again * layers.matmul / (2.0 + trainable),
+        "attention": (again + plan.recompute_selective * (1.0 - plan.flash_attention)) * core,
+        "memory_bound": again * layers.memory_bound / 3.0,
+        "host": again * layers.launch_gaps / 3.0,
+    }
+    total = sum(done_again.values())
+    share = terms["recompute"] / jnp.where(total > 0.0, total, 1.0)
+    parts = {part: sum(terms[name] for name in names) for part, names in PARTS.items()}
+    parts["matmul"] = parts["matmul"] + logits
+    parts["memory_bound"] = parts["memory_bound"] + terms["head"] - logits
+    return jnp.stack([parts[name] + share * done_again.get(name, 0.0) for name in NAMES])
+
+
+WITHOUT_OVERLAP = ("tp_overlap", "cp_overlap", "ep_overlap", "dp_overlap", "fsdp_overlap")
+"""Coefficients that say how much of a collective is hidden."""
+
+HIDDEN = ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel")
+"""Parts of which compute may hide some."""
