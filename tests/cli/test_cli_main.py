@@ -36,7 +36,7 @@ def test_help_of_a_command_names_the_hardware_option(run, command):
     ("arguments", "expected"),
     [
         (("predict",), "RUNS.csv"),
-        (("nope",), "command 'nope' is unknown; expected one of burst, demo, explore, fit,"),
+        (("nope",), "command 'nope' is unknown; expected one of burst, demo, explain, explore, fit,"),
         (("prdict", "runs.csv"), "command 'prdict' is unknown; expected one like predict"),
         (("predict", "runs.csv", "--nope"), "--nope"),
         (("plan", "--model", "gpt3-175b", "--gpu", "a100-80gb", "--n-gpus", "many", "--global-batch", "8"), "'many'"),
