@@ -6,7 +6,17 @@ from typing import Annotated
 
 import tyro
 
-from jaxscale.cli.arguments import FitName, HardwareFile, Json, PlotFile, Quiet, ReportFolder, option, pairs
+from jaxscale.cli.arguments import (
+    FitName,
+    HardwareFile,
+    Json,
+    PlotFile,
+    Quiet,
+    ReportFolder,
+    every_value,
+    option,
+    pairs,
+)
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 
@@ -48,7 +58,6 @@ class ExplainCommand:
             InputError: a file that cannot be read, no trace, nothing measured, or an output that cannot be written.
         """
         import jaxscale as js
-        from jaxscale.cli.arguments import every_value
         from jaxscale.explaining import explain_report as report
         from jaxscale.explaining.trace_files import read_traces
 
