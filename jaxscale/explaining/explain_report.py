@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.explaining.explanation import Explanation
+from jaxscale.explaining.explanation import Explanation, verdict_on
 from jaxscale.report.document import Report
 from jaxscale.report.style import (
     BLUE,
@@ -55,7 +55,7 @@ def parts_table(found: Explanation) -> Table:
         interval = f"{seconds(part.lo)} to {seconds(part.hi)}"
         if found.is_traced:
             hidden = seconds(part.hidden) if part.hidden > 1e-6 * found.measured else "-"
-            verdict = "" if part.verdict == "within" else part.verdict
+            verdict = part.verdict.replace("within", "")
             cells = (seconds(part.measured), hidden, seconds(part.predicted), interval, "-", verdict)
         else:
             needed = part.predicted + found.measured - found.predicted
@@ -63,14 +63,14 @@ def parts_table(found: Explanation) -> Table:
             cells = ("-", "-", seconds(part.predicted), interval, text, "could" if part.name in could else "")
         rows.append((part.name.replace("_", " "), *cells))
     rows.append(_total(found))
-    columns = COLUMNS if found.is_traced else tuple(column for column in COLUMNS if column.name not in ("hidden",))
-    rows = rows if found.is_traced else [(row[0], row[1], *row[3:]) for row in rows]
-    return make_table("Time of one step, part by part", columns, rows)
+    shown = [place for place, column in enumerate(COLUMNS) if found.is_traced or column.name != "hidden"]
+    columns = tuple(COLUMNS[place] for place in shown)
+    return make_table("Time of one step, part by part", columns, [[row[place] for place in shown] for row in rows])
 
 
 def _total(found: Explanation) -> tuple[str, ...]:
     """Row of the whole step."""
-    verdict = "above" if found.measured > found.hi else "below" if found.measured < found.lo else ""
+    verdict = verdict_on(found.measured, found.lo, found.hi).replace("within", "")
     interval = f"{seconds(found.lo)} to {seconds(found.hi)}"
     return ("step", seconds(found.measured), "-", seconds(found.predicted), interval, "-", verdict)
 

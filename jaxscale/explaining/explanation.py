@@ -15,6 +15,7 @@ from jaxtyping import Bool
 from jaxscale.base.errors import InputError
 from jaxscale.base.lazy import loaded
 from jaxscale.base.show import Printout, printed
+from jaxscale.calibration.record import Fit
 from jaxscale.calibration.store import AnyFit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
@@ -47,6 +48,13 @@ DISAGREEING = 0.05
 
 TABLES = (".csv", ".parquet", ".tsv")
 """Suffixes of runs tables; other files are logs or launch files."""
+
+
+def verdict_on(measured: float, lo: float, hi: float) -> str:
+    """`above`, `below` or `within` an interval; empty for a time that is not measured."""
+    if not np.isfinite(measured):
+        return ""
+    return "above" if measured > hi else "below" if measured < lo else "within"
 
 
 @dataclass(frozen=True)
@@ -83,9 +91,7 @@ class PartGap:
     @property
     def verdict(self) -> str:
         """`above`, `below` or `within` its interval; empty without a measurement."""
-        if not np.isfinite(self.measured):
-            return ""
-        return "above" if self.measured > self.hi else "below" if self.measured < self.lo else "within"
+        return verdict_on(self.measured, self.lo, self.hi)
 
     def to_json(self) -> dict[str, Any]:
         """The part in SI units."""
@@ -165,7 +171,7 @@ class Explanation:
     def summary(self) -> str:
         """The total in one sentence."""
         ratio = self.measured / self.predicted
-        inside = "inside" if self.lo <= self.measured <= self.hi else "outside"
+        inside = "inside" if verdict_on(self.measured, self.lo, self.hi) == "within" else "outside"
         return (
             f"measured {seconds(self.measured)}, predicted {seconds(self.predicted)} ({seconds(self.lo)} to"
             f" {seconds(self.hi)}): {100.0 * (ratio - 1.0):+.0f} %, {inside} the 90 % interval"
@@ -258,7 +264,7 @@ def _one_run(
     """
     if isinstance(run, str | Path) and Path(run).suffix.lower() not in TABLES:
         row = loaded(READ_RUN)(Path(run), [Path(config) for config in configs], stated)
-        return _renamed(read_runs, dict(row.cells), str(run), hardware)
+        return _row_of(row.cells, str(run), hardware)
     runs = read_runs(run, hardware=hardware)
     if line is not None:
         if line not in runs.lines:
@@ -271,13 +277,13 @@ def _one_run(
     if not stated:
         return runs
     cells = {name: column[0] for name, column in runs.texts().items()} | {k: str(v) for k, v in stated.items()}
-    return _renamed(read_runs, cells, str(runs.path), hardware)
+    return _row_of(cells, str(runs.path), hardware)
 
 
-def _renamed(read: Any, cells: Mapping[str, Any], name: str, hardware: Hardware) -> Runs:
+def _row_of(cells: Mapping[str, Any], name: str, hardware: Hardware) -> Runs:
     """A table of one row of cells, whose refusals name the file that it was read from."""
     try:
-        return read(cells, hardware=hardware)
+        return read_runs(dict(cells), hardware=hardware)
     except InputError as error:
         raise InputError(str(error).replace("table:1", name).replace("table:", f"{name}:")) from None
 
@@ -331,7 +337,7 @@ def _of_traces(
     kernels: Sequence[KernelTrace],
     plan: Mapping[str, Any],
     told: float,
-    fit: Any,
+    fit: Fit,
     hardware: Hardware,
     remarks: list[str],
 ) -> Explanation:

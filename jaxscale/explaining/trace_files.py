@@ -199,6 +199,10 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
+def _count(number: float) -> int:
+    return int(number) if math.isfinite(number) else 0
+
+
 def _span(event: Mapping[str, Any]) -> tuple[float, float]:
     """Begin and length of an event [s]."""
     return _number(event.get("ts")) * MICROSECOND, _number(event.get("dur")) * MICROSECOND
@@ -238,8 +242,7 @@ def _kineto_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
     # A group without a description still differs from others by its name.
     name = described if is_telling else f"#{args.get('Process Group Name', '')}"
     elements = _number(args.get("In msg nelems", 0))
-    whole = (int(number) if math.isfinite(number) else 0 for number in (size, elements))
-    return CollectiveGroup(name, next(whole), stride, operation.lstrip("_"), next(whole))
+    return CollectiveGroup(name, _count(size), stride, operation.lstrip("_"), _count(elements))
 
 
 REPLICAS = re.compile(r"replica_groups=\{\{([\d,]+)\}|replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](T\()?")

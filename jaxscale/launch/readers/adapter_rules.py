@@ -1,6 +1,5 @@
 """Adapters and quantised frozen weights in the settings of trainers, as cells of a runs table."""
 
-import re
 from typing import Any
 
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings
@@ -14,14 +13,15 @@ PARTS = {"lora_query": "q", "lora_key": "k", "lora_value": "v", "lora_projection
 """Switches of litgpt, and the matmuls that each adapts; those of queries and values are on by default."""
 
 
-def adapter_cells(read: ReadSettings, kind: str) -> Cells:
+def adapter_cells(read: ReadSettings, kind: str, word: str | None = None) -> Cells:
     """Cells of adapters and of the width of frozen weights; empty cells for full fine-tuning.
 
     Args:
         read: settings.
         kind: name of the trainer.
+        word: word of the adapters, where the trainer has them in a place of its own.
     """
-    word = _kind_of(read, kind)
+    word = word or _kind_of(read, kind)
     bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None
     bits = 8 if bits is None and read.value("load_in_8bit") else bits
     if kind == "unsloth" and not read.has("load_in_4bit", "load_in_8bit", "load_in_16bit", "load_in_fp8"):
@@ -46,9 +46,6 @@ def adapter_cells(read: ReadSettings, kind: str) -> Cells:
 def _kind_of(read: ReadSettings, kind: str) -> str | None:
     """Word of the adapters, None where there are none."""
     word = read.value("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "peft_type", "peft_method")
-    if kind == "torchtune":
-        adapter = torchtune_builder(read).split("_")[0]
-        return adapter if adapter in ("lora", "qlora") else None
     if word is not None:
         word = str(word).lower()
         return word if word in ("lora", "qlora") else "lora" if word in ("longlora", "lora_llm") else None
@@ -80,16 +77,3 @@ def _targets(read: ReadSettings) -> str | None:
         return None
     words = parse_words("lora_targets", str(named).replace("*", ""))
     return "+".join(words) if all(word in vocabularies()["lora_targets"] for word in words) else None
-
-
-_RECIPE = re.compile(r"(?P<family>\w+)/(?P<size>[^_/.]+)_(?P<tuning>full|lora|qlora|dora|qdora)")
-
-
-def torchtune_builder(read: ReadSettings) -> str:
-    """Function by which torchtune builds a model, such as `qlora_llama3_1_70b`, from its path or the recipe's name."""
-    if path := read.value("model._component_"):
-        return str(path).rsplit(".", 1)[-1]
-    if recipe := _RECIPE.match(str(read.value("model_name") or "")):
-        adapter = "" if recipe["tuning"] == "full" else recipe["tuning"].replace("dora", "lora") + "_"
-        return f"{adapter}{recipe['family']}_{recipe['size']}".lower()
-    return ""

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscale.launch.options.option_table import option_table, programs
-from jaxscale.launch.readers.adapter_rules import adapter_cells, torchtune_builder
+from jaxscale.launch.readers.adapter_rules import adapter_cells
 from jaxscale.launch.readers.setting_values import (
     Cells,
     ReadSettings,
     known_model,
     plain_number,
-    product,
     product_of_degrees,
     take_model,
 )
@@ -53,7 +52,6 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     recompute = read.value("recompute_layer")
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
     found["n_gpus"] = product_of_degrees(cells, "dp", "tp", "pp", "cp") if "dp" in cells else None
-    found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")
     mode, overlap = read.value("tp_mode"), read.value("tp_linear_async_communication")
     schedule = read.word("schedule", "pp_engine")
     if (plain_number(cells.get("tp")) or 1.0) > 1.0:
@@ -282,7 +280,7 @@ def _kernels(read: ReadSettings, found: Cells, kind: str) -> None:
 
 
 def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
-    """Global batch from the batch of a replica, where the number of chips is known [sequence]."""
+    """Chips, replicas, and global batches that the settings state directly."""
     if kind in ("ms-swift", "axolotl"):
         # Older names of a split of the sequence.
         found["cp"] = read.number("sequence_parallel_size", "context_parallel_size", "sequence_parallel_degree")
@@ -303,10 +301,6 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     )
     if batch and micro and steps and "dp" not in cells:
         found["dp"] = batch / micro / steps
-    chips = plain_number(found.get("n_gpus") or cells.get("n_gpus"))
-    if "global_batch_size_seqs" not in cells and chips:
-        replicas = chips / product_of_degrees({**cells, **{k: v for k, v in found.items() if v}}, "tp", "cp")
-        found["global_batch_size_seqs"] = product({**cells, "dp": replicas}, "micro_batch_size", "n_microbatches", "dp")
 
 
 def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
@@ -360,13 +354,26 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     return found
 
 
-BUILDER = re.compile(r"(?:q?lora_)?(?P<name>\w+?)(_base|_instruct)?$")
+BUILDER = re.compile(r"(?:(?P<adapter>q?lora)_)?(?P<name>\w+?)(_base|_instruct)?$")
 """Name of a function of torchtune that builds a model."""
+
+RECIPE = re.compile(r"(?P<family>\w+)/(?P<size>[^_/.]+)_(?P<tuning>full|lora|qlora|dora|qdora)")
+"""Name of a recipe of torchtune, as `llama3_1/70B_qlora_single_device`."""
+
+
+def _torchtune_builder(read: ReadSettings) -> str:
+    """Function by which torchtune builds a model, such as `qlora_llama3_1_70b`, from its path or the recipe's name."""
+    if path := read.value("model._component_"):
+        return str(path).rsplit(".", 1)[-1]
+    if recipe := RECIPE.match(str(read.value("model_name") or "")):
+        adapter = "" if recipe["tuning"] == "full" else recipe["tuning"].replace("dora", "lora") + "_"
+        return f"{adapter}{recipe['family']}_{recipe['size']}".lower()
+    return ""
 
 
 def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     """torchtune: weights of the stated type without masters, FSDP 2."""
-    builder = BUILDER.fullmatch(torchtune_builder(read))
+    builder = BUILDER.fullmatch(_torchtune_builder(read))
     # Of a recipe that a command names, what the command does not override is not known.
     is_whole = read.value("model._component_") is not None
     is_alone = "single_device" in str(read.value("model_name"))
@@ -397,7 +404,7 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     if "bf16" in str(read.value("dtype")):
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
         found["optimizer_bytes"] = 4 if found["optimizer"] == "adamw" else None
-    return found | adapter_cells(read, "torchtune")
+    return found | adapter_cells(read, "torchtune", builder["adapter"] if builder else None)
 
 
 def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
@@ -432,5 +439,4 @@ def kempnerforge_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["schedule"] = schedule if (read.number("pp") or 1.0) > 1.0 else None
     mode = read.value("activation_checkpointing")
     found["activation_recompute"] = mode if mode in ("none", "selective", "full") else None
-    found["global_batch_size_seqs"] = product(cells, "micro_batch_size", "n_microbatches", "dp")
     return found
