@@ -74,8 +74,7 @@ def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes
         status[described.index] == "oom",
     )
     # A run that ran out of memory may not have been sharded as one that must have fitted is taken to be.
-    is_inferred = described.is_inferred_fsdp | described.is_inferred_offload
-    return found.take(~is_inferred & np.isin(status[described.index], ("ok", "oom")))
+    return found.take(~described.is_inferred_fsdp & np.isin(status[described.index], ("ok", "oom")))
 
 
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:

@@ -13,10 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxscale.base.arrays import stacked, with_fields
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GBIT
-from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.levels import Levels
-from jaxscale.costs.machine import machine_of
-from jaxscale.costs.memory import memory_with_lead
 from jaxscale.costs.model_states import optimizer_state_bytes, weight_bytes
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
@@ -140,8 +137,7 @@ FSDP_FROM = 0.95
 def assemble(described: Description, hardware: Hardware) -> RunBatch:
     """Model, plan and cluster of each described row, stacked.
 
-    A row without a ZeRO stage counts as FSDP where its state would not fit with the framework's default stage; a row
-    that does not state offload keeps activations on the host where these would not fit and the framework may do so.
+    A row without a ZeRO stage counts as FSDP where its state would not fit with the framework's default stage.
 
     Args:
         described: the rows.
@@ -156,8 +152,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
         clusters_of(described.machine, described.n_chips, hardware),
         described.counts_driver,
     )
-    batch = _sharded_to_fit(batch, described.states_zero_stage)
-    return _offloaded_to_fit(batch, described.may_offload)
+    return _sharded_to_fit(batch, described.states_zero_stage)
 
 
 def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
@@ -186,40 +181,6 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
         return (per_param * local.params.total + optimizer) / run.cluster.chip.hbm_bytes
 
     return jax.vmap(one)(batch)
-
-
-OFFLOADED_TO = 0.85
-"""Share of the chip's memory that a run takes which sends to its host the activations that do not fit: what allocators
-and libraries leave of it [1]."""
-
-
-def _offloaded_to_fit(batch: RunBatch, may_offload: np.ndarray) -> RunBatch:
-    """Runs with as many of their activations on the host as must be, where their software may send them [row]."""
-    rows = np.flatnonzero(may_offload)
-    if not len(rows):
-        return batch
-    use = np.asarray(_peak_over_memory(padded(batch.take(rows), len(rows))))[: len(rows)]
-    is_over = use[:, 0] > FSDP_FROM
-    rows, (kept, sent) = rows[is_over], use[is_over].T
-    share = np.array(batch.plan.offload_activations, dtype=float)
-    # Peaks are convex in the share: on the line between both ends is at least as much as is held.
-    share[rows] = np.minimum((kept - OFFLOADED_TO) / np.maximum(kept - sent, 1e-9), 1.0)
-    return eqx.tree_at(lambda runs: runs.plan.offload_activations, batch, share)
-
-
-@filter_jit
-def _peak_over_memory(batch: RunBatch) -> Float[Array, "row 2"]:
-    """Counted peak over the memory of a chip, with all activations on it and with those kept on the host [1]."""
-    coefficients = prior_medians()
-
-    def one(run: RunBatch, share: Array) -> Array:
-        plan = with_fields(run.plan, {"offload_activations": share})
-        machine = machine_of(run.cluster, coefficients)
-        peak = memory_with_lead(local_plan(run.model, plan), machine, coefficients, 0.0)
-        return peak.total / peak.capacity
-
-    both = jax.vmap(one, in_axes=(None, 0))
-    return jax.vmap(lambda run: both(run, jnp.asarray([0.0, 1.0])))(batch)
 
 
 def _models(shapes: Shapes) -> Transformer:

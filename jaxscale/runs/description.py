@@ -58,7 +58,6 @@ class Description:
             [answered row].
         states_zero_stage: whether a row states its ZeRO stage [answered row].
         states_recompute: whether a row states its recomputation [answered row].
-        may_offload: whether the software may offload activations and the row does not state offload [answered row].
         notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
             empty if nothing [row].
     """
@@ -74,7 +73,6 @@ class Description:
     counts_driver: np.ndarray
     states_zero_stage: np.ndarray
     states_recompute: np.ndarray
-    may_offload: np.ndarray
     notes: Categorical
 
 
@@ -118,7 +116,6 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         counts_driver=empty.filled("mem_kind").matches(_counts_driver).astype(float),
         states_zero_stage=~np.isnan(complete.numbers("zero_stage")),
         states_recompute=complete.categories("activation_recompute").matches(lambda word: word is not None),
-        may_offload=(empty.default("may_offload").numbers() > 0.0) & ~empty.is_told("offload"),
         notes=together(lacks, assumed).map(lambda pair: pair[1] if pair[0] is None else pair[0]),
     )
 

@@ -37,7 +37,6 @@ class Described:
             [answered row].
         states_recompute: whether a row states its recomputation [answered row].
         is_inferred_fsdp: whether FSDP is assumed because of the size of the state [answered row].
-        is_inferred_offload: whether offload is assumed because of the size of the activations [answered row].
         notes: for every row of the table, missing columns or assumptions; may be empty [row].
     """
 
@@ -47,7 +46,6 @@ class Described:
     measured_parts: np.ndarray
     states_recompute: np.ndarray
     is_inferred_fsdp: np.ndarray
-    is_inferred_offload: np.ndarray
     notes: Categorical
 
 
@@ -58,20 +56,16 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     batch = assemble(described, hardware) if len(described.index) else None
     if batch is not None:
         _check_shares(runs, described.index, batch)
-    nothing = np.zeros(0, dtype=bool)
-    is_sharded, is_sent = (
-        nothing if batch is None else np.asarray(getattr(batch.plan, name) != described.numbers[name])
-        for name in ("zero_stage", "offload_activations")
-    )
+    zero_stage = described.numbers["zero_stage"]
+    is_inferred = np.zeros(0, dtype=bool) if batch is None else batch.plan.zero_stage != zero_stage
     return Described(
         batch,
         described.index,
         described.levels,
         described.measured_parts,
         described.states_recompute,
-        is_sharded,
-        is_sent,
-        _notes(described, is_sharded, is_sent, hardware),
+        np.asarray(is_inferred),
+        _notes(described, np.asarray(is_inferred), hardware),
     )
 
 
@@ -100,20 +94,15 @@ def _check_shares(runs: Runs, index: np.ndarray, batch: RunBatch) -> None:
         )
 
 
-def _notes(
-    described: Description, is_inferred_fsdp: np.ndarray, is_inferred_offload: np.ndarray, hardware: Hardware
-) -> Categorical:
-    """Notes on every row, with notes on chip, sharding and offload [row]."""
+def _notes(described: Description, is_inferred_fsdp: np.ndarray, hardware: Hardware) -> Categorical:
+    """Notes on every row, with notes on chip and sharding [row]."""
     chip_and_format = together(described.machine, described.words["precision"])
     lacks = chip_and_format.map(lambda pair: hardware[pair[0][0]].lacks(pair[1]))
     whole = "weights, gradients and optimizer would take more than"
     sharded = f"zero_stage is empty: taken as 3, as {whole} {100 * FSDP_FROM:.0f} % of the memory"
     inferred = Categorical(is_inferred_fsdp.astype(int), ("", sharded))
-    sent = "offload is empty: taken as activations, as far as the memory is too small for them"
-    offloaded = Categorical(is_inferred_offload.astype(int), ("", sent))
     n_rows = len(described.notes)
-    told = (column.spread(described.index, n_rows, "") for column in (lacks, inferred, offloaded))
-    return joined([described.notes, *told])
+    return joined([described.notes, *(column.spread(described.index, n_rows, "") for column in (lacks, inferred))])
 
 
 def measured_times(runs: Runs, described: Described) -> np.ndarray:

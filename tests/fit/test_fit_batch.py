@@ -43,40 +43,17 @@ def test_sharding_is_inferred_of_each_row_alone():
     assert alone[0] != stated[0].numbers["zero_stage"][0]
 
 
-OPEN_RECIPE = {
-    "source": "mine", "model": "llama3.1-405b", "framework": "maxtext", "gpu": "tpu-v5p", "n_gpus": 512,
-    "seq_len": 8192, "tp": 1, "pp": 1, "dp": 512, "zero_stage": 3, "activation_recompute": "full",
-    "micro_batch_size": 2, "global_batch_size_seqs": 1024,
+A_RECIPE = {
+    "source": "mine", "gpu": "h100-sxm", "n_gpus": 512, "seq_len": 8192, "tp": 1, "pp": 1, "dp": 512, "zero_stage": 3,
+    "micro_batch_size": 1, "global_batch_size_seqs": 512, "framework": "torchtitan",
 }  # fmt: skip
-"""A recipe whose layers' inputs alone take 68 of 103 GB beside states and logits."""
-
-
-def test_recipes_send_to_the_host_what_does_not_fit():
-    """As much as must be; negative controls: rows that say what they offload, other software, a row that fits."""
-    others = (
-        {},
-        {"offload": "none"},
-        {"offload": "activations"},
-        {"framework": "pytorch-fsdp"},
-        {"micro_batch_size": 1, "global_batch_size_seqs": 512},
-    )
-    runs = js.read_runs([OPEN_RECIPE | other for other in others])
-    described = describe_runs(runs)
-    np.testing.assert_array_equal(described.is_inferred_offload, [True, False, False, False, False])
-    assert described.batch is not None
-    share = described.batch.plan.offload_activations
-    assert 0.0 < share[0] < 1.0
-    found = js.predict(runs)
-    assert found.memory[2] < found.memory[0] < found.memory[1]
-    assert "offload is empty" in found.notes[0] and "offload is empty" not in found.notes[1]
-    np.testing.assert_allclose(found.step_time[0], found.step_time[1])
 
 
 def test_selective_by_operation_keeps_no_matmul_of_routed_experts():
     """Negative controls: dense layers keep more, and full recomputation drops all of either."""
     words = ("selective", "selective", "full")
     rows = [
-        OPEN_RECIPE | {"framework": "torchtitan", "activation_recompute": word, "model": name}
+        A_RECIPE | {"activation_recompute": word, "model": name}
         for word, name in zip(words, ("qwen3-30b-a3b", "llama3-8b", "qwen3-30b-a3b"), strict=True)
     ]
     batch = describe_runs(js.read_runs(rows)).batch
