@@ -24,7 +24,7 @@ RARE = 1e-4
 """Share of numbers at which several kinks of the exact form may meet, where an average of averages is no slope."""
 
 
-STATE_NOTHING = ("first_stage_layers", "last_stage_layers", "lora_rank")
+STATE_NOTHING = ("first_stage_layers", "last_stage_layers", "lora_rank", "expert_load", "capacity_factor")
 """Numbers of a plan of which 0 states nothing, so that no slope leads to it; all configurations have it."""
 
 
@@ -215,8 +215,9 @@ def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slope
     # Power belongs to the energy of a step; the last level of a network has no edge.
     expected = {".cluster.chip.idle_power", ".cluster.chip.max_power", ".cluster.network.domain_size[2]"}
     # Capacity decides whether a plan fits, not how much it takes.
-    # Nothing is stated of adapters and of the ends of a pipeline.
-    unstated = {name for name in unused if name.startswith((".plan.lora_", ".plan.first_", ".plan.last_"))}
+    # Nothing is stated of adapters, of the ends of a pipeline and of the load of experts.
+    nothing = (*STATE_NOTHING, "balanced_experts", "lora_targets")
+    unstated = {name for name in unused if name.startswith(tuple(f".plan.{number}" for number in nothing))}
     assert unused - unstated == expected | {".cluster.chip.hbm_bytes"}
 
 

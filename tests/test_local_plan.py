@@ -103,5 +103,5 @@ def test_memory_grows_with_the_lead_of_the_host(batch):
     none, half, full = (np.asarray(peak) for peak in jax.jit(jax.vmap(peaks))(batch))
     split = np.asarray(batch.plan.tp) > 1.0
     np.testing.assert_allclose(none[~split], full[~split], rtol=1e-14)
-    assert (full >= half).all() and (half >= none).all()
+    assert (full >= half * (1.0 - 1e-14)).all() and (half >= none * (1.0 - 1e-14)).all()
     assert (full[split] > none[split]).mean() > 0.3

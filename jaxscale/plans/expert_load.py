@@ -45,9 +45,10 @@ def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
     Returns:
         The sum [1].
     """
-    a, n, s = (jnp.asarray(number) for number in (first, count, exponent))
-    total = sum((jnp.clip(n - j, 0.0, 1.0) * (a + j) ** -s for j in range(FIRST_TERMS)), start=jnp.zeros(()))
+    dtype = jnp.result_type(first, count, exponent, 1.0)
+    a, n, s = (jnp.asarray(number, dtype) for number in (first, count, exponent))
     low = a + FIRST_TERMS
+    total = sum((jnp.clip(n - j, 0.0, 1.0) * (a + j) ** -s for j in range(FIRST_TERMS)), start=jnp.zeros((), dtype))
     high = low + larger(n - FIRST_TERMS, 0.0)
     stretch = jnp.log(high / low)
     power = (1.0 - s) * stretch
@@ -72,7 +73,12 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
     Returns:
         The load; exactly one of a plan without skew.
     """
-    ranks, skew, capacity = jnp.asarray(plan.ep), jnp.asarray(plan.expert_skew), jnp.asarray(plan.capacity_factor)
+    skew, capacity = jnp.asarray(plan.expert_skew), jnp.asarray(plan.capacity_factor)
+    # Without skew the load is one of any experts and ranks, placed in any way.
+    n_experts, top_k, ranks, is_balanced = (
+        jnp.where(skew == 0.0, jax.lax.stop_gradient(number), number)
+        for number in map(jnp.asarray, (n_experts, top_k, plan.ep, plan.balanced_experts))
+    )
     every, held = power_sum(1.0, n_experts, skew), n_experts / ranks
     is_capped = capacity > 0.0
     cap = jnp.where(is_capped, capacity, jnp.inf)
@@ -89,7 +95,7 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
     balanced = larger(first + last * ranks / every, kept)
     # A token visits an expert once.
     most = ranks * smaller(held, top_k) / top_k
-    skewed = smaller(dealt + plan.balanced_experts * (balanced - dealt), most)
+    skewed = smaller(dealt + is_balanced * (balanced - dealt), most)
     # Without skew the load is one to the last bit, with the slope that it has there.
     even = smaller(1.0, cap) + (skewed - jax.lax.stop_gradient(skewed))
     stated = smaller(plan.expert_load, cap)

@@ -61,6 +61,9 @@ DECIDED = (
 )
 """Fields of a plan that are decided anew for each run; all others are those of its software."""
 
+ROUTING = ("expert_skew", "expert_load", "capacity_factor", "balanced_experts")
+"""Numbers of a plan that set the load of its experts."""
+
 SIZES = (
     "etp",
     "gradient_bytes",
@@ -77,11 +80,9 @@ SIZES = (
     "host_time_layer",
     "offload_activations",
     "offload_optimizer",
+    *ROUTING,
 )
 """Further numbers of a plan: sizes, rates and shares."""
-
-ROUTING = ("expert_skew", "expert_load", "capacity_factor", "balanced_experts")
-"""Numbers on the load of experts, in the words of a plan only where they are stated."""
 
 
 def switches_of(choice: str, codes: Any) -> dict[str, Any]:
@@ -343,7 +344,6 @@ class Plan(eqx.Module):
         words["recompute_full"] = number(self.recompute_full)
         words |= {name: _flag(getattr(self, name)) for name in FLAGS}
         words |= {name: number(getattr(self, name)) for name in SIZES}
-        words |= {name: value for name in ROUTING if (value := number(getattr(self, name)))}
         shares = np.asarray(self.precision)
         if not np.any(shares == 1.0):
             raise ValueError(f"Plan.precision = {shares.tolist()} mixes number formats; expected one of them alone")

@@ -151,8 +151,9 @@ def test_measured_experts():
 
 
 def test_words_of_a_plan():
-    """A plan without stated loads has the words that it had; with them it is the same plan again."""
-    assert not {"expert_skew", "capacity_factor"} & set(SPREAD.words())
+    """A plan of its own words is the same plan, with the load of its experts and without."""
+    assert Plan(**SPREAD.words()).words() == SPREAD.words()
+    assert not SPREAD.words()["capacity_factor"]
     stated = under(expert_skew=0.5, capacity_factor=1.25, balanced_experts=True)
     assert Plan(**stated.words()).words() == stated.words()
     assert stated.words()["capacity_factor"] == 1.25
