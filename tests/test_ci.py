@@ -56,3 +56,13 @@ def test_the_script_installs_what_the_readme_installs():
     assert pip == 'pip install "pip>=25.1"' and 'environment "$python" tester "pip>=25.1"\n' in SCRIPT
     assert f"install tester {tests.removeprefix('pip install -c constraints.txt ')}\n" in SCRIPT
     assert run == "python -m pytest"
+
+
+def test_every_folder_of_tests_is_collected():
+    paths = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"][
+            "testpaths"
+        ]
+    )
+    folders = {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders == paths - {"tests/test_*.py"}
