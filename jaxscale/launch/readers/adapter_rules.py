@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from jaxscale.launch.options.option_table import option_table, programs
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings
 from jaxscale.tables.cells import parse_words
 from jaxscale.tables.words import vocabularies
 
 LORA_BY_DEFAULT = ("llama-factory", "ms-swift")
 """Trainers that train adapters unless told otherwise."""
+
+WIDTHS = ("load_in_4bit", "load_in_8bit", "load_in_16bit", "load_in_fp8")
+"""Switches of the width of frozen weights."""
 
 PARTS = {"lora_query": "q", "lora_key": "k", "lora_value": "v", "lora_projection": "o", "lora_mlp": "mlp"}
 """Switches of litgpt, and the matmuls that each adapts; those of queries and values are on by default."""
@@ -24,8 +28,8 @@ def adapter_cells(read: ReadSettings, kind: str, word: str | None = None) -> Cel
     word = word or _kind_of(read, kind)
     bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None
     bits = 8 if bits is None and read.value("load_in_8bit") else bits
-    if kind == "unsloth" and not read.has("load_in_4bit", "load_in_8bit", "load_in_16bit", "load_in_fp8"):
-        bits = None if read.value("full_finetuning") else 4
+    if not read.has(*WIDTHS) and not read.value("full_finetuning") and _is_narrow_by_default(kind):
+        bits = 4
     quantised = str(read.value("quantize") or "")
     bits = 4 if quantised.startswith(("bnb.nf4", "bnb.fp4")) else 8 if quantised.startswith("bnb.int8") else bits
     bits = read.number("quantization_bit", "quant_bits") or bits
@@ -41,6 +45,12 @@ def adapter_cells(read: ReadSettings, kind: str, word: str | None = None) -> Cel
     if read.number("lora_dropout", "peft.dropout"):
         found["dropout"] = True
     return {**found, **weight}
+
+
+def _is_narrow_by_default(kind: str) -> bool:
+    """Whether a trainer loads frozen weights in 4 bits unless told otherwise, by the trainer's option table."""
+    options = option_table(kind).options if kind in programs() else {}
+    return any(option.default is True for key, option in options.items() if key.endswith("load_in_4bit"))
 
 
 def _kind_of(read: ReadSettings, kind: str) -> str | None:
