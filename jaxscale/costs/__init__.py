@@ -1,1 +1,1 @@
-"""One physical cost term per module; each is a function of model, plan, cluster and coefficients, in seconds."""
+"""Cost terms of a step, one physical effect per module: functions of model, plan, cluster, coefficients, in seconds."""

@@ -1,9 +1,9 @@
-r"""Attention core, and scans of state-space layers.
+r"""Time of the attention core and of the scans of state-space layers.
 
 The core computes scores and weighted values, fused or materialised.
 
-Fused (flash): the flops that a causal mask leaves, at an efficiency of their own. Materialised: full flops and the
-traffic of the score matrix, $S$ scores per token and head.
+Fused (flash): the flops that a causal mask leaves, at a separate efficiency. Materialised: full flops and the traffic
+of the score matrix, $S$ scores per token and head.
 
 A scan of Mamba-2 runs over the sequence in chunks. Per token and channel of the inner width $d_i$ a scan with chunks as
 long as the state, N, takes 6 N flops: 2 N to update the state, 2 N to read it, and 2 N within the chunk (Dao & Gu 2024,
@@ -20,14 +20,14 @@ from jaxscale.plans.local import LocalPlan
 from jaxscale.plans.plan import Plan
 
 FLASH_BACKWARD = 2.5
-"""Backward flops of fused attention over its forward ones: five matmuls against two (Dao 2023, arXiv 2307.08691)."""
+"""Backward over forward flops of fused attention: five matmuls against two (Dao 2023, arXiv 2307.08691) [1]."""
 
 SCAN_BACKWARD = 2.0
-"""Backward over forward time of a scan: gradients of both factors of every product [1]."""
+"""Backward over forward time of a scan: every product has two factors, each with a gradient [1]."""
 
 
 def core_seconds_per_flop(local: LocalPlan, machine: Machine) -> Array:
-    """Time of one flop of the attention core, or of a scan, at its peak [s/flop]."""
+    """Time per flop of the attention core or of a scan at the peak [s/flop]."""
     return machine.chip.seconds_per_flop(local.wide)
 
 

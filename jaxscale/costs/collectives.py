@@ -1,16 +1,16 @@
 r"""Collectives on a hierarchy of network levels: the alpha-beta model.
 
-A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring runs through
-all of them: of its $n - 1$ hops $(r_k - 1) \prod_{j>k} r_j$ cross level k. Every rank of a domain drives its own link
-outwards, so that as many rings work side by side and each moves its share. Chunks are passed on while others arrive:
-the slowest level alone sets the bandwidth (within a domain without a switch that of the links between members),
+A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring of n ranks
+has $n - 1$ hops, of which $(r_k - 1) \prod_{j>k} r_j$ cross level k. Every rank of a domain has a link outwards, so
+that one ring per rank works in parallel and moves an equal share. Transfers are pipelined in chunks: the slowest level
+alone sets the bandwidth (within a domain without a switch the bandwidth of the links between members),
 
 $$ t = t_0 + \sum_k \alpha_k (r_k - 1) \prod_{j>k} r_j
    + \max_{k: r_k > 1} \frac{V}{\prod_{j<k} r_j} \frac{n - 1}{n W_k} $$
 
 for an all-gather or a reduce-scatter of V bytes (gathered size). The sum of the levels in place of the maximum cannot
-reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`). An all-reduce is one of each; beyond a domain
-it may go up and down a double binary tree instead, whose depth takes the place of the ring's hops.
+reach the bandwidth measured on 32 to 8,192 H100 (`fits/companion.md`). An all-reduce is a reduce-scatter and an
+all-gather. Beyond a domain the all-reduce may use a double binary tree, whose depth replaces the hops of the ring.
 References: Rabenseifner (2004); Sanders, Speck & Träff (2009), doi 10.1016/j.parco.2009.09.001; NCCL 2.4, `tuning.cc`,
 ring latency = steps * hop latency, tree latency = 2 * log2(nodes) * hop latency.
 """
@@ -27,26 +27,26 @@ from jaxscale.base.smooth import Temperature, degree_within, larger, positive_pa
 from jaxscale.costs.machine import Link
 
 Collective = Callable[..., Array]
-"""Time of a collective, given volume, ranks, stride, link and temperature: `gather_time`, `reduce_time`."""
+"""Time of a collective from volume, ranks, stride, link and temperature: `gather_time`, `reduce_time`."""
 
 
 NO_PEERS = 1e-9
-"""Part of a peer that keeps a ratio of peers finite [1]."""
+"""Number of peers that keeps a ratio of peers finite [1]."""
 
 
 def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> tuple[Array, ...]:
-    """Bandwidth that a group can use at each level: within a domain of c `peers`, (n - 1) / c of it for n members.
+    """Bandwidth of a group at each level: in a domain of c `peers`, n members use (n - 1) / c of the links.
 
     Args:
-        ranks: of the group at each level [1].
+        ranks: ranks of the group at each level [1].
         link: the network.
         temperature: smoothing [1].
 
     Returns:
-        Bandwidths; of no use where a level has one rank [byte/s].
+        Bandwidth at each level, without meaning at levels with one rank [byte/s].
     """
     others, spare = smooth_max(ranks[0] - 1.0, 1.0, temperature), link.peers - 1.0
-    # Written as what lies idle, which is exactly nothing behind a switch, however the maximum is smoothed.
+    # Written as the idle share, which is exactly zero behind a switch for every smoothing of the maximum.
     idle = positive_part(1.0 - (others - 1.0) / larger(spare, NO_PEERS), temperature)
     return (link.bandwidth[0] * (1.0 - idle * spare / link.peers), *link.bandwidth[1:])
 
@@ -73,31 +73,31 @@ def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Te
 
 
 def launch_time(n: ArrayLike, link: Link) -> Array:
-    """Launch of one collective: nothing for a single rank, whole from two ranks on, linear between [s]."""
+    """Launch time of one collective: zero for one rank, the full time from two ranks on, linear between [s]."""
     return link.launch * several(n)
 
 
 TREE_HOP = 2.0
-"""Latency of a hop of a tree over that of a ring in NCCL's low-latency protocols: 5.0 and 8.5 against 2.7 and 4.0 us
-(NCCL `tuning.cc`, hwLat for the network, 2023) [1]."""
+"""Latency of a tree hop over a ring hop in NCCL's low-latency protocols: 5.0 and 8.5 against 2.7 and 4.0 us (NCCL
+`tuning.cc`, hwLat for the network, 2023) [1]."""
 
 
 INSTANT = 1e-3
-"""Part of a hop's latency that keeps a ratio of latencies finite [1]."""
+"""Fraction of a hop's latency that keeps a ratio of latencies finite [1]."""
 
 
 def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
-    """Time per gathered byte on the slowest level that a ring of n ranks runs through [s/byte]."""
+    """Time per gathered byte of a ring of n ranks, on the slowest level of the ring [s/byte]."""
     slowest, rings = 0.0, 1.0
     for rank, bandwidth in zip(ranks, bandwidths_among(ranks, link, temperature), strict=True):
-        # A level with one rank carries nothing; between one and two ranks what it carries grows linearly.
+        # A level with one rank has no traffic; between one and two ranks the traffic grows linearly.
         slowest = smooth_max(slowest, several(rank, temperature) / (rings * bandwidth), temperature)
         rings = rings * rank
     return (1.0 - 1.0 / jnp.asarray(n)) * slowest
 
 
 def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
-    """Time of the hops of one ring through all ranks of a group: every domain is passed through [s]."""
+    """Latency of one ring through all ranks of a group: sum over the hops inside and between domains [s]."""
     time, domains = 0.0, 1.0
     for rank, latency in zip(reversed(ranks), reversed(link.latency), strict=True):
         time = time + latency * (rank - 1.0) * domains
@@ -106,17 +106,17 @@ def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
 
 
 def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
-    r"""Time of the hops up a tree of domains, after a chain through one of them.
+    r"""Latency of a tree of domains, after a chain of hops through one domain.
 
-    A tree of r domains has $\log_2(1 + r)$ levels of hops that take `TREE_HOP` times as long as those of a ring.
+    A tree of r domains has $\log_2(1 + r)$ levels, and a hop takes `TREE_HOP` times as long as in a ring.
 
     Args:
-        ranks: at each level [1].
+        ranks: ranks of the group at each level [1].
         link: the network.
         temperature: smoothing [1].
 
     Returns:
-        Time [s]; that of the chain alone where one domain holds all ranks.
+        Time [s]; the chain alone where one domain holds all ranks.
     """
     time = link.latency[0] * (ranks[0] - 1.0)
     for rank, latency in zip(ranks[1:], link.latency[1:], strict=True):
@@ -127,7 +127,7 @@ def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature)
 def gather_time(
     volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
-    """Time of one ring all-gather (or reduce-scatter) over the hierarchy.
+    """Time of a ring all-gather or reduce-scatter over the hierarchy of network levels.
 
     Args:
         volume: V, size of the gathered tensor [byte].
@@ -147,9 +147,9 @@ def gather_time(
 def reduce_time(
     volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
-    """Time of one all-reduce over the hierarchy: a reduction and a broadcast, round a ring or along a tree.
+    """Time of an all-reduce over the hierarchy of network levels: reduction and broadcast, along a ring or a tree.
 
-    Both move every byte twice over the slowest level; the way of the shorter hops is taken.
+    Ring and tree move every byte twice over the slowest level; the lower latency counts.
 
     Args:
         volume: V, size of the reduced tensor [byte].
@@ -163,7 +163,7 @@ def reduce_time(
     """
     ranks = ranks_per_level(n, stride, link, temperature)
     ring, tree = ring_latency(ranks, link), tree_latency(ranks, link, temperature)
-    # As a ratio the minimum keeps its slope where a group has one rank and neither takes time.
+    # A ratio keeps the slope of the minimum where a group has one rank and neither ring nor tree takes time.
     instant = INSTANT * link.latency[0] + 1e-30  # the floor is for links without latency
     hops = ring * smooth_min(1.0, (tree + instant) / (ring + instant), temperature)
     moved = volume * seconds_per_byte(n, ranks, link, temperature)
@@ -171,10 +171,10 @@ def reduce_time(
 
 
 class Transfer(NamedTuple):
-    """What a collective moves, and between whom.
+    """Volume of a collective and placement of the ranks.
 
     Attributes:
-        volume: V, as the collective counts it [byte].
+        volume: V, in the definition of the collective [byte].
         n: ranks of the group [1].
         stride: chips between neighbouring ranks [1].
     """
@@ -187,18 +187,18 @@ class Transfer(NamedTuple):
 def times_of(
     collective: Collective, transfers: Mapping[str, Transfer], link: Link, temperature: Temperature = 0.0
 ) -> dict[str, Array]:
-    """Times of several transfers by one kind of collective.
+    """Times of several transfers by one collective.
 
     Args:
         collective: `gather_time` or `reduce_time`.
-        transfers: by name.
+        transfers: transfers by name.
         link: the network.
         temperature: smoothing [1].
 
     Returns:
         Time of each transfer, by name [s].
     """
-    # One trace of the collective serves all transfers: a cost model that wrote each of them out would take half as long
+    # One trace of the collective serves all transfers: a cost model with a trace per transfer would take half as long
     # again to compile.
     rows = list(transfers.values())
     columns = [jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, column))) for column in zip(*rows, strict=True)]
@@ -215,14 +215,14 @@ def dispatch_time(
     link: Link,
     temperature: Temperature = 0.0,
 ) -> Array:
-    r"""Time of an all-to-all that sends every token to the ranks of k different ones of E experts, drawn at random.
+    r"""Time of the all-to-all of tokens to experts: each token goes to k of E experts, drawn at random.
 
-    A place that holds one of G equal parts of the experts is missed by all k with the probability
-    $q(G) = (1 - E / (G (E - (k - 1) / 2)))^k$: draws are without return, and each is counted as from the mean number
-    of experts that are left, which is the hypergeometric law to 0.6 % where a token has up to a quarter of the experts.
-    It crosses the network once for each domain that it must reach and is passed on within: with
+    With the experts divided into G equal groups, none of the k copies goes to a given group with the probability
+    $q(G) = (1 - E / (G (E - (k - 1) / 2)))^k$: draws are without replacement, and each draw uses the mean number of
+    remaining experts, which equals the hypergeometric law to 0.6 % where a token has up to a quarter of the experts. A
+    token crosses the network once for each domain with a chosen expert and is forwarded inside the domain: with
     $G_j = \prod_{i \ge j} r_i$, $t = \sum_j [\alpha_j (r_j - 1) + V G_j (1 - q(G_j)) (1 - 1/r_j) / W_j]$. With k = 1 on
-    one level that is the all-to-all of V. Reference: DeepEP, github.com/deepseek-ai/DeepEP (2025-02), README.
+    one level the time equals an all-to-all of V. Reference: DeepEP, github.com/deepseek-ai/DeepEP (2025-02), README.
 
     Args:
         volume: V, bytes of the tokens of one rank, each counted once [byte].
@@ -254,11 +254,11 @@ def send_time(
     r"""Time of one send to the rank `stride` chips away, averaged over the hops of a chain of stages.
 
     $p s$ chips in domains of D have $p s / D - 1$ boundaries between domains, each crossed by the s hops of one pair of
-    stages out of $p - 1$: the share $(p s / D - 1) / (p - 1)$ of the hops leaves a domain; none where all share one.
-    Without a switch a pair of chips has the links between the two alone.
+    stages out of $p - 1$ pairs: the share $(p s / D - 1) / (p - 1)$ of the hops leaves a domain; none where one domain
+    holds all stages. Without a switch a pair of chips has only the direct links.
 
     Args:
-        volume: message [byte].
+        volume: size of the message [byte].
         stride: s, chips between sender and receiver [1].
         stages: p, ranks of the chain [1].
         link: the network.

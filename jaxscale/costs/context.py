@@ -1,4 +1,4 @@
-"""Context parallelism: keys and values travel round a ring while each rank attends to its own queries.
+"""Context parallelism: ring exchange of keys and values, while each rank computes attention for the local queries.
 
 Reference: Liu et al. 2023, arXiv 2310.01889 (ring attention), section 3.
 """
@@ -15,7 +15,7 @@ from jaxscale.plans.local import LocalPlan
 
 
 def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Ring of keys and values of all layers, for one microbatch; on the way back their gradients travel along.
+    """Time of the key-value ring of all layers for one microbatch; gradients travel along in the backward pass.
 
     Args:
         local: degrees, heads.
@@ -23,7 +23,7 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
         temperature: smoothing [1].
 
     Returns:
-        Times, hidden or not [s]; zero for cp = 1.
+        Times before overlap [s]; zero for cp = 1.
     """
     model, plan = local.model, local.plan
     width = local.key_value_width
@@ -33,6 +33,6 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
 
 
 def attention_beside(local: LocalPlan, attention: Array) -> Passes:
-    """Attention core that runs while keys and values travel: all but the first block, which is at hand [s]."""
+    """Attention core that can hide the key-value ring: all blocks but the first, which is local [s]."""
     later = attention * (1.0 - 1.0 / local.plan.cp)
     return Passes(later, later * attention_backward_factor(local.plan))

@@ -1,11 +1,11 @@
-r"""Data-parallel collectives: gradient reduction, ZeRO gathers, FSDP and hybrid sharding, exposed part only.
+r"""Data-parallel collectives: exposed time of gradient reduction, ZeRO gathers, FSDP and hybrid sharding.
 
-Without ZeRO the replicas all-reduce their gradients once per step, partly behind the last backward pass; a framework
-that reduces them weight by weight pays the latency of a ring for each (`reduce_rings`). ZeRO 1 and 2 scatter gradients
-and gather the updated parameters, ZeRO 2 scatters for every microbatch, as it keeps only its share of the sum. FSDP
-(stage 3) gathers each layer before its forward and again before its backward pass and scatters its gradients, for every
-microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than dp (HSDP) the copies
-all-reduce their shard once per step.
+Without ZeRO the replicas all-reduce gradients once per step, hidden in part behind the last backward pass; a framework
+that reduces weight by weight pays the latency of a ring for each weight (`reduce_rings`). ZeRO 1 and 2 scatter
+gradients and gather the updated parameters; ZeRO 2 scatters for every microbatch, as a rank stores only a shard of the
+sum. FSDP (stage 3) gathers each layer before the forward and again before the backward pass and scatters gradients, for
+every microbatch, hidden behind the compute of the neighbouring layers. With a shard group smaller than dp (HSDP) the
+sharded copies all-reduce gradient shards once per step.
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277, section 3.
 """
 
@@ -26,8 +26,8 @@ class DataParallel(NamedTuple):
     """Exposed data-parallel time of one step.
 
     Attributes:
-        step: once per step: gradient reduction, parameter gather, replica all-reduce [s].
-        microbatch: per microbatch: collectives of FSDP, and scatters of ZeRO 2, that compute does not hide [s].
+        step: time per step: gradient reduction, parameter gather, replica all-reduce [s].
+        microbatch: time per microbatch: collectives of FSDP and scatters of ZeRO 2 that compute does not hide [s].
     """
 
     step: Array
@@ -35,16 +35,16 @@ class DataParallel(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Collectives of the gradients or weights of one stage, hidden or not, and latencies of empty ones.
+    """Time before overlap of the collectives of one stage, and latency of empty collectives.
 
     Attributes:
-        all_reduce: of gradients, over all ranks that hold the same weights [s].
-        scatter: of gradients, to the ranks that share one sharded copy [s].
-        gather: of weights, from the ranks that share one sharded copy [s].
+        all_reduce: of gradients, over all replicas of a weight [s].
+        scatter: of gradients, over the ranks of one sharded copy [s].
+        gather: of weights, over the ranks of one sharded copy [s].
         between_copies: all-reduce of gradient shards between sharded copies [s].
         gather_latency: of one gather or scatter of dense weights [s].
         reduce_latency: of one all-reduce of dense gradients [s].
-        ring_latency: of one all-reduce of dense gradients round a ring, be it longer than a tree or not [s].
+        ring_latency: of one all-reduce of dense gradients along a ring, even where a tree has a lower latency [s].
         copies_latency: of one all-reduce of dense gradients between sharded copies [s].
     """
 
@@ -59,13 +59,13 @@ class Traffic(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Weights that ranks of one kind hold, and how these ranks are placed.
+    """Data-parallel group of dense or of expert weights: number of weights and placement of the ranks.
 
     Attributes:
-        weights: of the busiest stage on one chip [1].
-        spacing: chips between ranks that hold the same weights [1].
-        replicas: ranks that hold the same weights [1].
-        sharers: ranks of them that share one sharded copy [1].
+        weights: weights of the busiest stage on one chip [1].
+        spacing: chips between replicas of a weight [1].
+        replicas: ranks that hold a replica of a weight [1].
+        sharers: ranks of one sharded copy [1].
     """
 
     weights: ArrayLike
@@ -75,7 +75,7 @@ class Group(NamedTuple):
 
 
 def weight_groups(local: LocalPlan) -> tuple[Group, Group]:
-    """Groups of the dense weights, and of the routed experts."""
+    """Data-parallel groups of the dense weights and of the routed experts."""
     dense = Group(local.params.dense, local.plan.tp, local.replicas, local.shard_ranks)
     experts = Group(local.params.experts, local.expert_shard, local.expert_replicas, local.expert_shard_ranks)
     return dense, experts
@@ -84,21 +84,21 @@ def weight_groups(local: LocalPlan) -> tuple[Group, Group]:
 def data_traffic(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Traffic:
-    """Time of each collective of the weights of the busiest stage: dense ones and experts, each in its group."""
+    """Time of each data-parallel collective of the busiest stage, summed over dense and expert weights [s]."""
     dense, experts = weight_groups(local)
     gradient, weight = local.plan.gradient_bytes * local.trained_share, gathered_width(local)
 
     def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Transfer:
-        """A transfer whose volume counts for more where its group spans several nodes."""
+        """Transfer with a volume increased by `dp_congestion` per doubling of the nodes of the group."""
         doublings = log2_above_one(ranks * spacing / machine.node_chips, temperature)
         return Transfer(volume * (1.0 + coefficients.dp_congestion * doublings), ranks, spacing)
 
     def inside(group: Group, element: ArrayLike) -> Transfer:
-        """All weights of a group, among the ranks that share one sharded copy."""
+        """All weights of a group, between the ranks of one sharded copy."""
         return congested(element * group.weights, group.sharers, group.spacing)
 
     def between(group: Group) -> Transfer:
-        """A shard of the gradients, among the ranks that hold the same one in different copies."""
+        """Gradient shard, between the holders of the shard in different sharded copies."""
         shard = gradient * group.weights / group.sharers
         return congested(shard, group.replicas / group.sharers, group.spacing * group.sharers)
 
@@ -129,7 +129,7 @@ def data_traffic(
         machine.link,
         temperature,
     )
-    # A dense model has no collective of experts, so it pays no latency for one either.
+    # A dense model has no collective of experts and pays no latency for expert gradients.
     routed = several(local.model.n_experts, temperature)
     return Traffic(
         all_reduce=reduces["gradients"] + routed * reduces["expert gradients"],
@@ -151,14 +151,14 @@ def data_parallel(
     backward: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> DataParallel:
-    """Exposed data-parallel time.
+    """Exposed time of the data-parallel collectives.
 
     Args:
         local: degrees, weights, ZeRO stage.
         machine: the network.
         coefficients: efficiencies and overlap.
-        forward: compute time of one microbatch's forward pass on one stage, behind which gathers hide [s].
-        backward: compute time of its backward pass [s].
+        forward: compute time of the forward pass of one microbatch on one stage, which hides gathers [s].
+        backward: compute time of the backward pass of one microbatch on one stage [s].
         temperature: smoothing [1].
 
     Returns:
@@ -170,24 +170,25 @@ def data_parallel(
     # Every bucket pays the latency of its collectives; FSDP has one bucket per layer and direction.
     buckets, rings = trainable * c.dp_buckets * layers, trainable * c.reduce_rings * layers
 
-    # Each ZeRO stage reduces in a way of its own; switches between whole stages blend the ways.
+    # Each ZeRO stage has a different reduction; switches between whole stages blend the reductions.
     replicated = traffic.all_reduce + buckets * traffic.reduce_latency + rings * traffic.ring_latency
     split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.gather_latency
-    # What FSDP shards is reduced between its copies as it was gathered, layer by layer.
+    # Gradients of FSDP are reduced between sharded copies in the units of the gathers, layer by layer.
     parts = (1.0 - fsdp) * buckets + fsdp * trainable * (layers - 1.0)
     between = traffic.between_copies + parts * traffic.copies_latency
     without_zero, below_fsdp = 1.0 - local.optimizer_sharded, local.optimizer_sharded - fsdp
     once = without_zero * replicated + below_fsdp * split + local.optimizer_sharded * between
-    # Prefetching carries over from the backward to the forward pass, so both hide behind the compute of both.
+    # Prefetching carries over from the backward to the forward pass, so the compute of either pass hides the
+    # collectives of either.
     layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.gather_latency
     compute = jnp.add(forward, backward)
     streamed = exposed(layered, plan.overlap_gathers * c.fsdp_overlap * compute, temperature)
-    # The compute behind which FSDP's own collectives hide is not free to hide the rest.
+    # The compute that hides collectives of FSDP cannot hide further collectives.
     taken = (layered - streamed) / jnp.where(compute > 0.0, compute, 1.0)
     free = backward * (1.0 - fsdp * taken)
     cover = plan.overlap_gradients * c.dp_overlap * (1.0 - 1.0 / local.replicas)
     step = exposed(once, cover * free, temperature)
-    # Interleaved stages add up the gradients of a chunk over pp microbatches, then reduce them.
+    # Interleaved stages sum the gradients of a chunk over pp microbatches before the reduction.
     together = jnp.where(jnp.greater(plan.vpp, 1.0), smaller(plan.pp, plan.n_microbatches), 1.0)
     again = (1.0 / together - 1.0 / plan.n_microbatches) * exposed(traffic.scatter, cover * backward, temperature)
     return DataParallel(step, (local.gradients_sharded - fsdp) * again + fsdp * streamed)

@@ -1,7 +1,8 @@
-"""Memory-bound work: norms, residuals, activations, rotary, softmax of the logits.
+"""Memory-bound work: norms, residuals, activations, rotary embedding, softmax of the logits.
 
-Each is a number of passes over a tensor at the memory bandwidth. Sequence parallelism splits what works on the residual
-stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the rest is split by tp anyway.
+Time is a number of passes over a tensor at the memory bandwidth. Sequence parallelism splits operations on the residual
+stream over tp (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2); the remaining operations are always split by
+tp.
 """
 
 import jax.numpy as jnp
@@ -23,22 +24,23 @@ from jaxscale.plans.local import LocalPlan
 
 UNFUSED_NORM_PASSES = 44.0
 """Further passes over the residual stream, in one forward pass of a layer, of two norms that run operation by operation
-in 32 bits: 36 byte per element forward and 84 backward against 4 and 6 of fused ones (counts of PyTorch's operations)
-are 37 passes, at 0.85 of the bandwidth that streaming kernels reach [1]."""
+in 32 bits: 36 byte per element forward and 84 backward against 4 and 6 of fused norms (counts of PyTorch's operations)
+are 37 passes, at 0.85 of the bandwidth of streaming kernels [1]."""
 
 COMPILED_PASSES = 0.6
-"""Passes over the memory of kernels that a compiler fused, over those of single operations (XLA against eager PyTorch,
-steps of one H100, 2026) [1]."""
+"""Passes over the memory of fused kernels of a compiler, over the passes of single operations (XLA against eager
+PyTorch, steps of one H100, 2026) [1]."""
 
 COMPILED_LOSS = 14.0 / 34.0
-"""Traffic per logit of a compiled loss over that of single operations. Compiled: logits in 32 bits read for the
-maximum, the sum and the gradient, which is written in 16. Single operations: a cast, a logarithm of the softmax, its
+"""Traffic per logit of a compiled loss over the traffic of single operations. Compiled: logits in 32 bits read for the
+maximum, the sum and the gradient, which is written in 16. Single operations: a cast, a logarithm of the softmax, a
 gradient, all in 32 bits, and a cast back, about 34 bytes (counts of the authors, 2026) [1]."""
 
 
 ADAPTER_PASSES = 1.5
-"""Passes over input and output of an adapted matmul, each as wide as an element and as what adapters work in: the input
-is read and cast; the output is scaled and added, read and written twice (counts of peft's operations, 2025) [1]."""
+"""Passes over input and output of an adapted matmul, each in the width of an element and in the width of the adapter:
+the input is read and cast; the output is scaled and added, read and written twice (counts of peft's operations, 2025)
+[1]."""
 
 
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
@@ -67,7 +69,7 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
 
 
 def logits_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Memory-bound time of logits, softmax and cross-entropy of one microbatch, its share of a forward pass [s]."""
+    """Memory-bound time of logits, softmax and cross-entropy of one microbatch, share of a forward pass [s]."""
     model = local.model
     logits = logits_per_token(model) * local.tokens * model.vocab_size / local.loss_split
     fused = jnp.power(COMPILED_LOSS, local.plan.compiled)

@@ -1,4 +1,4 @@
-"""Step time, peak memory and their terms of many runs: one compiled program, a block of rows at a time."""
+"""Batched evaluation: step time, peak memory and cost terms of many runs, by one compiled program on blocks of rows."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ from jaxscale.costs.step import TERM_NAMES, model_flops_utilisation, step_and_me
 from jaxscale.runs.arrays import RunBatch
 
 BLOCK_ROWS = 1024
-"""Rows that are evaluated together: few enough to stay in the cache of a processor [1].
+"""Rows of a block: few enough to stay in the cache of a processor [1].
 
-One program serves tables of every length: to pad a short table takes 2 ms, to load a second program 0.2 s.
+One program serves tables of every length: padding a short table takes 2 ms, loading a second program 0.2 s.
 """
 
 MEMORY_TERMS = tuple(f"memory_{name}" for name in PEAK_TERMS)
@@ -39,11 +39,14 @@ def _evaluated(runs: RunBatch, coefficients: Float[ArrayLike, "coefficient row"]
 
 
 def started(runs: RunBatch, coefficients: Float[np.ndarray, "coefficient row"]) -> dict[str, Array]:
-    """Columns of at most `BLOCK_ROWS` runs, on their way while the host goes on [row, padding included].
+    """Start the evaluation of at most `BLOCK_ROWS` runs without waiting for the device.
 
     Args:
         runs: the runs [row].
-        coefficients: of each run, in the order of `Coefficients` [coefficient, row].
+        coefficients: coefficients of each run, in the order of `Coefficients` [coefficient, row].
+
+    Returns:
+        The columns, rows of padding included [row].
     """
     rows = filled_rows(len(runs), BLOCK_ROWS)
     filled = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], runs)
@@ -53,13 +56,13 @@ def started(runs: RunBatch, coefficients: Float[np.ndarray, "coefficient row"]) 
 def evaluate_runs(
     runs: RunBatch, table: Coefficients, combination: Int[np.ndarray, " row"], names: tuple[str, ...] | None = None
 ) -> Columns:
-    """Step time, peak memory and their terms of many runs.
+    """Step time, peak memory and cost terms of many runs.
 
     Args:
         runs: the runs [row].
         table: coefficients of each combination of levels [combination].
-        combination: of each run [row].
-        names: columns that are wanted; all of them where None.
+        combination: index into `table` of each run [row].
+        names: requested columns; all columns where None.
 
     Returns:
         The columns, on the host.
@@ -70,8 +73,8 @@ def evaluate_runs(
 def blocks_of(
     runs: RunBatch, table: Coefficients, combination: Int[np.ndarray, " row"]
 ) -> Iterator[tuple[RunBatch, np.ndarray]]:
-    """Runs in blocks of `BLOCK_ROWS`, each with its coefficients [coefficient, row]."""
-    # One matrix instead of a column for each coefficient: a transfer to the device costs more than its bytes.
+    """Blocks of `BLOCK_ROWS` runs with the coefficients of each run [coefficient, row]."""
+    # One matrix instead of a column for each coefficient: a transfer to the device has a fixed cost besides the bytes.
     matrix = np.stack(jax.tree.leaves(table))
     for start in range(0, len(runs), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
@@ -79,12 +82,12 @@ def blocks_of(
 
 
 def collected(blocks: list[dict[str, Array]], count: int, names: tuple[str, ...] | None = None) -> Columns:
-    """Columns of all blocks without the padding of the last, on the host [row].
+    """Columns of all blocks without padding, on the host [row].
 
     Args:
-        blocks: as `started` gave them.
-        count: runs in all of them [1].
-        names: columns that are wanted; all of them where None.
+        blocks: results of `started`.
+        count: runs in all blocks [1].
+        names: requested columns; all columns where None.
     """
     every = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
     return {

@@ -1,6 +1,6 @@
-"""Expert parallelism: tokens are sent to the chips of their experts and back, two all-to-alls per pass.
+"""Expert parallelism: all-to-alls of tokens to experts and back, two per pass.
 
-Work on other tokens goes on meanwhile: see `overlap` for what stays exposed.
+Compute on different tokens can hide the all-to-alls: see `overlap` for the exposed time.
 Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
 """
 
@@ -17,12 +17,13 @@ from jaxscale.plans.plan import Plan
 
 
 def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Dispatch and combine of all mixture layers, for one microbatch, hidden or not.
+    """Time of dispatch and combine of all mixture layers for one microbatch, before overlap.
 
-    Each rank sends its `t / tp` tokens each way, as wide as experts see them; ranks of a group are `etp` chips apart.
-    How often a token travels depends on the dispatcher: `deepep` and `hybridep` send it once to each rank, and over the
-    network once to each domain, that holds experts of it; `alltoall` sends each of its k copies by itself; `allgather`
-    sends every token to every rank. All wait for the rank that takes in the most, `expert_load` times the mean.
+    Each rank sends `t / tp` tokens in each direction, in the input width of experts; ranks of a group are `etp` chips
+    apart. The dispatcher sets the number of transfers of a token: `deepep` and `hybridep` send a token once to each
+    rank with a chosen expert, and over the network once to each domain with a chosen expert; `alltoall` sends each of
+    the k copies separately; `allgather` sends every token to every rank. All ranks wait for the rank that receives the
+    most, `expert_load` times the mean.
 
     Returns:
         Times; zero for ep = 1 or a dense model [s].
@@ -41,12 +42,12 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
 
 
 def beside_another(plan: Plan) -> Array:
-    """Share of the time in which another microbatch runs beside, as DualPipe and `moe_overlap` arrange [1]."""
+    """Share of the time in which two microbatches run at once, under DualPipe or `moe_overlap` [1]."""
     return 1.0 - (1.0 - plan.moe_overlap) * (1.0 - jnp.asarray(plan.dual_pipe))
 
 
 def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
-    """Share of the compute behind which exchanges hide: the usual one, or all where another microbatch runs beside.
+    """Share of compute that hides exchanges: the usual share, or 1 where two microbatches run at once.
 
     Args:
         plan: `moe_overlap`, and DualPipe, which runs a forward pass beside a backward one.
@@ -59,14 +60,14 @@ def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
 
 
 def compute_beside_exchanges(local: LocalPlan, matmul: ArrayLike, other: ArrayLike) -> Passes:
-    """Kernels on other tokens, which can run beside the all-to-alls: a backward pass has those of two forward passes.
+    """Compute on different tokens that can run beside the all-to-alls; backward, kernels of two forward passes.
 
-    Within one microbatch these are matmuls; another microbatch has its attention and memory-bound kernels too.
+    Within one microbatch, only the matmuls can run beside; a second microbatch adds attention and memory-bound kernels.
 
     Args:
-        local: a model whose weights may be frozen, which leaves the backward pass without their gradients.
+        local: a model; for frozen weights the backward pass has no weight gradients.
         matmul: time of the matmuls of one forward pass, experts included [s].
-        other: time of its other kernels [s].
+        other: time of the remaining kernels of one forward pass [s].
 
     Returns:
         Times [s].

@@ -1,7 +1,7 @@
-"""Host time: launches of kernels, sends and receives between stages, work once per step.
+"""Host time: kernel launches, sends and receives between stages, work once per step.
 
-A layer cannot run faster than the host launches its kernels: where the chip is quicker, the difference is exposed.
-Where the chip is slower, launches queue up before it, and buffers with them.
+A layer cannot run faster than the host launches the kernels of the layer. Where the chip is faster, the difference is
+exposed; where the chip is slower, launches and buffers queue up.
 """
 
 import jax.numpy as jnp
@@ -16,31 +16,32 @@ from jaxscale.plans.local import LocalPlan
 from jaxscale.plans.plan import Plan
 
 COMPILED_HOST, GRAPHS_HOST = 0.05, 0.35
-"""Host time of a layer over that of launching each kernel: where a compiler launches whole graphs of fused kernels, and
-where recorded graphs are replayed between work that cannot be recorded (counts of the authors, 2026) [1]."""
+"""Host time of a layer over the time of launching each kernel: where a compiler launches whole graphs of fused kernels,
+and where recorded graphs are replayed between work that cannot be recorded (counts of the authors, 2026) [1]."""
 
 COMPILED_STEP = 0.35
-"""Host time per step of a compiled step over that of an eager one, whose norm, clipping and schedule are kernels of
-their own (authors, 2026) [1]."""
+"""Host time per step of a compiled step over an eager step, which runs norm, clipping and schedule as separate kernels
+(authors, 2026) [1]."""
 
 ONE_CHIP_STEP = 0.22
-"""Host time per step on one chip over that on many, which agree on norms and losses once a step (authors, 2026) [1]."""
+"""Host time per step on one chip over many chips, which agree on norms and losses once a step (authors, 2026) [1]."""
 
 
 def launch_share(plan: Plan) -> Array:
-    """Host time of a layer over that of launching each of its kernels, by the execution of the plan [1]."""
+    """Host time of a layer over the time of launching each kernel, by the execution mode of the plan [1]."""
     return jnp.power(COMPILED_HOST, plan.compiled) * jnp.power(GRAPHS_HOST, plan.cuda_graphs)
 
 
 def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
-    """Gaps of mixture layers in one forward pass: between small kernels, and while the host waits for counts [s].
+    """Launch gaps of mixture layers in one forward pass: between small kernels, and in waits for counts [s].
 
-    They are as many as the experts of the whole layer, wherever these are: the tokens of each arrive in a chunk of
-    their own, which is sorted by itself (Megatron-LM, moe_utils.py, `sort_chunks_by_idxs`, 2025). Gaps of other layers
-    are too short to be told from waves of tiles that are not full (`matmul`): both cost a matmul a fixed time.
-    Where each step of a dispatch is launched by itself, the chip idles while the host waits for the counts of tokens,
-    and the host while the chip makes them (`host_time_mixture`); a recorded or compiled layer does not wait. Where
-    another microbatch runs beside, its kernels fill all gaps.
+    The number of gaps is the number of experts of the whole layer, for every placement of the experts: the tokens of
+    each expert arrive in a separate chunk, which is sorted separately (Megatron-LM, moe_utils.py,
+    `sort_chunks_by_idxs`, 2025). Gaps of dense layers are too short to be told from partly full waves of tiles
+    (`matmul`): either costs a matmul a fixed time. Where each step of a dispatch is launched separately, the chip idles
+    while the host waits for the counts of tokens, and the host while the chip computes the counts
+    (`host_time_mixture`); a recorded or compiled layer does not wait. Where a second microbatch runs at once, kernels
+    of the second fill all gaps.
     """
     model, plan, c = local.model, local.plan, coefficients
     eager = (1.0 - plan.compiled) * (1.0 - plan.cuda_graphs)
@@ -49,13 +50,13 @@ def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
 
 
 def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Time the host needs to launch one microbatch of all layers, forward and backward, as if on one stage.
+    """Host time to launch one microbatch of all layers, forward and backward, as if on one stage.
 
     Args:
         local: layers; tp, whose collectives the host launches too.
-        machine: how many chips share a node; the network of a job that spans nodes takes threads of the host from
-            every rank, and a group that does more.
-        coefficients: host time per layer of tuned software, to which the plan's own `host_time_layer` adds.
+        machine: chips per node; in a job that spans nodes the network takes host threads from every rank, and more
+            threads where a tensor-parallel group spans nodes.
+        coefficients: host time per layer of tuned software; `host_time_layer` of the plan is added.
         temperature: smoothing [1].
 
     Returns:
@@ -64,7 +65,7 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
     c, tp, node = coefficients, local.plan.tp, machine.node_chips
     spans_nodes = smooth_min(smooth_max(machine.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
     nodes_of_group = smooth_max(tp / node, 1.0, temperature)
-    ranks = tp * several(tp, temperature)  # none where tp = 1
+    ranks = tp * several(tp, temperature)  # zero where tp = 1
     network = c.host_time_tp_network * spans_nodes * ranks
     layer = c.host_time_layer + network + c.host_time_tp_node * (nodes_of_group - 1.0)
     return total_layers(local.model) * (layer * launch_share(local.plan) + local.plan.host_time_layer)
@@ -73,11 +74,11 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
 def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
     """Host time of the sends and receives of one microbatch between stages.
 
-    Stages work side by side, so the step waits for the busiest one: it has two neighbours, or one where there are two
-    stages. Each of its vpp virtual stages sends and receives.
+    Stages work in parallel, so the step waits for the busiest stage, which has two neighbours, or one neighbour in a
+    pipeline of two stages. Each of the vpp virtual stages sends and receives.
 
     Args:
-        local: pp, vpp.
+        local: pp, vpp of the plan.
         coefficients: host time per slot of a stage with two neighbours.
         temperature: smoothing [1].
 
@@ -89,7 +90,7 @@ def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature:
 
 
 def per_step_host_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Host time of a step: sends and receives of its microbatches, and work that is done once [s]."""
+    """Host time of a step: sends and receives of all microbatches, and work once per step [s]."""
     slots = send_receive_time(local, coefficients, temperature) * local.plan.n_microbatches
     alone = several(local.plan.n_chips, temperature)
     once = jnp.power(ONE_CHIP_STEP, 1.0 - alone) * jnp.power(COMPILED_STEP, local.plan.compiled)
@@ -99,16 +100,17 @@ def per_step_host_time(local: LocalPlan, coefficients: Coefficients, temperature
 def launch_lead(
     local: LocalPlan, coefficients: Coefficients, host: ArrayLike, device: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    r"""Lead of the host over its chip, as a share of the longest one that the queue of launches allows.
+    r"""Lead of the host over the chip, as a share of the longest lead that the launch queue allows.
 
-    $\min(1, 2 (1 - \text{host} / \text{device}))$, by the time that each needs for a microbatch: when the host has
-    launched one, the chip has that share of it left to do. Only where another one follows those in flight.
+    $\min(1, 2 (1 - \text{host} / \text{device}))$, with the times of host and chip for a microbatch: when the host has
+    launched a microbatch, the chip still has this share of the work to do. Zero where no microbatch follows the
+    microbatches in flight.
 
     Args:
         local: pp, microbatches.
         coefficients: host time per slot.
         host: time to launch one microbatch of all layers [s].
-        device: time the chip needs for the same work [s].
+        device: time of one microbatch of all layers on the chip [s].
         temperature: smoothing [1].
 
     Returns:

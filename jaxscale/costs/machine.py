@@ -1,4 +1,4 @@
-"""The machine as cost terms see it: chips and network at the rates that measurements leave of the datasheet's."""
+"""Effective rates of chips and network: datasheet rates times fitted efficiencies."""
 
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ class Link(NamedTuple):
 
     Attributes:
         domain_size: chips per domain, for each level [1].
-        bandwidth: per chip and direction, for each level [byte/s].
-        latency: per hop, for each level [s].
-        launch: of one collective, whatever its size [s].
-        peers: chips of a scale-up domain among which the links of a chip are divided [1].
+        bandwidth: bandwidth per chip and direction, for each level [byte/s].
+        latency: latency per hop, for each level [s].
+        launch: launch time of one collective of any size [s].
+        peers: chips of a scale-up domain that divide the links of a chip [1].
     """
 
     domain_size: tuple[Array, ...]
@@ -30,7 +30,7 @@ class Link(NamedTuple):
 
 
 def effective_link(network: Network, coefficients: Coefficients) -> Link:
-    """Apply the fitted efficiencies: `scale_up_*` to level 0, `scale_out_*` to the levels above it."""
+    """Network at effective rates: `scale_up_*` coefficients apply to level 0, `scale_out_*` to the higher levels."""
     c = coefficients
     efficiency = (c.scale_up_efficiency, c.scale_out_efficiency, c.scale_out_efficiency)
     scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
@@ -66,7 +66,7 @@ class Machine(eqx.Module):
 
 
 def machine_of(cluster: Cluster, coefficients: Coefficients) -> Machine:
-    """A cluster at the rates that fitted efficiencies leave: `hbm_efficiency` of the memory's, see `effective_link`."""
+    """Chips and network at effective rates: memory bandwidth times `hbm_efficiency`, network by `effective_link`."""
     return Machine(
         chip=cluster.chip,
         link=effective_link(cluster.network, coefficients),

@@ -1,15 +1,15 @@
-r"""Weight matmuls: roofline, with losses of small local matrices to waves and of thin ones to the memory.
+r"""Weight matmuls: roofline with losses to partly filled waves (small matrices) and to memory traffic (thin matrices).
 
 One forward pass of a layer on one chip takes
 
 $$ t = \max\left( \frac{2 t_k P + T a_{1/2}}{u\,C} + t_k T \frac{b}{e W}, \frac{2 P}{e W} \right) $$
 
-with $t_k$ tokens, P local parameters and T numbers that all its matrices read and write for a token, the sum of both
-widths of each. The output of one matmul of widths d and w has the area $t_k w$, that of its input's gradient $t_k d$.
-Tiles that fill the last wave of the chip's processors only
-in part lose a fixed area of it, $a_{1/2}$ (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization).
-A matmul reads d numbers of a token and writes w; while a tile is filled or
-emptied its processor does not multiply (same guide, math and memory bounds), which costs b bytes of traffic for each.
+with $t_k$ tokens, P local parameters and T numbers read and written per token by all matrices: for each matrix the sum
+of input and output width. The output of one matmul of widths d and w has the area $t_k w$, the gradient of the input
+$t_k d$. A last wave of tiles that occupies only some processors of the chip loses a fixed area, $a_{1/2}$ (NVIDIA,
+Matrix Multiplication Background User's Guide, wave quantization). A matmul reads d numbers of a token and writes w
+numbers; a processor does not multiply while a tile is filled or emptied (NVIDIA guide, math and memory bounds), which
+costs b bytes of traffic per number.
 """
 
 from typing import NamedTuple
@@ -48,10 +48,10 @@ class MatmulRates(NamedTuple):
     """Rates of the matmuls of one plan on one machine.
 
     Attributes:
-        seconds_per_flop: of large matrices [s/flop].
-        half_area: output area whose time a matmul loses to waves that are not full [1].
-        seconds_per_weight: streaming of one weight from the memory [s].
-        seconds_per_thin: exposed traffic of one number that is read or written for a token [s].
+        seconds_per_flop: time per flop of large matrices [s/flop].
+        half_area: output area whose time a matmul loses to partly filled waves [1].
+        seconds_per_weight: time of reading one weight from the memory [s].
+        seconds_per_thin: time of exposed traffic per number read or written for a token [s].
     """
 
     seconds_per_flop: Array
@@ -61,15 +61,15 @@ class MatmulRates(NamedTuple):
 
 
 def seconds_per_flop(chip: Chip, shares: PerPrecision, coefficients: Coefficients) -> Array:
-    """Time of one weight-matmul flop of large matrices: shares of each precision over its peak.
+    """Time per flop of large weight matmuls: sum over number formats of share / (peak * efficiency).
 
     Args:
-        chip: peaks.
-        shares: of the matmuls done in each number format [1].
-        coefficients: efficiencies.
+        chip: peaks of the number formats.
+        shares: share of the matmuls in each number format [1].
+        coefficients: efficiencies of the number formats.
 
     Returns:
-        Time [s/flop]; no narrow format is slower than the next wider one.
+        Time [s/flop]; a narrow format is at least as fast as the next wider format.
     """
     rates: dict[str, Array] = {}
     for entry in FORMATS:
@@ -77,7 +77,7 @@ def seconds_per_flop(chip: Chip, shares: PerPrecision, coefficients: Coefficient
         if entry.efficiency:
             efficiency = efficiency * getattr(coefficients, entry.efficiency)
         rate = chip.peak(entry.name) * efficiency
-        # A chip without units for a format multiplies in the next wider one.
+        # A chip without units for a format multiplies in the next wider format.
         rates[entry.name] = larger(rate, rates[entry.without_units]) if entry.without_units else rate
     return jnp.sum(jnp.asarray(shares) / jnp.stack([*rates.values()], axis=-1), axis=-1)
 
@@ -85,10 +85,10 @@ def seconds_per_flop(chip: Chip, shares: PerPrecision, coefficients: Coefficient
 def matmul_rates(
     shares: PerPrecision, element_bytes: Number, machine: Machine, coefficients: Coefficients
 ) -> MatmulRates:
-    """Rates of matmuls done in given number formats.
+    """Rates of matmuls in given number formats.
 
     Args:
-        shares: of the matmuls done in each number format [1].
+        shares: share of the matmuls in each number format [1].
         element_bytes: stored bytes of a weight or activation [byte].
         machine: peaks and memory bandwidth.
         coefficients: efficiency, half-efficiency area, exposed traffic.
@@ -118,8 +118,8 @@ def matmul_time(
     Args:
         tokens: rows of the left matrix [token].
         params: local weights that multiply each row [1].
-        thin: numbers that the matmuls read and write for a token, over all their matrices [1].
-        rates: of the chip.
+        thin: numbers read and written per token, summed over the matrices of the matmuls [1].
+        rates: rates of the chip.
         temperature: smoothing of the roofline [1].
 
     Returns:
@@ -133,7 +133,7 @@ def matmul_time(
 def dense_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward matmul time of all layers of a model for one microbatch, experts left out, as if on one stage [s]."""
+    """Forward time of dense matmuls: all layers without experts, for one microbatch, as if on one stage [s]."""
     model, tp = local.model, local.plan.tp
     rest = (matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
     attention = matmul_time(local.tokens, local.attention_params, _thin_attention(local), *rest)
@@ -146,9 +146,10 @@ def dense_forward(
 
 
 def _thin_attention(local: LocalPlan) -> Array:
-    """Numbers that the matrices of one attention layer read and write for a token on a rank [1].
+    """Numbers that the matrices of one attention layer read and write per token on a rank [1].
 
-    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$; a low rank stands between two matrices.
+    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$; a low rank counts twice, as output of
+    one matrix and input of the next.
     """
     model, plan = local.model, local.plan
     d = model.d_model
@@ -164,18 +165,17 @@ def _thin_attention(local: LocalPlan) -> Array:
 
 
 def _thin_mlp(model: Transformer, width: ArrayLike) -> Array:
-    """Numbers that the matrices of one MLP of a local width read and write for a token [1]."""
+    """Numbers that the matrices of one MLP of a local width read and write per token [1]."""
     return (2.0 + model.gated_mlp) * (model.d_model + width)
 
 
 def expert_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward matmul time of all mixture layers for one microbatch, as if on one stage: experts and routers.
+    """Forward time of the matmuls of all mixture layers, experts and routers, for one microbatch, as if on one stage.
 
-    An expert, split `etp` ways, sees `t k ep etp / (E tp)` tokens, on the hottest rank `expert_load` times as many. A
-    router works in no fewer
-    than 16 bits, on the tokens that a rank keeps.
+    An expert, split `etp` ways, receives `t k ep etp / (E tp)` tokens, on the hottest rank `expert_load` times as many.
+    A router works in at least 16 bits, on the tokens of the rank's sequence shard.
 
     Returns:
         Time [s]; zero for a dense model.
@@ -189,7 +189,7 @@ def expert_forward(
     each = matmul_time(expert_tokens, expert_params(model) / split, thin, rates, temperature)
     routed = model.n_experts / plan.ep * each
     seen = model.n_shared_experts * _thin_mlp(model, width / plan.tp)
-    # What projections to and from the latent read and write, as of a latent as wide as the model.
+    # Traffic of the projections to and from the latent, for a latent as wide as the model.
     seen = seen + 4.0 * model.moe_latent_size / plan.tp
     shared = matmul_time(local.tokens, shared_expert_params(model) / plan.tp, seen, rates, temperature)
     kept = local.tokens / local.sequence_split
@@ -200,17 +200,18 @@ def expert_forward(
 def adapter_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward matmul time of the adapters of all layers for one microbatch, in no fewer than 16 bits [s]."""
+    """Forward time of the matmuls of adapters of all layers for one microbatch, in at least 16 bits [s]."""
     rank = local.plan.lora_rank
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
-    # Of the two matrices of an adapter one reads a whole input, the other writes a whole output; r numbers lie between.
+    # The first matrix of an adapter reads a whole input, the second writes a whole output; the r numbers between are
+    # left out.
     return matmul_time(local.tokens, rank * local.adapter_width, local.adapter_width, rates, temperature)
 
 
 def head_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward matmul time of the logits of one microbatch on the last stage, in no fewer than 16 bits [s]."""
+    """Forward time of the logits matmul of one microbatch on the last stage, in at least 16 bits [s]."""
     model, tp = local.model, local.plan.tp
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     thin = model.d_model + model.vocab_size / tp

@@ -1,4 +1,4 @@
-"""Peak memory of the fullest chip, by cause: an account of what stands at each moment of a step, the largest counts.
+"""Peak memory of the fullest chip by cause: the maximum of the allocated memory over the moments of a step.
 
 References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6 (activations); Rajbhandari et al. 2020,
 arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 2021, arXiv 2104.04473, section 2.2
@@ -56,28 +56,28 @@ from jaxscale.plans.plan import Plan
 Bytes = Float[Array, "*batch"]
 
 LOSS_CHUNKS = 8.0
-"""Chunks of a chunked loss: eight in torchtitan and torchtune (2025), more in Liger kernels, whose chunks shrink with
+"""Chunks of a chunked loss: eight in torchtitan and torchtune (2025), more in Liger kernels, where chunks shrink with
 the vocabulary [1]."""
 
 CHUNK_TOKENS = 4096.0
-"""Most tokens of a chunk: 2 to 8 thousand in TRL (2025) [token]."""
+"""Largest chunk of a loss: 2 to 8 thousand tokens in TRL (2025) [token]."""
 
 GATHERED_LOGIT_BYTES = 4.0
-"""Memory per logit that a tensor-parallel group gathers, beside that of the loss: the 16-bit logits of the whole
-vocabulary and their gradient [byte]."""
+"""Memory per logit that a tensor-parallel group gathers, in addition to the loss: 16-bit logits of the whole vocabulary
+and the gradient of the logits [byte]."""
 
 
 @printed(lambda peak: _shown(peak))
 class Memory(eqx.Module):
-    """Peak memory of one training step on the fullest chip: what stands at its fullest moment adds up to `total`.
+    """Peak memory of one training step on the fullest chip; the terms at the fullest moment add up to `total`.
 
     Attributes:
-        weights: parameters as wide as they are stored, frozen ones too [byte].
-        gradients: those that stand at the peak, as wide as they are reduced, and copies of them [byte].
+        weights: parameters in the stored width, frozen parameters included [byte].
+        gradients: gradients at the peak, in the width of the reduction, and copies of gradients [byte].
         optimizer: master weights and moments [byte].
-        activations: stored for the backward pass, all microbatches in flight, and of the layer that is reversed [byte].
-        logits: logits, what the loss makes of them and their gradient, where the peak is at the loss [byte].
-        buffers: gathered parameters of FSDP, gradients that it has yet to scatter, copies of weights, buckets [byte].
+        activations: stored activations of all microbatches in flight, memory of the backward pass of a layer [byte].
+        logits: logits, intermediate tensors of the loss and gradient of the logits, for a peak at the loss [byte].
+        buffers: gathered parameters and unscattered gradients of FSDP, copies of weights, buckets [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
     """
@@ -99,20 +99,20 @@ class Memory(eqx.Module):
 
     @property
     def allocated(self) -> Array:
-        """Peak of what a program allocates, which results print: without `framework` [byte]."""
+        """Peak memory that a program allocates, the figure in printed results: `total` without `framework` [byte]."""
         return self.measured(0.0)
 
     def measured(self, counts_driver: ArrayLike) -> Array:
-        """Peak as it is measured: without `framework` where the measurement counts what a program allocates [byte].
+        """Peak memory in the definition of a measurement: without `framework` where only allocations count [byte].
 
         Args:
-            counts_driver: 1 for a measurement by the driver, 0 for one of the program's allocator [1].
+            counts_driver: 1 for a measurement by the driver, 0 for a measurement by the program's allocator [1].
         """
         return self.total - (1.0 - jnp.asarray(counts_driver)) * self.framework
 
     @property
     def fits(self) -> Bool[Array, "*batch"]:
-        """Whether the peak stays within the chip's memory."""
+        """Whether the peak memory is at most the memory of the chip."""
         return self.total <= self.capacity
 
     def terms(self) -> dict[str, Array]:
@@ -125,7 +125,7 @@ PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name != "capa
 
 
 def _shown(peak: Memory) -> Printout:
-    """Terms with their shares; a table of leaves of many peaks, or of a slope."""
+    """Printed terms with shares; a table of leaves for many peaks, or for a slope."""
     if np.ndim(peak.weights) or not float(peak.total) > 0.0:
         return leaves_shown(peak)
     rows, notes = shares(peak.terms(), lambda value: quantity(value, "byte"))
@@ -144,12 +144,12 @@ def memory(
     """Peak memory of the fullest chip: `js.memory("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
 
     Args:
-        model: the transformer or its name or file, or a traced workload.
+        model: the transformer, or name or file of a transformer, or a traced workload.
         plan: a `Plan`: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
-        cluster: capacity of a chip; how fast it and its host are decides how far launches queue up. Or the name of a
-            chip, of which as many are taken as the plan uses.
-        coefficients: factors of activations and queued buffers; rates of chip and host. Or a fit, or its name
-            or file, which gives those of the chip.
+        cluster: capacity of a chip, and rates of chip and host, which decide the length of the launch queue; or the
+            name of a chip, for a cluster of the size of the plan.
+        coefficients: factors of activations and queued buffers, rates of chip and host; or a fit, or name or file of a
+            fit, for the fitted values of the chip.
         temperature: smoothing of the maxima [1].
 
     Returns:
@@ -166,7 +166,7 @@ def memory(
 
 
 def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients) -> Memory:
-    """Peak memory of work that brings its own terms; those that it lacks are nothing."""
+    """Peak memory of a traced workload, from the workload's terms; absent terms are zero."""
     terms = terms_by_name(work.memory_terms(plan, cluster, coefficients), PEAK_TERMS)
     return Memory(**terms, capacity=jnp.asarray(cluster.chip.hbm_bytes))
 
@@ -175,7 +175,7 @@ def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients:
 def _memory(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, *, temperature: Temperature
 ) -> Memory:
-    """Peak memory of a step of a transformer."""
+    """Peak memory of a training step of a transformer."""
     model, plan, cluster, coefficients = as_arrays((model, plan, cluster, coefficients))
     local, machine = local_plan(model, plan, temperature), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients, temperature)
@@ -184,7 +184,7 @@ def _memory(
 
 
 def logits_held(local: LocalPlan) -> Array:
-    """Logits that the last stage holds at once, of all tokens of a microbatch or of a chunk of them [1]."""
+    """Number of logits in memory on the last stage, for all tokens of a microbatch or of a chunk [1]."""
     model, plan = local.model, local.plan
     tokens = local.tokens + plan.chunked_loss * (smaller(local.tokens / LOSS_CHUNKS, CHUNK_TOKENS) - local.tokens)
     return logits_per_token(model) * tokens * model.vocab_size / local.loss_split
@@ -194,25 +194,25 @@ MOMENTS = (
     *("loss", "reversing, first stage", "reversing, middle", "reversing, last stage"),
     *("last layer", "optimizer, first stage", "optimizer, middle"),
 )
-"""Moments of a step at which memory can be fullest: at the loss, on the last stage; when a layer is first reversed, on
-the first stage, the one behind it and the last one; when a layer is last reversed, on the first stage; and in the
-optimizer's step."""
+"""Moments of a step at which memory can be fullest: at the loss, on the last stage; at the first backward pass of a
+layer, on the first, second and last stage; at the last backward pass of a layer, on the first stage; and in the update
+of the optimizer."""
 
 SHARPNESS = 4.0
-"""Exponent of the norm that stands for the maximum over moments, times the temperature: two equal ones then exceed the
-maximum by less than `smooth_max` does [1]."""
+"""Exponent of the norm that replaces the maximum over moments, times the temperature: for two equal moments the norm
+exceeds the maximum by less than `smooth_max` does [1]."""
 
 
 def memory_with_lead(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
 ) -> Memory:
-    """Peak memory of the fullest chip, where the lead of its host is given.
+    """Peak memory of the fullest chip for a given lead of the host.
 
     Args:
         local: a model under a plan.
         machine: capacity of a chip.
         coefficients: `activation_factor`, `queued_bytes`, `framework_bytes`.
-        lead: of hosts over their chips, as a share of the longest possible one [1].
+        lead: lead of hosts over chips, as a share of the longest possible lead [1].
         temperature: smoothing of the maxima [1].
 
     Returns:
@@ -226,12 +226,12 @@ def memory_with_lead(
 def held_at_moments(
     local: LocalPlan, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
 ) -> dict[str, Float[Array, "moment ..."]]:
-    """What stands at each of `MOMENTS`, by the names of the terms of `Memory`.
+    """Terms of memory at each of `MOMENTS`, by the names of `Memory`.
 
     Args:
         local: a model under a plan.
         coefficients: `activation_factor`, `queued_bytes`, `framework_bytes`.
-        lead: of hosts over their chips, as a share of the longest possible one [1].
+        lead: lead of hosts over chips, as a share of the longest possible lead [1].
         temperature: smoothing of the maxima inside a moment [1].
 
     Returns:
@@ -241,7 +241,7 @@ def held_at_moments(
     layer = layer_bytes(local, coefficients)
     kept = layer.total + plan.recompute_full * (checkpoint_bytes(local) - layer.total)
     kept = kept * (1.0 - plan.offload_activations)
-    # A layer is whole while it is reversed, whatever is kept of it before.
+    # The backward pass of a layer needs all activations of the layer, also those recomputed or offloaded before.
     beside = layer.total - kept + reversing_bytes(local, layer, temperature)
 
     def stage(n_layers: Number, ends: float, before: ArrayLike, head_share: ArrayLike) -> _Stage:
@@ -253,7 +253,7 @@ def held_at_moments(
     first = stage(layers.first, 1.0, 0.0, 1.0 - several(plan.pp))
     middle = stage(layers.middle, 0.0, several(plan.pp), 0.0)
     last = stage(layers.last, 1.0, plan.pp - 1.0, 1.0)
-    # The microbatch that is reversed has nothing left in its later layers.
+    # The microbatch of the last backward pass has freed the activations of the later layers.
     moments = (
         last.at_the_loss(),
         *(part.reversing(beside) for part in (first, middle, last)),
@@ -266,13 +266,13 @@ def held_at_moments(
 
 
 class _Stage(NamedTuple):
-    """What a stage holds, and its terms of memory at moments of a step.
+    """Memory of one stage at moments of a step.
 
     Attributes:
         local: the plan with the weights of the stage.
-        activations: of the microbatches in flight [byte].
-        gradients: over a step.
-        gathered: what FSDP holds whole.
+        activations: stored activations of the microbatches in flight [byte].
+        gradients: gradients over a step [byte].
+        gathered: gathered units of FSDP [byte].
         coefficients: `framework_bytes`.
     """
 
@@ -283,7 +283,7 @@ class _Stage(NamedTuple):
     coefficients: Coefficients
 
     def _terms(self, gradients: Array, activations: ArrayLike, whole: ArrayLike, logits: ArrayLike = 0.0) -> dict:
-        """Terms of `Memory` where some of them are given [byte]."""
+        """Terms of `Memory` for given gradients, activations, gathered units and logits [byte]."""
         local = self.local
         both_ways = 1.0 + local.plan.dual_pipe
         trained = local.trained_share * local.held_params(local.optimizer_sharded)
@@ -299,9 +299,9 @@ class _Stage(NamedTuple):
         }
 
     def at_the_loss(self) -> dict[str, Array]:
-        """While the loss of the last microbatch is taken."""
+        """Memory at the loss of the last microbatch [byte]."""
         local = self.local
-        # The last norm keeps its input and its output, and the logits head gathers that.
+        # The last norm stores input and output; the logits head gathers the output.
         norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local.plan)
         ends = norm * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
@@ -309,56 +309,56 @@ class _Stage(NamedTuple):
         return self._terms(self.gradients.at_the_loss, activations, whole, _loss_bytes(local))
 
     def reversing(self, beside: ArrayLike) -> dict[str, Array]:
-        """While the first layer is reversed, with what stands beside the activations that are kept."""
+        """Memory at the first backward pass of a layer, with `beside` on top of the stored activations [byte]."""
         whole = self.gathered.reversing + _compiled_casts(self.local, 0.0)
         return self._terms(self.gradients.at_the_loss, self.activations + beside, whole)
 
     def in_the_last_layer(self, beside: ArrayLike) -> dict[str, Array]:
-        """While the last layer is reversed."""
+        """Memory at the last backward pass of a layer [byte]."""
         gradients = self.gradients.before_the_last_layer
         return self._terms(gradients, self.activations + beside, self.gathered.reversing)
 
     def in_the_optimizer(self) -> dict[str, Array]:
-        """While the optimizer steps."""
+        """Memory at the update of the optimizer [byte]."""
         return self._terms(self.gradients.all, 0.0, 0.0)
 
 
 def _loss_bytes(local: LocalPlan) -> Array:
-    """Logits, what the loss makes of them, and the gradient of the logits head where that is made apart [byte]."""
+    """Memory of logits and intermediate tensors of the loss, and of a separate gradient of the logits head [byte]."""
     plan = local.plan
     gathered = GATHERED_LOGIT_BYTES * (1.0 - local.loss_split / plan.tp)
-    # 1F1B turns round at the last stage; GPipe holds all microbatches there too, with their logits.
+    # With 1F1B the last stage holds one microbatch; with GPipe the last stage holds all microbatches and their logits.
     turned = all_with_gpipe(1.0, plan)
     head = local.element_bytes * local.model.trainable_share * head_params(local.model) / plan.tp
-    # Software that accumulates gradients in its own buffer makes that of the head in 16 bits first.
+    # Software with a gradient buffer first makes the gradient of the head in 16 bits.
     return (plan.loss_bytes + gathered) * logits_held(local) * turned + plan.kept_gradients * head
 
 
 def _casts(local: LocalPlan) -> Array:
-    """Copies of weights as matmuls read them, which autocasts keep until the forward pass ends [byte]."""
+    """Memory of weight copies in the width of matmuls, which autocast keeps until the forward pass ends [byte]."""
     head = local.matmul_bytes * head_params(local.model) / local.plan.tp
     layers = local.matmul_bytes * (local.params.layers + local.params.experts)
     return local.plan.autocast * (layers + head) * (1.0 - local.weights_sharded) + _compiled_casts(local, 1.0)
 
 
 def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
-    """Copies of 32-bit weights that a compiled step keeps until their layer is reversed [byte].
+    """Memory of narrow copies of 32-bit weights, which a compiled step keeps until a layer's backward pass [byte].
 
     Args:
         local: the plan with the weights of a stage.
-        head_share: of the logits head that is still there [1].
+        head_share: share of the logits head whose copy is still in memory [1].
     """
     plan, params, sharded = local.plan, local.params, local.weights_sharded
     layers = params.layers / (1.0 + sharded * (local.shard_ranks - 1.0))
     layers = layers + params.experts / (1.0 + sharded * (local.expert_shard_ranks - 1.0))
     head = head_share * head_params(local.model) / (plan.tp * (1.0 + sharded * (local.shard_ranks - 1.0)))
-    # Layers that are computed again keep their weights as they are stored, not their casts.
+    # Recomputed layers keep weights in the stored width, without casts.
     again = larger(WIDE_BYTES - local.matmul_bytes, 0.0) * plan.recompute_full
     return plan.compiled * plan.wide_weights * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
 
 
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:
-    """Terms at the fullest moment; smooth ones are a mean over moments that adds up to a norm of their totals."""
+    """Terms at the fullest moment; if smoothed, a mean over moments that adds up to a norm of the totals [byte]."""
     parts = list(held.values())
     totals = sum(parts[1:], start=parts[0])
     if is_exact(temperature):
@@ -367,7 +367,7 @@ def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[st
         fullest = is_fullest / jnp.sum(is_fullest, axis=0)
         return {name: jnp.sum(fullest * terms, axis=0) for name, terms in held.items()}
     exponent = SHARPNESS / temperature
-    # As they stand in the gradient of the norm: the mean of the totals itself moves nothing.
+    # Shares are the weights in the gradient of the norm; a change of the shares has no effect on the total.
     share = jax.lax.stop_gradient(jax.nn.softmax(exponent * jnp.log(totals), axis=0))
     scale = p_norm(totals, exponent) / jnp.sum(share * totals, axis=0)
     return {name: scale * jnp.sum(share * terms, axis=0) for name, terms in held.items()}

@@ -1,4 +1,4 @@
-"""One microbatch through all layers: forward pass, backward pass and recomputation, by cause."""
+"""Time of one microbatch through all layers: forward pass, backward pass and recomputation, by cause."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -20,13 +20,13 @@ class MicrobatchTimes(eqx.Module):
         matmul: weight matmuls [s].
         attention: attention core and scans [s].
         memory_bound: passes over the memory, and accumulation of gradients [s].
-        recompute: forward work done again, collectives left out [s].
+        recompute: recomputed forward work, without collectives [s].
         launch_gaps: gaps between small kernels of mixture layers [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
         expert_parallel: exposed all-to-alls [s].
         forward: forward pass alone, of all causes [s].
-        host: time the host needs to launch the microbatch [s]; no part of `total`.
+        host: host time to launch the microbatch, not included in `total` [s].
     """
 
     matmul: Seconds
@@ -42,7 +42,7 @@ class MicrobatchTimes(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Forward, recomputation and backward of all layers on the chip [s]."""
+        """Time of forward pass, recomputation and backward pass of all layers on the chip [s]."""
         return (
             self.matmul
             + self.attention
@@ -58,9 +58,9 @@ class MicrobatchTimes(eqx.Module):
 def microbatch_times(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> MicrobatchTimes:
-    """Forward, backward and recomputation of one microbatch through all layers.
+    """Time of one microbatch through all layers: forward pass, backward pass and recomputation.
 
-    The backward pass costs two forward passes of matmuls (one without weight gradients) and of memory-bound work, and
+    The backward pass costs two forward passes of matmuls (one pass for frozen weights) and of memory-bound work, and
     2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
     the attention core alone.
 
@@ -110,5 +110,5 @@ def microbatch_times(
 def host_lead(
     local: LocalPlan, coefficients: Coefficients, layers: MicrobatchTimes, temperature: Temperature = 0.0
 ) -> Array:
-    """Lead of the host over its chip, as a share of the longest possible one; see `host.launch_lead` [1]."""
+    """Lead of the host over the chip as a share of the longest possible lead, see `host.launch_lead` [1]."""
     return host.launch_lead(local, coefficients, layers.host, layers.total, temperature)

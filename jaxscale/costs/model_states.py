@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer state on one chip, and what FSDP or a framework's buffers hold beside them.
+"""Memory of weights, gradients and optimizer state on one chip, of gathered units of FSDP and of framework buffers.
 
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (weights, gradients, optimizer); Zhao et al. 2023,
 arXiv 2304.11277, section 3.3 (gathered units).
@@ -15,13 +15,14 @@ from jaxscale.models.transformer import expert_params, head_params, total_layers
 from jaxscale.plans.local import LocalPlan
 
 SCALE_BYTES = 4.0 / 64.0
-"""Scale of a block of 64 weights in 4 bits, per weight (Dettmers et al. 2023, arXiv 2305.14314, section 3) [byte]."""
+"""Bytes per weight of the scale of a block of 64 weights in 4 bits (Dettmers et al. 2023, arXiv 2305.14314, section 3)
+[byte]."""
 
 
 def weight_bytes(local: LocalPlan) -> Array:
-    """Stored bytes per weight: `weight_bytes`; of a frozen one that, or as matmuls read it where they read less [byte].
+    """Stored bytes per weight: `Plan.weight_bytes` for trained weights, `frozen_bytes` for frozen weights [byte].
 
-    Where trained weights are kept in 32 bits alone, the master copy of the optimizer is the weight.
+    Where trained weights are stored in 32 bits alone, the master copy of the optimizer is the weight.
     """
     stated, frozen = local.plan.weight_bytes, frozen_bytes(local)
     trained = stated + local.plan.wide_weights * larger(WIDE_BYTES - stated, 0.0)
@@ -29,39 +30,39 @@ def weight_bytes(local: LocalPlan) -> Array:
 
 
 def frozen_bytes(local: LocalPlan) -> Array:
-    """Stored bytes of a frozen weight, with the scales of its block where it has 4 bits [byte]."""
+    """Stored bytes of a frozen weight, including the block scale of a 4-bit weight [byte]."""
     stated = local.plan.weight_bytes
     has_scales = jnp.less_equal(stated, 0.5) & jnp.less(stated, local.matmul_bytes)
-    # One wider than an element is kept so; what matmuls read in 8 bits may be stored in 8.
+    # A weight wider than an element is stored as stated; weights for 8-bit matmuls may be stored in 8 bits.
     is_wide = jnp.greater(stated, local.element_bytes)
     return jnp.where(is_wide, stated, smaller(stated, local.matmul_bytes)) + jnp.where(has_scales, SCALE_BYTES, 0.0)
 
 
 def is_narrow(local: LocalPlan) -> Array:
-    """Share of the weights that is frozen and stored in fewer bits than matmuls read [1]."""
+    """Share of the weights that are frozen and stored in fewer bits than matmuls read [1]."""
     missing = larger(local.matmul_bytes - local.plan.weight_bytes, 0.0)
     return (1.0 - local.model.trainable_share) * smaller(missing, 1.0)
 
 
 def gathered_width(local: LocalPlan) -> Array:
-    """Bytes of a weight while it is gathered: of an element, or as a frozen one is stored where that is less [byte]."""
+    """Bytes of a gathered weight: width of an element, or stored width of a narrower frozen weight [byte]."""
     narrower = is_narrow(local) * larger(local.element_bytes - frozen_bytes(local), 0.0)
     return local.element_bytes - narrower
 
 
 def optimizer_state_bytes(local: LocalPlan) -> Array:
-    """Bytes of the optimizer's state per trained weight on the chip: what the host does not hold of them [byte]."""
+    """Optimizer state per trained weight on the chip, without the state offloaded to the host [byte]."""
     plan = local.plan
-    # A 32-bit weight is its own master copy.
+    # A 32-bit weight serves as master copy.
     master = plan.wide_weights * 2.0 * larger(WIDE_BYTES - plan.weight_bytes, 0.0)
     return larger(plan.optimizer_bytes - master, 0.0) * (1.0 - jnp.asarray(plan.offload_optimizer))
 
 
 def quantised_extra_bytes(local: LocalPlan) -> Array:
-    """What frozen weights of fewer than 16 bits need beside them: embeddings in 16 bits, one matrix as matmuls read it.
+    """Extra memory for frozen weights of fewer than 16 bits: embeddings in 16 bits, one matrix in the width of matmuls.
 
     Returns:
-        Bytes, 0 where weights are stored as they are read [byte].
+        Memory, 0 where weights are stored in the width that matmuls read [byte].
     """
     model, plan = local.model, local.plan
     missing = (1.0 - model.trainable_share) * larger(local.matmul_bytes - plan.weight_bytes, 0.0)
@@ -71,11 +72,11 @@ def quantised_extra_bytes(local: LocalPlan) -> Array:
 
 
 class WholeUnits(NamedTuple):
-    """What FSDP holds whole beside its shards at two moments.
+    """Memory of gathered units of FSDP, beyond the shards, at two moments.
 
     Attributes:
-        at_the_loss: weights [byte].
-        reversing: weights and gradients, while a layer is reversed [byte].
+        at_the_loss: gathered weights at the loss [byte].
+        reversing: gathered weights and gradients at the backward pass of a layer [byte].
     """
 
     at_the_loss: Array
@@ -83,20 +84,20 @@ class WholeUnits(NamedTuple):
 
 
 def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
-    """What FSDP holds whole beside its shards, 0 without it.
+    """Memory of gathered units of FSDP, beyond the shards; 0 without FSDP.
 
-    Layers come two at a time: weights of the one that runs and of the next, as wide as an element; gradients of the one
-    that runs, and of the one before it in the width in which they are scattered. Embeddings belong to the outermost
-    unit, which stays whole, and with it the gradient of the logits head, the first to be known. A rank that shares its
-    weights with no other has nothing to gather or to scatter. Under a pipeline some software keeps the weights of its
-    stage whole from the first microbatch to the last.
+    Two layers are in memory at a time: weights of the running and of the next layer, in the width of an element;
+    gradients of the running layer, and of the preceding layer in the width of the scatter. Embeddings belong to the
+    outermost unit, which stays gathered, together with the gradient of the logits head, the first gradient of a
+    backward pass. A rank without sharers has nothing to gather or to scatter. Under a pipeline, certain software keeps
+    the weights of a stage gathered from the first microbatch to the last.
 
     Args:
-        local: vocabulary, share of the weights that is trained, sharding, degrees, width of gradients.
+        local: vocabulary, trained share of the weights, sharding, degrees, width of gradients.
         head_share: 1 for a stage with the logits head, else 0 [1].
 
     Returns:
-        Bytes at either moment.
+        Memory at the two moments [byte].
     """
     model, plan, params = local.model, local.plan, local.params
     dense_shared, experts_shared = several(local.shard_ranks), several(local.expert_shard_ranks)
@@ -106,7 +107,8 @@ def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
     weights = gathered_width(local) * 2.0 * layer + element * dense_shared * params.embedding
     gradients = (element + plan.gradient_bytes) * layer + element * dense_shared * head
     whole = keeps_stage_whole(local) * element * larger(stage - 2.0 * layer, 0.0)
-    # A compiler gathers a matrix at a time, and scatters its gradient at once: the largest one, and the next.
+    # A compiler gathers one matrix at a time and scatters the gradient at once: in memory are the largest and the next
+    # matrix.
     mlp = model.d_model * widest_matrix(model) / plan.tp
     of_experts = experts_shared * local.routed_params / (total_layers(model) * (2.0 + model.gated_mlp))
     matrix = 2.0 * element * larger(dense_shared * larger(head, mlp), of_experts)
@@ -118,17 +120,17 @@ def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
 
 
 def keeps_stage_whole(local: LocalPlan) -> Array:
-    """Switch: 1 where FSDP keeps a stage of a pipeline gathered, and its gradients unreduced, until a step ends [1]."""
+    """Switch: 1 where FSDP keeps a pipeline stage gathered, with unreduced gradients, until the end of a step [1]."""
     return local.plan.gathered_stages * several(local.plan.pp) * local.weights_sharded
 
 
 class Gradients(NamedTuple):
-    """Gradients on the fullest chip over a step.
+    """Memory of gradients on the fullest chip over a step.
 
     Attributes:
-        all: of all weights, as they stand before the optimizer's step [byte].
-        at_the_loss: while the loss of the last microbatch is taken [byte].
-        before_the_last_layer: when all layers but one have been reversed [byte].
+        all: gradients of all weights, before the update of the optimizer [byte].
+        at_the_loss: gradients at the loss of the last microbatch [byte].
+        before_the_last_layer: gradients after the backward pass of all layers but one [byte].
     """
 
     all: Array
@@ -137,22 +139,23 @@ class Gradients(NamedTuple):
 
 
 def gradient_memory(local: LocalPlan) -> Gradients:
-    """Gradients over a step: none until the first backward pass where they are made anew, all of them in a buffer.
+    """Memory of gradients over a step: zero before the first backward pass, or constant in a permanent buffer.
 
-    Where a step has several microbatches they stand from the first on; software that owns a buffer of them holds it
-    always. Replicas may reduce them in copies, `gradient_copy_bytes`.
+    In a step with several microbatches gradients are in memory from the first microbatch on; software with a gradient
+    buffer always holds the buffer. Replicas may reduce copies of gradients, `gradient_copy_bytes`.
 
     Args:
-        local: share of the weights that is trained, sharding, widths.
+        local: trained share of the weights, sharding, widths.
 
     Returns:
-        Bytes at three moments.
+        Memory at three moments [byte].
     """
     plan = local.plan
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
     trained = (1.0 + plan.dual_pipe) * local.trained_share
     held = local.held_params(local.gradients_sharded)
-    # Where gradients are sharded and stages interleaved, a chunk's are whole until pp microbatches have passed it.
+    # With sharded gradients and interleaved stages, the gradients of a chunk are whole until pp microbatches have
+    # passed.
     chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp
     unreduced = (keeps_stage_whole(local) + chunk) * (local.held_params(0.0) - held)
     whole = plan.gradient_bytes * trained * (held + unreduced)
@@ -165,10 +168,10 @@ def gradient_memory(local: LocalPlan) -> Gradients:
 
 
 def buffer_bytes(local: LocalPlan) -> Array:
-    """Buffers that stand through a whole step: of collectives, and of gradients of weights by shape.
+    """Memory of permanent buffers: buffers of collectives, and cached gradients by weight shape [byte].
 
-    `held_bytes` of its software; TransformerEngine keeps one 16-bit gradient of each shape of a weight, of
-    experts that of one alone.
+    `held_bytes` of the software; TransformerEngine keeps one 16-bit gradient for each weight shape, and for the shapes
+    of experts one gradient of a single expert.
     """
     plan = local.plan
     shapes = local.dense_params / total_layers(local.model) + expert_params(local.model) / local.expert_tensor_degree

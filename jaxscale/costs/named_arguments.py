@@ -1,4 +1,4 @@
-"""Arguments of `step_time` and `memory` as people hold them: names in place of modules, and plans that are checked."""
+"""Arguments of `step_time` and `memory`: lookup of models, chips and fits by name, and check of plans."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from jaxscale.plans.rules import violations
 
 
 class Arguments(NamedTuple):
-    """A model under a plan on a cluster, with fitted parameters, all of them modules."""
+    """Model, plan, cluster and fitted coefficients, all as modules."""
 
     model: Any
     plan: Any
@@ -30,17 +30,17 @@ class Arguments(NamedTuple):
 
 
 def resolved(model: Any, plan: Any, cluster: Cluster | str, coefficients: Any) -> Arguments:
-    """Modules behind names.
+    """Look up the modules of named arguments.
 
     Args:
         model: a workload, or the name or file of a transformer.
-        plan: its plan.
-        cluster: chips and network, or the name of a chip, of which as many are taken as the plan uses.
-        coefficients: fitted parameters, or a fit or the name or file of a fit, which gives those of the chip and of the
-            number format of the plan.
+        plan: plan of the model.
+        cluster: chips and network, or the name of a chip, for a cluster of the size of the plan.
+        coefficients: fitted parameters; or a fit, or name or file of a fit, for the fitted values of the chip and of
+            the number format of the plan.
 
     Raises:
-        InputError: an unknown name; or a fit for a cluster that is traced, whose chip nobody can tell.
+        InputError: an unknown name; or a fit for a traced cluster, whose chip is unknown.
     """
     if isinstance(model, str | Path):
         model = named_model(model)
@@ -57,7 +57,7 @@ def resolved(model: Any, plan: Any, cluster: Cluster | str, coefficients: Any) -
 
 
 def _of_run(fit: Fit, gpu: str | None, plan: Any, n_chips: float) -> Coefficients:
-    """Coefficients of a run of which the chip and the number format are known."""
+    """Coefficients of a run with known chip and number format."""
     has_format = isinstance(plan, Plan) and not is_traced(plan)
     precision = plan.words()["precision"] if has_format else None
     return fit.coefficients({"gpu": gpu, "precision": precision}, n_chips)
@@ -66,7 +66,7 @@ def _of_run(fit: Fit, gpu: str | None, plan: Any, n_chips: float) -> Coefficient
 def refuse_broken(model: Transformer, plan: Plan, cluster: Cluster) -> None:
     """Refuse a plan of whole degrees that breaks a rule for a model of whole sizes.
 
-    Traced, stacked and fractional numbers are not looked at: they stand for many plans, or for none that exists.
+    Traced, stacked and fractional numbers are not checked: the numbers stand for many plans, or for no real plan.
 
     Raises:
         InputError: the sentences of the broken rules.

@@ -1,6 +1,7 @@
-r"""Collectives of a pass hide behind a share of the compute that can run beside them.
+r"""Overlap of collectives with compute: collectives hide behind a share of the compute that can run beside them.
 
-What the collectives of a pass cost, $t_\text{collectives}$, hides behind a share o of the time of that compute,
+With the time $t_\text{collectives}$ of the collectives of a pass and the share o of the time of that compute, the
+exposed time is
 
 $$ t = \max(0,\; t_\text{collectives} - o \, t_\text{compute}). $$
 
@@ -18,8 +19,8 @@ class Passes(NamedTuple):
     """Time of one microbatch, all layers, as if on one stage.
 
     Attributes:
-        forward: of one forward pass [s].
-        backward: of the backward pass, without any recomputation [s].
+        forward: time of one forward pass [s].
+        backward: time of the backward pass, without recomputation [s].
     """
 
     forward: Array
@@ -27,12 +28,12 @@ class Passes(NamedTuple):
 
 
 def not_hidden(collectives: Passes, compute: Passes, overlap: ArrayLike, temperature: Temperature = 0.0) -> Passes:
-    """Collectives that compute does not hide.
+    """Exposed time of collectives, after overlap with compute.
 
     Args:
         collectives: time of each pass [s].
-        compute: time of the compute that can run beside them [s].
-        overlap: o [1].
+        compute: time of the compute that can run beside the collectives [s].
+        overlap: o, share of the compute that hides collectives [1].
         temperature: smoothing [1].
 
     Returns:
@@ -45,12 +46,12 @@ def not_hidden(collectives: Passes, compute: Passes, overlap: ArrayLike, tempera
 
 
 def left_over(compute: Passes, collectives: Passes, shown: Passes) -> Passes:
-    """Compute that is free to hide further collectives: what hides others is taken.
+    """Compute that can hide further collectives, after a first group of collectives has been hidden.
 
     Args:
         compute: time of the compute that can run beside collectives [s].
-        collectives: time of those that hide behind it first [s].
-        shown: what compute does not hide of them [s].
+        collectives: time of the first group of collectives [s].
+        shown: exposed time of the first group of collectives [s].
 
     Returns:
         Times [s].

@@ -1,11 +1,11 @@
-r"""Pipeline parallelism: bubble, imbalance of the stages, point-to-point transfers.
+r"""Pipeline parallelism: time of the bubble, of stage imbalance and of point-to-point transfers.
 
 With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
 $$ T = m \max_s t_s + \frac{z}{v} \left(\sum_s t_s - \max_s t_s\right), $$
 
-v virtual stages per chip, z the share of the bubble that is left: 1, or less where weight gradients fill it in the
-schedule ZB-H1, and these and the other of two directions in DualPipe.
+v virtual stages per chip, z the remaining share of the bubble: 1, or less in the schedule ZB-H1, where weight gradients
+fill the bubble, and in DualPipe, where weight gradients and the opposite direction fill the bubble.
 References: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al. 2023, arXiv 2401.10241, table 2; DeepSeek-AI
 2024, arXiv 2412.19437, table 2. `jaxscale.timeline` runs each schedule event by event.
 """
@@ -27,8 +27,8 @@ class PassShares(NamedTuple):
     """Shares of the passes in the time of one microbatch, forward and backward.
 
     Attributes:
-        forward: of the forward pass [1].
-        weights: of the gradients of weights [1].
+        forward: share of the forward pass [1].
+        weights: share of the gradients of weights [1].
     """
 
     forward: Array
@@ -39,8 +39,8 @@ class StageTimes(NamedTuple):
     """Time of one microbatch, forward and backward, by stage.
 
     Attributes:
-        total: summed over all stages [s].
-        busiest: of the slowest stage [s].
+        total: time summed over all stages [s].
+        busiest: time of the slowest stage [s].
     """
 
     total: Array
@@ -62,16 +62,16 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     layer = layers / total_layers(local.model)
     fullest, last = local.fullest_layers * layer, local.layers.last * layer + head
     busiest = smooth_max(fullest, last, temperature)
-    # A chip of DualPipe is a stage for half of the microbatches and its mirror image for the others.
+    # A chip of DualPipe is a stage for half of the microbatches and the mirrored stage for the second half.
     others = smooth_max(fullest, (layers + head) / local.plan.pp, temperature)
     return StageTimes(jnp.asarray(layers + head), busiest - 0.5 * local.plan.dual_pipe * (busiest - others))
 
 
 def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temperature: Temperature = 0.0) -> Array:
-    """Idle time of the busiest stage while the pipeline fills and drains [s].
+    """Time of the pipeline bubble: idle time of the busiest stage while the pipeline fills and drains [s].
 
-    In ZB-H1 weight gradients of the other stages, and of up to p - 1 microbatches of the busiest stage, fill the
-    backward part of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
+    In ZB-H1 weight gradients of the remaining stages, and of up to p - 1 microbatches of the busiest stage, fill the
+    backward phase of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
     """
     plan, others = local.plan, stages.total - stages.busiest
     filled = passes.weights * (others + (smaller(plan.pp, plan.n_microbatches) - 1.0) * stages.busiest)
@@ -79,7 +79,7 @@ def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temper
     dual_pipe = dual_pipe_leaves(plan.pp, plan.n_microbatches, passes) * others
     switched = plan.zero_bubble * (zero_bubble - others) + plan.dual_pipe * (dual_pipe - others)
     if is_exact(temperature):
-        # A single stage has no bubble to fill: what is left of the others is rounding.
+        # A single stage has no bubble: the rest is rounding error.
         switched = jnp.where(jnp.greater(plan.pp, 1.0), switched, 0.0)
     return (others + switched) / plan.vpp
 
@@ -88,7 +88,7 @@ def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShare
     r"""Bubble of DualPipe over that of 1F1B [1].
 
     $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$, B the gradients of inputs alone:
-    1/3 for many stages and F = B = W. The second term is what the first backward passes of the drain take in.
+    1/3 for many stages and F = B = W. The second term is the time of the first backward passes of the drain.
     """
     halves = 0.5 * larger(jnp.subtract(pp, 2.0), 0.0)
     forward, weights = passes
@@ -99,17 +99,17 @@ def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShare
 
 
 def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:
-    """Time that stages of the mean load wait for the busiest, over all microbatches of a step [s]."""
+    """Time of stage imbalance: wait of stages of mean load for the busiest stage, over all microbatches [s]."""
     return local.plan.n_microbatches * (stages.busiest - stages.total / local.plan.pp)
 
 
 def transfer_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Exposed point-to-point transfers of one step.
+    """Exposed time of point-to-point transfers of one step.
 
     Each microbatch crosses a boundary forward and backward for every virtual stage; the tensor is split over tp (every
-    rank sends its slice). `pp_exposed` is the share that compute does not hide.
+    rank sends a slice). `pp_exposed` is the share that compute does not hide.
 
     Returns:
         Time [s]; zero for pp = 1.

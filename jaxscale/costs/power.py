@@ -1,14 +1,14 @@
-r"""Power and energy of a step: what the chip does, and what it draws meanwhile.
+r"""Power and energy of a step: activity of the chip during each cost term, and power draw of each activity.
 
-Every term of the step is spent computing, streaming from memory, in a collective (its kernels spin on the processor,
-also while they wait for others), or waiting for the host. A chip draws idle power all the time and, during each of
-these, a share of what its power limit leaves above that:
+Every term of the step is spent computing, streaming from memory, in a collective (kernels of collectives spin on the
+processor, also while waiting for slower ranks), or waiting for the host. A chip draws idle power all the time and,
+during each activity, a share of the difference between power limit and idle power:
 
 $$ E = P_\mathrm{idle}\,T + (P_\mathrm{max} - P_\mathrm{idle}) \sum_i s_{k(i)}\,t_i, \qquad P = E / T , $$
 
-with $k(i)$ the kind of term i in `step.TERMS`. Under a cap no kind of work draws more than the cap; clocks fall until
-computing meets it. Dynamic power goes as the cube of the clock (f V^2 with V in proportion to f), so that the speed of
-arithmetic falls by only the cube root of the power that is left:
+with $k(i)$ the activity of term i in `step.TERMS`. Under a cap no activity draws more than the cap; clocks fall until
+computing meets the cap. Dynamic power goes as the cube of the clock (f V^2 with V in proportion to f), so that the
+speed of arithmetic falls by only the cube root of the remaining power:
 $\phi = [(P_\mathrm{cap} - P_\mathrm{idle}) / (P_\mathrm{compute} - P_\mathrm{idle})]^{1/3}$.
 """
 
@@ -25,18 +25,18 @@ from jaxscale.costs.terms import Kind
 from jaxscale.hardware.cluster import Chip
 
 CLOCK_EXPONENT = 3.0
-"""Dynamic power against clock: f V^2 with V proportional to f [1]."""
+"""Exponent of dynamic power against clock: f V^2 with V proportional to f [1]."""
 
 
 class ChipPower(eqx.Module):
-    """Power above idle of each kind of work, over what the power limit leaves above idle.
+    """Power above idle of each activity, over the difference between power limit and idle power.
 
     Attributes:
         compute: during matmuls and attention [1].
         memory: during kernels bound by memory [1].
-        network: while a collective is exposed [1].
-        waiting: while the host has launched nothing [1].
-        host_power: of the server's other parts per chip: processors, memory, network cards, fans [W].
+        network: during an exposed collective [1].
+        waiting: while no kernel is launched by the host [1].
+        host_power: power of the server per chip, without chips: processors, memory, network cards, fans [W].
     """
 
     compute: Number = eqx.field(converter=as_float)
@@ -46,21 +46,21 @@ class ChipPower(eqx.Module):
     host_power: Number = eqx.field(converter=as_float, default=0.0)
 
     def share(self, kind: Kind) -> Number:
-        """Share of one kind of work [1]."""
+        """Share of power above idle of one activity [1]."""
         return {"compute": self.compute, "memory": self.memory, "network": self.network, "host": self.waiting}[kind]
 
     def above_idle(self, kind: Kind, chip: Chip, cap: ArrayLike | None = None) -> Array:
-        """Power above idle of one kind of work under a cap, or under the limit of the board where None [W]."""
+        """Power above idle of one activity under a cap, or under the power limit of the board where None [W]."""
         free = jnp.asarray(self.share(kind) * (chip.max_power - chip.idle_power))
         return free if cap is None else smaller(free, smaller(cap, chip.max_power) - chip.idle_power)
 
 
 def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:
-    """Chip with the arithmetic peaks that its power cap leaves.
+    """Chip with arithmetic peaks reduced by a power cap.
 
     Args:
-        chip: peaks at the board's own power limit, at which efficiencies were measured.
-        power: shares by kind of work.
+        chip: peaks at the power limit of the board, at which efficiencies were measured.
+        power: shares by activity.
         cap: power cap, above idle power [W].
 
     Returns:
@@ -75,8 +75,8 @@ def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike |
 
     Args:
         times: terms of the step [s].
-        chip: idle and maximum power.
-        power: shares by kind of work.
+        chip: idle power and power limit.
+        power: shares by activity.
         cap: power cap [W]; the limit of the board where None.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The step: cost terms put together into the time of one optimizer step."""
+"""Time of one optimizer step, composed of the cost terms."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,26 +36,26 @@ Seconds = Float[Array, "*batch"]
 class StepTime(eqx.Module):
     """Time of one training step, by cause; the terms add up to `total` exactly.
 
-    Each field declares its cost term: kind of work, colour and hatch in figures.
+    Each field declares a cost term: activity of the chip, colour and hatch in figures.
 
     Attributes:
         matmul: weight matmuls of layers, forward and backward [s].
         attention: attention core, and scans of state-space layers [s].
         memory_bound: norms, activations, residuals, casts and gradient accumulation [s].
         head: logits and cross-entropy, matmul and traffic [s].
-        recompute: forward work done again [s].
+        recompute: recomputed forward work [s].
         launch_gaps: gaps between the small kernels of mixture layers [s].
-        host: waiting for the host to launch [s].
+        host: wait for launches by the host [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
         expert_parallel: all-to-alls [s].
         data_parallel: exposed gradient reduction and parameter gathers [s].
         pipeline_bubble: fill and drain [s].
-        pipeline_imbalance: waiting for the busiest stage [s].
+        pipeline_imbalance: wait for the busiest stage [s].
         pipeline_transfer: exposed sends between stages [s].
         optimizer: parameter update [s].
-        host_per_step: host time of sends and receives between stages, and once per step [s].
-        straggler: waiting for the slowest node [s].
+        host_per_step: host time of sends and receives between stages, and of work once per step [s].
+        straggler: wait for the slowest node [s].
     """
 
     matmul: Seconds = cost_term("compute", "blue")
@@ -88,7 +88,7 @@ class StepTime(eqx.Module):
 
 
 def _shown(step: StepTime) -> Printout:
-    """Terms with their shares; a table of leaves of many steps, or of a slope."""
+    """Printed terms with shares; a table of leaves for many steps, or for a slope."""
     if np.ndim(step.matmul) or not float(step.total) > 0.0:
         return leaves_shown(step)
     rows, notes = shares(step.terms(), lambda value: quantity(value, "s"))
@@ -96,13 +96,13 @@ def _shown(step: StepTime) -> Printout:
 
 
 TERMS = declared_terms(StepTime)
-"""Table of the cost terms. Bubbles and stragglers are waited for inside a collective."""
+"""Table of the cost terms. Bubbles and stragglers are waits inside a collective."""
 
 TERM_NAMES = tuple(term.name for term in TERMS)
 
 
 def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
-    """Names of the cost terms of some kinds, in order."""
+    """Names of the cost terms with given activities of the chip, in order."""
     return tuple(term.name for term in TERMS if term.kind in kinds)
 
 
@@ -115,17 +115,18 @@ def step_time(
 ) -> StepTime:
     """Time of one optimizer step, term by term: `js.step_time("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
 
-    Every argument is a module of array leaves: `jax.grad`, `jax.vmap` and `jax.jit` work on each. Whole degrees give
-    the exact model; degrees between whole numbers are its continuous relaxation. Concrete arguments run one compiled
-    program, whatever their numbers.
+    Every argument is a module of array leaves and works with `jax.grad`, `jax.vmap` and `jax.jit`. Whole degrees give
+    the exact model, degrees between whole numbers the continuous relaxation. One compiled program serves all concrete
+    arguments.
 
     Args:
-        model: the transformer or its name or file, or a traced workload.
+        model: the transformer, or name or file of a transformer, or a traced workload.
         plan: a `Plan`: degrees, batch, schedule; of a traced workload a `ClassPlan`.
-        cluster: chips and network; or the name of a chip, of which as many are taken as the plan uses.
-        coefficients: fitted parameters; or a fit, or its name or file, which gives those of the chip.
-        temperature: 0 for exact maxima and ceilings (prediction); above 0 their smooth forms (design search), off by a
-            few times `temperature`, and the mean load of a stage for its whole layers. See `Temperature`.
+        cluster: chips and network; or the name of a chip, for a cluster of the size of the plan.
+        coefficients: fitted parameters; or a fit, or name or file of a fit, for the fitted values of the chip.
+        temperature: 0 for exact maxima and ceilings (prediction); above 0 for smooth maxima and ceilings (design
+            search), with an error of a few times `temperature`, and the mean load of a stage instead of whole layers.
+            See `Temperature`.
 
     Returns:
         The terms of the step [s].
@@ -154,24 +155,24 @@ def _step_time(
 def _of_own_terms(
     work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients, temperature: Temperature
 ) -> StepTime:
-    """Time of one step of work that brings its own terms; those that it lacks are nothing."""
+    """Time of one step of a traced workload, from the workload's terms; absent terms are zero."""
     return StepTime(**terms_by_name(work.step_terms(plan, cluster, coefficients, temperature), TERM_NAMES))
 
 
 def step_and_memory(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> tuple[StepTime, Memory]:
-    """Time of one optimizer step and peak memory of the fullest chip, sharing all that both need.
+    """Time of one optimizer step and peak memory of the fullest chip, with shared intermediate results.
 
     Args:
         model: the transformer.
         plan: degrees, batch, schedule.
         cluster: chips and network.
         coefficients: fitted parameters.
-        temperature: as in `step_time`.
+        temperature: smoothing, see `step_time` [1].
 
     Returns:
-        The terms of the step [s], and those of the peak [byte]: the values of `step_time` and of `memory`.
+        The terms of the step [s] and of the peak [byte], equal to the results of `step_time` and of `memory`.
     """
     return _step_and_memory(model, plan, cluster, checked(coefficients), temperature=temperature)
 
@@ -190,11 +191,11 @@ def _step_and_memory(
 
 
 class MicrobatchPace(NamedTuple):
-    """Times of one microbatch on its way through all stages.
+    """Times of one microbatch through all stages.
 
     Attributes:
         layers: passes of the layers, by cause [s].
-        waiting: of the layers for the host [s].
+        waiting: wait of the layers for the host [s].
         head: logits head, forward and backward [s].
         stages: sum and maximum over the stages [s].
         passes: shares of the passes [1].
@@ -214,12 +215,12 @@ def microbatch_pace(
     layers: MicrobatchTimes,
     temperature: Temperature = 0.0,
 ) -> MicrobatchPace:
-    """Times of one microbatch in the pace of the slower of chip and host; arguments as of `times_of_step`."""
+    """Times of one microbatch at the rate of the slower of chip and host; arguments as in `times_of_step`."""
     compute, trainable = (local, machine, coefficients), local.model.trainable_share
-    # A layer cannot run faster than the host launches its kernels.
+    # A layer cannot run faster than the host launches the kernels.
     waiting = exposed(layers.host, layers.total, temperature)
     layers, waiting = jax.tree.map(lambda time: time * coefficients.layer_time_factor, (layers, waiting))
-    # A pass forward, one for the gradients of activations, and one for those of weights that are trained.
+    # One forward pass, one pass for the gradients of activations, and one pass for the gradients of trained weights.
     logits = matmul.head_forward(*compute, temperature)
     head = (2.0 + trainable) * logits + 3.0 * elementwise.logits_forward(*compute)
     head = head + weight_streams.head_accumulation_time(*compute, temperature)
@@ -244,7 +245,7 @@ def times_of_step(
         local: a model under a plan.
         machine: chips and network.
         coefficients: fitted parameters.
-        layers: one microbatch through all layers.
+        layers: times of one microbatch through all layers.
         temperature: smoothing [1].
 
     Returns:

@@ -1,7 +1,7 @@
-"""Stragglers: a synchronous step waits for the slowest of its nodes, and the slowest of many is slower.
+"""Stragglers: a synchronous step waits for the slowest node, and the expected slowest node of more nodes is slower.
 
 For Gaussian scatter the expected maximum of n grows as sqrt(2 ln n); over the range of real clusters a straight line in
-log2 n describes it as well and has one coefficient (Dean & Barroso 2013, The Tail at Scale, for the effect).
+log2 n is equally accurate and has one coefficient (Dean & Barroso 2013, The Tail at Scale, for the effect).
 """
 
 from jaxtyping import Array, ArrayLike
@@ -14,10 +14,10 @@ from jaxscale.costs.machine import Machine
 def straggler_time(
     machine: Machine, coefficients: Coefficients, step: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    """Time lost to the slowest node: `straggler * log2(nodes) * step`, nothing inside one node.
+    """Time lost to the slowest node: `straggler * log2(nodes) * step`, zero inside one node.
 
     Args:
-        machine: how many chips, how many share a node.
+        machine: number of chips, chips per node.
         coefficients: `straggler`, loss per doubling of the nodes [1].
         step: time of the step without stragglers [s].
         temperature: smoothing of the edge at one node [1].

@@ -1,7 +1,7 @@
-"""Tensor-parallel collectives: an all-reduce per block and pass, or a gather and a scatter (Megatron-LM).
+"""Tensor-parallel collectives: an all-reduce per block and pass, or an all-gather and a reduce-scatter (Megatron-LM).
 
-Gradients of weights wait for no collective. With sequence parallelism a matmul of the forward pass can start on what
-has arrived of its input, and send off what is ready of its output. See `overlap` for what stays exposed.
+Gradients of weights wait for no collective. With sequence parallelism a matmul of the forward pass can start on the
+received pieces of the input, and send finished pieces of the output. See `overlap` for the exposed time.
 References: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2;
 Wang et al. 2023, doi 10.1145/3567955.3567959, section 3.
 """
@@ -17,12 +17,12 @@ from jaxscale.plans.local import LocalPlan
 
 
 def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Tensor-parallel collectives of one microbatch, hidden or not.
+    """Time of the tensor-parallel collectives of one microbatch, before overlap.
 
-    An all-reduce is a gather and a scatter of `b S d / cp` activations; one follows each attention, dense MLP or
-    state-space block, and the shared experts of a mixture. Routed experts, split `etp` ways, gather and scatter the
-    tokens that were sent to them. Under sequence parallelism inputs are gathered in the format that matmuls read, and
-    once more in the backward pass: they are stored in shards, and the gradients of weights need them whole.
+    An all-reduce is a gather and a scatter of `b S d / cp` activations; each attention, dense MLP or state-space block
+    has one all-reduce, and so have the shared experts of a mixture. Routed experts, split `etp` ways, gather and
+    scatter the received tokens. Under sequence parallelism inputs are gathered in the format of the matmuls, and once
+    more in the backward pass: inputs are stored in shards, and the gradients of weights need whole inputs.
 
     Returns:
         Times; zero for tp = 1 [s].
@@ -49,14 +49,15 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
 
 
 def matmuls_beside(local: LocalPlan, machine: Machine, matmul: ArrayLike, temperature: Temperature = 0.0) -> Passes:
-    """Matmuls that can run beside the tensor-parallel collectives of their pass, where software does so.
+    """Time of the matmuls that can run beside the tensor-parallel collectives of a pass, if the software overlaps.
 
-    In the backward pass those of the gradients of weights, in bulk (`tp_overlap` of the plan `backward` or `full`). In
-    the forward pass, under sequence parallelism, those that the collectives feed or drain, piece by piece (`full`): all
-    of them within a node, the node's share of the group beyond it, where most pieces come over the slower links.
+    Backward pass: matmuls of the gradients of weights, in bulk (`tp_overlap` of the plan `backward` or `full`). Forward
+    pass, under sequence parallelism: matmuls that the collectives feed or drain, piece by piece (`full`); all of these
+    matmuls for a group within a node, and the node's share of a larger group, where most pieces come over the slower
+    links.
 
     Args:
-        local: tp, sequence parallelism, overlap, a model whose weights may be frozen.
+        local: tp, sequence parallelism, overlap, trained share of the weights.
         machine: chips of a node.
         matmul: time of the dense matmuls of one forward pass [s].
         temperature: smoothing [1].

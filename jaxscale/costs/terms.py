@@ -1,6 +1,6 @@
-"""Declarations of cost terms: what a chip does during each, and how figures draw it.
+"""Declarations of cost terms: activity of a chip during each term, and drawing style in figures.
 
-`StepTime` declares its fields by `cost_term`; power, reports and figures read the table made of them, `step.TERMS`.
+`StepTime` declares fields by `cost_term`; power, reports and figures read the resulting table, `step.TERMS`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from jaxtyping import Array
 Kind = Literal["compute", "memory", "network", "host"]
 
 KINDS: tuple[Kind, ...] = ("compute", "memory", "network", "host")
-"""Activities of a chip: arithmetic, streaming from memory, an exposed collective or a wait for other chips inside one,
-a wait for the host."""
+"""Activities of a chip: arithmetic, streaming from memory, an exposed collective or a wait for peers inside a
+collective, a wait for the host."""
 
 
 class Term(NamedTuple):
@@ -22,9 +22,9 @@ class Term(NamedTuple):
 
     Attributes:
         name: field of `StepTime`; `term_<name>_s` in tables.
-        kind: activity of a chip during the term, one of `KINDS`.
-        colour: of its bar in figures, by the names of `report.style`.
-        hatch: pattern that tells terms of one colour apart.
+        kind: activity of a chip during the term, from `KINDS`.
+        colour: colour of the bar in figures, by the names of `report.style`.
+        hatch: pattern that distinguishes terms of equal colour.
     """
 
     name: str
@@ -53,11 +53,11 @@ def declared_terms(step: type[eqx.Module]) -> tuple[Term, ...]:
 
 
 def terms_by_name(terms: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    """Terms by each of some names; a term that is left out is nothing.
+    """Terms for a list of names; an absent term is zero.
 
     Args:
-        terms: those that there are, at least one.
-        names: of all terms, in order.
+        terms: available terms by name, at least one.
+        names: names of all terms, in order.
     """
     nothing = jnp.zeros_like(next(iter(terms.values())))
     return {name: terms.get(name, nothing) for name in names}

@@ -1,15 +1,15 @@
-r"""Streams of weights through the memory: casts and gradient accumulation per microbatch, the optimizer per step.
+r"""Memory traffic of weights: casts and gradient accumulation per microbatch, optimizer update per step.
 
-A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and
-written as a 16-bit one for each pass, and a gradient accumulated in 32 bits is read and written; copies into and out of
-buckets come on top. Kernels that accumulate while they multiply need less. A compiled step takes
-$(c + s [m > 1]) P / (e W)$, casts and, from two microbatches on, the sum. FSDP needs more: it gathers a layer into a
-buffer and copies it out for each pass, and copies its gradients into another buffer. Frozen weights have no gradients
-and no 32-bit copy; under FSDP they are gathered all the same, as wide as they are stored. Where these are fewer bits
-than matmuls read, each pass first reads them, applies the scale of each block and writes them out in 16 bits: traffic
-of the memory per weight, whatever the tokens (Dettmers et al. 2023, arXiv 2305.14314, equation 5).
-Microbatches of few tokens feel it most. The update of a step reads and writes parameters, gradients and moments once;
-ZeRO splits them over replicas.
+A chip that holds P weights takes $b P / (e W)$ for each microbatch, b bytes per weight. A 32-bit weight is read and a
+16-bit copy is written for each pass; a gradient accumulated in 32 bits is read and written; copies into and out of
+buckets come on top. Kernels that accumulate during a multiplication need less. A compiled step takes
+$(c + s [m > 1]) P / (e W)$, casts and, from two microbatches on, the sum. FSDP needs more: a layer is gathered into a
+buffer and copied out for each pass, and gradients are copied into a second buffer. Frozen weights have no gradients and
+no 32-bit copy; FSDP gathers frozen weights too, in the stored width. Where frozen weights are stored in fewer bits than
+matmuls read, each pass first reads the weights, applies the scale of each block and writes 16-bit weights: traffic per
+weight, for any number of tokens (Dettmers et al. 2023, arXiv 2305.14314, equation 5). The effect is largest for
+microbatches of few tokens. The update of a step reads and writes parameters, gradients and moments once; ZeRO splits
+the update over replicas.
 References: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1; Zhao et al. 2023, arXiv 2304.11277, section 3.2.1;
 Rajbhandari et al. 2020, arXiv 1910.02054, section 3.
 """
@@ -25,26 +25,26 @@ from jaxscale.models.transformer import head_params, logits_per_token
 from jaxscale.plans.local import LocalPlan
 
 COPIED_WEIGHTS = 12.0 / 22.0
-"""Share of FSDP's copies that are of weights, those of gradients being the rest: 16-bit weights written to a buffer,
-read and written for each of two passes, against 16-bit gradients read, written in 32 bits and read again (Zhao et al.
-2023, section 3.2.1) [1]."""
+"""Share of weights in the copies of FSDP, the rest being gradients: 16-bit weights written to a buffer, read and
+written for each of two passes, against 16-bit gradients read, written in 32 bits and read again (Zhao et al. 2023,
+section 3.2.1) [1]."""
 
 COMPILED_COPIES = 0.14
-"""Traffic of FSDP's copies in a compiled step over that of PyTorch's flat buffers (authors, 2026) [1]."""
+"""Traffic of FSDP's copies in a compiled step over the traffic of PyTorch's flat buffers (authors, 2026) [1]."""
 
 COMPILED_UPDATE = 0.67
-"""Traffic of a compiled optimizer update over that of several kernels (authors, 2026) [1]."""
+"""Traffic of a compiled optimizer update over the traffic of an update by several kernels (authors, 2026) [1]."""
 
 COMPILED_CASTS = 6.0 / 18.0
-"""Traffic of casts over that of casts and accumulation: a 32-bit weight read and a 16-bit one written, against that and
-`COMPILED_SUM` (counts of the authors, 2026) [1]."""
+"""Traffic of casts over the traffic of casts and accumulation: a 32-bit weight read and a 16-bit weight written,
+against these casts and `COMPILED_SUM` (counts of the authors, 2026) [1]."""
 
 COMPILED_SUM = 12.0
 """Traffic per weight of a compiled sum of gradients: sum and gradient read in 32 bits, the sum written. XLA does not
-add to it while it multiplies, as kernels of Megatron-LM do (counts of the authors, 2026) [byte]."""
+accumulate during a multiplication, unlike the kernels of Megatron-LM (counts of the authors, 2026) [byte]."""
 
 ADAM_BYTES = 16.0
-"""Bytes per parameter of the update whose traffic is `optimizer_bytes`: Adam's state, master copy, gradient [byte]."""
+"""Bytes per parameter of the update with traffic `optimizer_bytes`: Adam's state, master copy, gradient [byte]."""
 
 
 def seconds_per_weight(
@@ -54,7 +54,7 @@ def seconds_per_weight(
     sharers: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time per weight and microbatch [s]; of frozen weights only that of gathering them from their sharers."""
+    """Time of memory traffic per weight and microbatch; frozen weights count only in gathers from the sharers [s]."""
     c, trainable = coefficients, local.trained_share
     summed = COMPILED_SUM * local.plan.compiled * several(local.plan.n_microbatches, temperature)
     # A compiler gathers into the operands of its matmuls, without buffers to copy from.
@@ -71,10 +71,10 @@ def seconds_per_weight(
 def accumulation_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Time for the weights of all layers, for one microbatch, as if on one stage [s]."""
+    """Time of casts, copies and gradient accumulation of all layers for one microbatch, as if on one stage [s]."""
     per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
     per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks, temperature)
-    # Forward, backward, and again where that is recomputed.
+    # Forward, backward, and the recomputed forward pass.
     passes = 2.0 + local.plan.recompute_full * local.plan.recompute_cost
     widened = is_narrow(local) * local.plan.dequantised_bytes * passes / machine.hbm_bandwidth
     return local.dense_params * (per_weight + widened) + local.routed_params * (per_expert_weight + widened)
@@ -83,7 +83,7 @@ def accumulation_time(
 def head_accumulation_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Time for the weights of the logits head on the last stage, for one microbatch [s]."""
+    """Time of casts, copies and gradient accumulation of the logits head on the last stage for one microbatch [s]."""
     weights = logits_per_token(local.model) * head_params(local.model) / local.plan.tp
     return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
 

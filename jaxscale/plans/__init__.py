@@ -1,4 +1,4 @@
-"""Parallel plans for a given model and cluster: enumerated, scored, chosen, explained."""
+"""Parallel plans for a given model and cluster: enumeration, scoring, choice and explanation."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Low-rank adapters beside frozen weights: which matmuls have one, and how wide they are.
+"""Low-rank adapters (LoRA) beside frozen weights: matmuls with an adapter, and widths of the adapters.
 
-An adapter of rank r beside a matmul of $d_{in}$ by $d_{out}$ has $r (d_{in} + d_{out})$ weights, through which a token
-passes by $2 r (d_{in} + d_{out})$ flops (Hu et al. 2021, arXiv 2106.09685, section 4).
+An adapter of rank r beside a matmul of $d_{in}$ by $d_{out}$ has $r (d_{in} + d_{out})$ weights and takes
+$2 r (d_{in} + d_{out})$ flops per token (Hu et al. 2021, arXiv 2106.09685, section 4).
 """
 
 from typing import Any, NamedTuple
@@ -25,11 +25,11 @@ MATMULS = ("q", "k", "v", "o", "gate", "up", "down")
 """Matmuls of a layer that may have an adapter, in the order of `Plan.lora_targets`."""
 
 GROUPS = {"attention": MATMULS[:4], "mlp": MATMULS[4:], "all-linear": MATMULS}
-"""Words for several of `MATMULS`."""
+"""Names of groups of `MATMULS`."""
 
 
 def target_shares(targets: Any) -> Any:
-    """Switch of each of `MATMULS` [1], from words joined by + or as it is.
+    """Switch of each of `MATMULS` [1], from words joined by +; switches pass unchanged.
 
     Raises:
         ValueError: a word that names no matmul.
@@ -51,12 +51,12 @@ def target_words(shares: Any) -> str:
 
 
 class AdapterWidths(NamedTuple):
-    """Inputs and outputs of the matmuls with an adapter, $d_{in} + d_{out}$ over all layers added up.
+    """Sum of input and output widths of the matmuls with an adapter, $d_{in} + d_{out}$ over all layers.
 
     Attributes:
-        dense: of matmuls that every token meets [1].
-        routed: of all routed experts [1].
-        of_token: of what one token passes through of both [1].
+        dense: widths of matmuls that process every token [1].
+        routed: widths of all routed experts [1].
+        of_token: widths on the path of one token, dense and routed [1].
     """
 
     dense: Array
@@ -65,9 +65,9 @@ class AdapterWidths(NamedTuple):
 
 
 def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
-    """Widths of the adapters of a model; latent projections count with the matmul that they belong to.
+    """Input and output widths of the adapters of a model; latent projections count with the matmul of the projection.
 
-    State-space layers and the logits head have none.
+    State-space layers and the logits head have no adapters.
 
     Args:
         model: the transformer.
@@ -91,5 +91,5 @@ def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
 
 
 def trained_by(model: Transformer, rank: Number) -> Number:
-    """Share of the model's own weights that is trained: none beside adapters of rank one or more [1]."""
+    """Trained share of the weights of the model: zero beside adapters of rank one or more [1]."""
     return model.trainable_share * (1.0 - indicator(rank))

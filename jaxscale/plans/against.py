@@ -1,4 +1,4 @@
-"""Somebody's plan among the ranked ones: its place, in what it differs from the best, what each difference costs."""
+"""Comparison of a user's plan with the best plan: rank, differences, and cost of each difference."""
 
 import math
 from collections.abc import Mapping
@@ -33,26 +33,26 @@ from jaxscale.plans.rules import RULES, violations
 from jaxscale.runs.schema import BY_NAME
 
 PLAN_SPREAD = 0.074
-"""Standard deviation of the log error of a plan that the other plans of a sweep do not share: model, chips and software
-are the same, and their errors cancel. Of the rivals in 175 groups of measured runs, the model left out of the fit
-(fits/regret.md, 2026-11) [1]."""
+"""Standard deviation of the log error of a plan, without errors that are common to the plans of a sweep: model, chips
+and software are equal, and their errors cancel. From the rivals in 175 groups of measured runs, with the model left out
+of the fit (fits/regret.md, 2026-11) [1]."""
 
 DECIDED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "shard_group", "sequence_parallel")
 FIELDS = (*DECIDED, "recompute", "schedule", "precision", *SOFTWARE_CHOICES, *FLAGS, *SIZES)
-"""Fields that are compared: dp and the number of microbatches follow from these."""
+"""Compared fields: dp and the number of microbatches follow from these fields."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A field in which a plan differs from the best.
+    """Field with different values in a plan and in the best plan.
 
     Attributes:
         field: argument of `Plan`.
-        theirs: its value.
+        theirs: value in the plan.
         ours: value in the best plan.
-        time_cost: step time over that of the same plan with the value of the best, less 1 [1]; None without a plan.
-        memory_cost: peak memory beyond that of the same plan with the value of the best [byte]; None without a plan.
-        problem: why there is no plan with that value alone; empty where there is one.
+        time_cost: step time over the step time with the value of the best plan, less 1 [1]; None without a valid plan.
+        memory_cost: peak memory beyond the peak with the value of the best plan [byte]; None without a valid plan.
+        problem: broken rule, where changing the field alone gives no valid plan; else empty.
     """
 
     field: str
@@ -63,7 +63,7 @@ class Difference:
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, the cost of time as `time_cost` [1], that of memory as `memory_cost_gb`."""
+        """The fields as JSON, with the cost of time as `time_cost` [1] and the cost of memory as `memory_cost_gb`."""
         memory = None if self.memory_cost is None else self.memory_cost / GB
         values = {"field": self.field, "theirs": self.theirs, "ours": self.ours, "time_cost": self.time_cost}
         return {**values, "memory_cost_gb": memory, "problem": self.problem}
@@ -72,16 +72,16 @@ class Difference:
 @printed(lambda found: Printout(found.summary()))
 @dataclass(frozen=True, repr=False)
 class AgainstBest:
-    """A plan against the best one.
+    """Comparison of a plan with the best plan.
 
     Attributes:
         theirs: the plan.
         ours: the best plan.
-        rank: place by time among the plans that fit, 1 for the best [1].
-        ranked: plans that fit, those that put the same work on each chip counted once [1].
-        fits: whether it stays within the memory limit.
-        differences: in order of their cost, those without a plan last.
-        notes: what of the plan was not taken.
+        rank: rank by time among the plans that fit, 1 for the best [1].
+        ranked: plans that fit, with plans of equal work on each chip counted once [1].
+        fits: whether the plan stays within the memory limit.
+        differences: differences by falling cost, differences without a valid plan last.
+        notes: stated values that were not used.
     """
 
     theirs: ScoredPlan
@@ -99,7 +99,7 @@ class AgainstBest:
 
     @property
     def probability_slower(self) -> float:
-        """That the plan takes longer than the best, as far as errors that two plans share cancel [1]."""
+        """Probability that the plan takes longer than the best plan, after errors common to two plans cancel [1]."""
         spread = math.sqrt(2.0) * PLAN_SPREAD
         return NormalDist().cdf(math.log(self.theirs.step_time / self.ours.step_time) / spread)
 
@@ -123,7 +123,7 @@ class AgainstBest:
         }
 
     def summary(self) -> str:
-        """Place, figures, and whether the two can be told apart, in two sentences."""
+        """Rank, figures and significance of the difference, in two sentences."""
         theirs, fits = self.theirs, "" if self.fits else ", which does not fit"
         memory = f"{theirs.memory / GB:.1f} GB{fits}, out of memory with a probability of {theirs.oom_probability:.1%}"
         place = f"rank {self.rank} of {self.ranked}: {in_short(theirs.plan.words())}: {theirs.step_time:.4g} s"
@@ -144,23 +144,23 @@ def compare_plan(
     oom_probability: float = ACCEPTED_RISK,
     hardware: Hardware | None = None,
 ) -> AgainstBest:
-    """A plan against the fastest one that fits: its rank, in what it differs, and what each difference costs.
+    """Compare a plan with the fastest plan that fits: rank, differences, and cost of each difference.
 
     `js.compare_plan({"tp": 8, "zero_stage": 3}, "llama3-8b", "h100-80gb", 512, n_chips=64)`
 
     Args:
-        stated: the plan; or values of columns of a runs table, of which those that are left out are completed.
-        model: the transformer, or its name or file.
+        stated: the plan; or values of columns of a runs table, with missing columns completed.
+        model: the transformer, or name or file of a transformer.
         cluster: chips and network; or the name of a chip, beside `n_chips`.
         global_batch: B, sequences per step [sequence].
-        n_chips: chips, where the cluster is given by the name of one [1].
+        n_chips: chips, where the cluster is given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
-        levels: framework, precision and so on of the run, as `best_plan` takes them.
+        levels: framework, precision and further levels of the run, as in `best_plan`.
         oom_probability: accepted probability of running out of memory [1].
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Raises:
-        InputError: an unknown name, an argument out of range, or no plan of these chips agrees with what is stated.
+        InputError: an unknown name, an argument out of range, or no plan of these chips agrees with the stated values.
     """
     machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
     shape = model if isinstance(model, Transformer) else model_of(model)
@@ -175,14 +175,14 @@ def against_best(
     oom_probability: float = ACCEPTED_RISK,
     found: FoundPlans | None = None,
 ) -> AgainstBest:
-    """A plan against the best one that answers a question; model, cluster, batch and levels are the question's.
+    """Compare a plan with the best plan that answers a question, for model, cluster, batch and levels of the question.
 
     Args:
         question: model, cluster, batch and open choices.
-        stated: the plan; or values of columns of a runs table, of which those that are left out are completed.
+        stated: the plan; or values of columns of a runs table, with missing columns completed.
         fit: calibration.
         oom_probability: accepted probability of running out of memory [1].
-        found: the plans that answer the question, where they are known.
+        found: the plans that answer the question, if known.
 
     Raises:
         InputError: no plan of these chips and this batch agrees with the columns, or none answers the question.
@@ -210,14 +210,14 @@ def against_best(
 _NAMES = tuple(BY_NAME)
 _OF_PLANS = _NAMES[_NAMES.index("tp") : _NAMES.index("micro_batch_size") + 1]
 TAKEN = tuple(name for name in ("precision", *_OF_PLANS) if name not in ("dp", "split_classes", "table_placement"))
-"""Columns of a row that are taken: plan and software. The rest is the question's."""
+"""Columns of a row that are used: plan and software. The remaining values come from the question."""
 
 
 def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_probability: float) -> Plan:
-    """The best of the plans that agree with stated columns.
+    """Best plan among the plans that agree with stated columns.
 
     Raises:
-        InputError: none does; says which rule the columns break.
+        InputError: no plan agrees; names the rule that the columns break.
     """
     run = {kind: question.levels.get(kind) for kind in (*SOFTWARE_KINDS, "gpu")}
     own = {name: stated[name] for name in TAKEN if stated.get(name) is not None}
@@ -238,7 +238,7 @@ def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_
 
 
 def _notes(question: PlanQuestion, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a row says of the run and the model that is not the question's."""
+    """Values of a row on run and model that differ from the question."""
     shape = catalogue_model(str(stated.get("model") or "")) or {}
     asked = {
         "gpu": question.levels.get("gpu"),
@@ -262,7 +262,7 @@ def _plain(value: Any) -> str:
 
 
 def _whole(words: Mapping[str, Any], task: PlanTask) -> Plan | str:
-    """A plan on all chips of a cluster, with the replicas and microbatches that follow; why not where none does."""
+    """Plan on all chips of a cluster, with replicas and microbatches computed; the reason where no plan exists."""
     replica = math.prod(words.get(name, 1) for name in ("tp", "pp", "cp"))
     dp = task.n_chips / replica
     passes = task.stated_batch / dp / words.get("micro_batch_size", 1)
@@ -276,12 +276,12 @@ def _whole(words: Mapping[str, Any], task: PlanTask) -> Plan | str:
 
 
 def _broken(plan: Plan, task: PlanTask) -> list[str]:
-    """Rules that a plan breaks."""
+    """Sentences on the rules that a plan breaks."""
     return violations(task.model, plan, task.n_chips, number(task.cluster.network.level(0)[0]))
 
 
 def _differs(theirs: Plan, ours: Plan, name: str) -> bool:
-    """Whether two plans differ in a field of which both make use."""
+    """Whether two plans differ in a field that both plans use."""
     one, other = theirs.words(), ours.words()
     uses = {"sequence_parallel": "tp", "tp_overlap": "tp", "vpp": "pp", "schedule": "pp", "moe_dispatcher": "ep"}
     if name in uses and min(one[uses[name]], other[uses[name]]) == 1:
@@ -302,7 +302,7 @@ def _copies(words: Mapping[str, Any]) -> int:
 
 
 def _with(theirs: Plan, ours: Plan, name: str, task: PlanTask) -> Plan | str:
-    """A plan with one field of another, and what follows from it; why there is none."""
+    """Plan with one field from a second plan, and dependent fields adapted; the reason where no plan exists."""
     words, other = theirs.words(), ours.words()
     copies = _copies(other if name == "shard_group" else words)
     words[name] = other[name]
@@ -322,7 +322,7 @@ def _with(theirs: Plan, ours: Plan, name: str, task: PlanTask) -> Plan | str:
 
 
 def _difference(name: str, theirs: Plan, ours: Plan, mine: ScoredPlan, changed: ScoredPlan | str) -> Difference:
-    """What a field costs: the plan as it is beside the one with the value of the best."""
+    """Cost of a field: the plan against the plan with the value of the best plan."""
     one, other = theirs.words()[name], ours.words()[name]
     if isinstance(changed, str):
         return Difference(name, one, other, None, None, changed)
@@ -330,7 +330,7 @@ def _difference(name: str, theirs: Plan, ours: Plan, mine: ScoredPlan, changed: 
 
 
 def _place(found: FoundPlans, scored: ScoredPlan) -> tuple[int, int]:
-    """Rank of a plan among those that fit, and how many there are, the same work counted once [1]."""
+    """Rank of a plan among the plans that fit, and number of plans that fit, with equal work counted once [1]."""
     words, columns = scored.plan.words(), found.table.columns
     pace = scored.step_time / (words["dp"] * words["micro_batch_size"] * words["n_microbatches"])
     work = np.stack([np.asarray(column, float) for column in columns.values()])

@@ -1,4 +1,4 @@
-"""The best parallel plan: every valid one is scored, those that fit are ranked."""
+"""Choice of the best parallel plan: score every valid plan, rank the plans that fit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ from jaxscale.plans.score import detailed
 from jaxscale.tables.words import respelt
 
 ROOMY_BATCH = 2.0**40
-"""Sequences per chip of a batch that every degree divides, to find the degrees that the wanted batch forbids [1]."""
+"""Sequences per chip of a batch that every degree divides, to find the degrees that the requested batch forbids [1]."""
 
 
 def best_plan(
@@ -48,26 +48,26 @@ def best_plan(
     exhaustive: bool | None = None,
     hardware: Hardware | None = None,
 ) -> Any:
-    """The fastest plan that fits: out of every valid plan, or by gradient and local search where plans are too many.
+    """Fastest plan that fits: among all valid plans, or by gradient and local search for large numbers of plans.
 
     `js.best_plan("llama3-8b", "h100-80gb", 1024, n_chips=512)`
 
     Args:
-        model: the transformer or its name or file, or a traced workload.
-        cluster: chips and network, all of which the plan uses; or the name of a chip, beside `n_chips`.
-        global_batch: B, sequences per step, or what the data class of a traced workload counts [sequence].
-        n_chips: chips, where the cluster is given by the name of one [1].
+        model: the transformer, or name or file of a transformer, or a traced workload.
+        cluster: chips and network, all used by the plan; or the name of a chip, beside `n_chips`.
+        global_batch: B, sequences per step, or units of the data class of a traced workload [sequence].
+        n_chips: chips, where the cluster is given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
-        levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply; the chip where it is
-            left out is that of the catalogue with the numbers of the cluster.
-        space: choices that are open; where None, every valid plan that the framework can run.
-        top: how many plans to rank [1].
+        levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply; a missing gpu is
+            looked up in the catalogue by the numbers of the cluster.
+        space: open choices; where None, every valid plan that the framework can run.
+        top: number of plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
-        The ranked plans, with reasons: a `PlanChoice`; of a traced workload a `ClassPlanChoice`.
+        The ranked plans, with reasons: a `PlanChoice`; for a traced workload a `ClassPlanChoice`.
 
     Raises:
         InputError: an unknown name, an argument out of range, no valid plan, or none that fits.
@@ -90,14 +90,14 @@ def question_of_levels(
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
-    """The question of a run of which levels are known.
+    """Question for a plan of a run with known levels.
 
     Args:
         model: the transformer.
         cluster: chips and network.
-        batch: sequences of a step; None where it is open [sequence].
-        levels: of the run by kind; what its software does follows from them.
-        space: choices that are open; where None, every valid plan that the framework can run.
+        batch: sequences of a step; None where the batch is open [sequence].
+        levels: levels of the run by kind; the switches of the software follow from the levels.
+        space: open choices; where None, every valid plan that the framework can run.
     """
     if framework := levels.get("framework"):
         levels = {**levels, "framework": respelt("framework", framework)}
@@ -109,10 +109,10 @@ def question_of_levels(
 def cluster_and_chip(
     cluster: Cluster | str, n_chips: float | int | None, hardware: Hardware
 ) -> tuple[Cluster, str | None]:
-    """The cluster, and the catalogue id of its chip, None for a chip of no catalogue.
+    """Cluster and catalogue id of the chip; the id is None for a chip outside the catalogue.
 
     Raises:
-        InputError: the name of a chip without a count, or a count beside a cluster that has one.
+        InputError: the name of a chip without a count, or a count beside a cluster with a count.
     """
     if isinstance(cluster, Cluster):
         if n_chips is not None:
@@ -134,7 +134,7 @@ def _of_own_plans(
     oom_probability: float,
     top: int,
 ) -> Any:
-    """Ranked plans of work whose plans are of a kind of its own."""
+    """Ranked plans of a traced workload, whose class defines the plans."""
     n_chips = number(cluster.n_chips)
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
     return work.ranked_plans(cluster, batch, record.coefficients(levels, n_chips), float(limit), top)
@@ -148,12 +148,12 @@ def answered(
     oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
 ) -> PlanChoice:
-    """The ranked plans that answer a question, with reasons.
+    """Ranked plans that answer a question, with reasons.
 
     Args:
         question: model, cluster, batch and open choices.
         fit: calibration.
-        top: how many plans to rank [1].
+        top: number of plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
 
@@ -167,7 +167,7 @@ def answered(
 def searched(
     question: PlanQuestion, fit: Fit, oom_probability: float = ACCEPTED_RISK, exhaustive: bool | None = None
 ) -> FoundPlans:
-    """The plans that answer a question, scored, of which at least one fits; see `answered`."""
+    """Scored plans that answer a question, at least one of which fits; see `answered`."""
     _check(1 if question.batch is None else question.batch, oom_probability)
     task = question.task(fit, oom_probability)
     (found,) = find_plans([task], exhaustive)
@@ -176,7 +176,7 @@ def searched(
 
 
 def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom_probability: float) -> PlanChoice:
-    """The ranked plans with reasons, of plans that a search has found; see `answered`."""
+    """Ranked plans with reasons, from the plans of a finished search; see `answered`."""
     if top < 1:
         raise InputError(f"top = {top} is out of range; expected at least 1")
     plans = [found.table.plan(row) for row in found.ranked(top).tolist()]
@@ -190,7 +190,7 @@ def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom
 def _choice(
     found: FoundPlans, ranked: tuple[ScoredPlan, ...], interval: tuple[float, float], further: tuple[str, ...]
 ) -> PlanChoice:
-    """The ranked plans with reasons, and further sentences on what to state and on experts."""
+    """Ranked plans with reasons, and `further` sentences on facts to state and on experts."""
     row, best = int(found.ranked(1)[0]), ranked[0]
     return PlanChoice(
         best=best,
@@ -208,7 +208,7 @@ def _choice(
 
 
 def refuse_none(task: PlanTask, found: FoundPlans) -> None:
-    """Say which batches or chips would do where no plan is valid or fits."""
+    """Raise the error where no plan is valid or fits, with valid batches or chips."""
     if not len(found.table):
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
         raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched)
@@ -225,12 +225,12 @@ def _check(batch: float | int, oom_probability: float) -> None:
 
 
 def scored_plans(task: PlanTask, usable: MemoryLimit, plans: Sequence[Plan]) -> tuple[ScoredPlan, ...]:
-    """Plans with every term and the probability of running out of memory.
+    """Score a few plans: every cost term and the probability of running out of memory.
 
     Args:
         task: model, cluster and coefficients.
-        usable: memory that a run may take.
-        plans: the plans, a few.
+        usable: usable memory of a chip.
+        plans: the plans.
     """
     details = detailed(task.model, plans, task.cluster, task.coefficients)
     risks = probability_of_oom(np.asarray([one.memory for one in details]), number(task.cluster.chip.hbm_bytes), usable)

@@ -16,12 +16,12 @@ class ScoredPlan:
 
     Attributes:
         plan: the plan.
-        step_time: [s].
+        step_time: predicted step time [s].
         mfu: model flops over the 16-bit peak, attention counted in full [1].
-        memory: peak of the fullest chip as a program prints it: all terms but `framework` [byte].
-        oom_probability: that a run exceeds the chip's memory, from the scatter of measured peaks [1].
+        memory: peak of the fullest chip in the definition of a program's printout: all terms but `framework` [byte].
+        oom_probability: probability that a run exceeds the memory of the chip, from the scatter of measured peaks [1].
         terms: step time by cause [s].
-        memory_terms: peak memory by cause; `framework` is what the driver holds beside the program [byte].
+        memory_terms: peak memory by cause; `framework` is memory of the driver, outside the program [byte].
     """
 
     plan: Plan
@@ -34,26 +34,26 @@ class ScoredPlan:
 
     @property
     def held(self) -> float:
-        """All that the fullest chip holds, which counts for its limit [byte]."""
+        """Total memory of the fullest chip, compared with the memory limit [byte]."""
         return self.memory + self.memory_terms["framework"]
 
     def to_json(self) -> dict[str, Any]:
-        """The plan's own fields, `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""
+        """The fields of the plan, and `step_time_s`, `mfu`, `memory_gb`, `oom_probability`."""
         figures = {"step_time_s": self.step_time, "mfu": self.mfu, "memory_gb": self.memory / GB}
         return {**self.plan.words(), **figures, "oom_probability": self.oom_probability}
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan that differs from the best in one decision.
+    """Plan that differs from the best plan in one decision.
 
     Attributes:
         decision: name of the decision.
         before: value in the best plan.
-        after: value in this plan.
-        time_change: step time over the best plan's, less 1 [1].
-        memory_change: peak memory beyond the best plan's [byte].
-        fits: whether the plan stays within the memory limit.
+        after: value in the alternative.
+        time_change: step time over the step time of the best plan, less 1 [1].
+        memory_change: peak memory beyond the peak of the best plan [byte].
+        fits: whether the alternative stays within the memory limit.
     """
 
     decision: str
@@ -74,20 +74,20 @@ class Alternative:
 @printed(lambda choice: _shown(choice))
 @dataclass(frozen=True, repr=False)
 class PlanChoice:
-    """The fastest plans that fit, and the proof that nothing was left out.
+    """Fastest plans that fit, with the extent of the search.
 
     Attributes:
         best: the fastest plan that fits.
-        top: the fastest ones in order, the best first.
-        step_time_interval: ends of the central 90 % interval of the best plan's step [s].
-        searched: valid plans scored.
+        top: the fastest plans in order, the best first.
+        step_time_interval: ends of the central 90 % interval of the step time of the best plan [s].
+        searched: number of scored valid plans.
         infeasible: scored plans, or plans of the best window of a local search, that exceed the memory limit.
         exhaustive: whether every valid plan of the space was scored.
         memory_limit: largest predicted peak at the accepted probability of running out of memory [byte].
-        alternatives: plans that differ from the best in one decision, the closest in time first.
-        binds: sentences on memory and time that stand in the way of a faster step, and on a fact that is not stated.
-        relaxed_step_time: of the continuous optimum from which a local search began [s].
-        kkt_residual: of the continuous optimum; without certificate where large [1].
+        alternatives: plans that differ from the best plan in one decision, the closest in time first.
+        binds: sentences on the memory and time that prevent a faster step, and on an unstated fact.
+        relaxed_step_time: step time of the continuous optimum at the start of a local search [s].
+        kkt_residual: KKT residual of the continuous optimum; a large value is no certificate [1].
     """
 
     best: ScoredPlan
@@ -104,7 +104,7 @@ class PlanChoice:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Lines on the alternatives to the best plan, one for each."""
+        """Lines on the alternatives to the best plan, one line per alternative."""
         return tuple(alternative.text for alternative in self.alternatives)
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class PlanChoice:
 
 
 def _figures(scored: ScoredPlan) -> list[tuple[str, str]]:
-    """Figures of a plan with their units."""
+    """Step time, MFU, memory and risk of a plan with units."""
     return [
         ("step", quantity(scored.step_time, "s")),
         ("MFU", f"{100.0 * scored.mfu:.1f} %"),
@@ -144,7 +144,7 @@ def _figures(scored: ScoredPlan) -> list[tuple[str, str]]:
 
 
 def _shown(choice: PlanChoice) -> Printout:
-    """The ranked plans, the interval of the first, and what binds."""
+    """Printout: ranked plans, interval of the best plan, and binding limits."""
     rows = [
         (in_short(scored.plan.words()), *(text for _, text in _figures(scored))) for scored in choice.top[:MOST_LINES]
     ]

@@ -1,9 +1,9 @@
-"""Every valid integer plan of a model on a cluster, as columns of numbers.
+"""Enumeration of every valid integer plan of a model on a cluster, as columns of numbers.
 
-The columns grow one decision at a time, and each rule of `jaxscale.plans.rules` cuts once every field of the rule is
-decided, so that the table never holds more than a few times the plans that survive. Plans that the cost model cannot
-tell apart appear once: sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and
-selective recomputation needs attention that stores scores.
+The columns grow by one decision at a time. Each rule of `jaxscale.plans.rules` removes rows once every field of the
+rule is decided, so that the table never holds more than a few times the valid plans. Plans with equal cost appear once:
+sequence parallelism needs tp > 1, a schedule needs pp > 1, sharding needs replicas, and selective recomputation needs
+attention with stored scores.
 """
 
 import math
@@ -24,23 +24,23 @@ from jaxscale.plans.stages import shortened_ends
 Columns = dict[str, np.ndarray]
 
 DISPATCHERS = tuple(switch for switch in SWITCHES["moe_dispatcher"].values() if switch)
-"""Switches of the dispatcher of tokens, which a schedule may bring with it."""
+"""Switches of the token dispatcher, which a schedule may set."""
 
 FIELDS = (*DECIDED, *DISPATCHERS)
-"""Fields of a plan that differ between the rows of a table; all others are those of its software."""
+"""Fields of a plan that differ between the rows of a table; all remaining fields belong to the software."""
 
 OPEN_MICROBATCHES = (1, 2, 4, 8, 16)
-"""Sequences of a microbatch that are tried where no batch is stated [1]."""
+"""Candidate sequences per microbatch without a stated batch [1]."""
 
 MICROBATCHES_OF_A_STAGE = 4
-"""Microbatches for each stage of a pipeline where no batch is stated [1]."""
+"""Microbatches per pipeline stage without a stated batch [1]."""
 
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """Choices that a search for a plan has; a field of None admits every valid value.
+    """Search space of plans; a field of None admits every valid value.
 
-    Zero-bubble schedules are left out unless asked for: the model gives them the memory of 1F1B, which is too little.
+    Zero-bubble schedules are left out by default, because the model gives them the memory of 1F1B, which is too low.
 
     Attributes:
         tp: tensor-parallel degrees [1].
@@ -51,20 +51,20 @@ class PlanSpace:
         dp: data-parallel degrees [1].
         micro_batch_size: sequences per microbatch [1].
         n_microbatches: microbatches per step and replica [1].
-        first_stage_layers: of a pipeline; None for its share, or one less than the others on both ends [1].
-        last_stage_layers: likewise [1].
-        zero_stage: ZeRO stages, of 0 to 3.
-        shard_group: chips that share one sharded copy; where None, all of dp, and at stage 3 also fewer (HSDP) [1].
+        first_stage_layers: layers of the first stage; None for the equal share, or one layer less on both ends [1].
+        last_stage_layers: layers of the last stage; None as for `first_stage_layers` [1].
+        zero_stage: ZeRO stages, from 0 to 3.
+        shard_group: chips of one sharded copy; where None, all of dp, and at stage 3 also fewer (HSDP) [1].
         hybrid_sharding: whether HSDP is among the choices.
-        sequence_parallel: values admitted where tp > 1.
-        recompute: of none, selective, full; None for the shares of `software`.
-        schedule: of gpipe, 1f1b, interleaved, zero-bubble, dualpipe; without a pipeline every plan counts as 1f1b, and
-            DualPipe needs experts that exchange tokens and an even number of stages.
-        whole_chunks: interleave only chunks of equally many layers, as Megatron-LM demands.
-        software: a plan whose further fields all plans share: kernels, overlap, widths, number format.
-        dispatchers: word of `moe_dispatcher` that a schedule brings with it, by schedule.
-        domain_size: chips of a scale-up domain, which tp is to suit [1].
-        rules: that every plan obeys.
+        sequence_parallel: admitted values for tp > 1.
+        recompute: words from none, selective, full; None for the shares of `software`.
+        schedule: words from gpipe, 1f1b, interleaved, zero-bubble, dualpipe; without a pipeline every plan counts as
+            1f1b, and DualPipe needs expert parallelism and an even number of stages.
+        whole_chunks: whether all interleaved chunks have equally many layers, as Megatron-LM demands.
+        software: plan with the fixed fields of all plans: kernels, overlap, widths, number format.
+        dispatchers: word of `moe_dispatcher` set by a schedule, by schedule.
+        domain_size: chips of a scale-up domain, which tp must suit [1].
+        rules: rules that every plan obeys.
     """
 
     tp: Sequence[int] | None = None
@@ -104,17 +104,17 @@ class PlanSpace:
 
 
 def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
-    """A space, or everything valid where None, whose tensor-parallel groups suit a cluster's scale-up domains."""
+    """Space with tensor-parallel groups that suit the scale-up domains of a cluster; all valid plans where None."""
     return replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
 
 
 @dataclass(frozen=True)
 class PlanTable:
-    """Plans as columns.
+    """Table of plans.
 
     Attributes:
         columns: the fields in `FIELDS`, each [plan].
-        space: from which the plans come.
+        space: search space of the plans.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -125,7 +125,7 @@ class PlanTable:
         return len(self.columns["dp"])
 
     def plan(self, row: int) -> Plan:
-        """One plan of concrete numbers."""
+        """Plan of one row, in concrete numbers."""
         return with_fields(self.space.software, {name: float(column[row]) for name, column in self.columns.items()})
 
 
@@ -135,13 +135,13 @@ def enumerate_plans(
     global_batch_size_seqs: float | int | None,
     space: PlanSpace | None = None,
 ) -> PlanTable:
-    """Every valid plan that uses all chips and makes up the global batch exactly.
+    """Enumerate the valid plans that use all chips and make up the global batch exactly.
 
     Args:
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
-        global_batch_size_seqs: B; where None, each plan has a batch of its own [sequence].
-        space: choices that are open; everything valid where None.
+        global_batch_size_seqs: B; where None, the batch follows from each plan [sequence].
+        space: open choices; all valid plans where None.
 
     Returns:
         The plans; possibly none.
@@ -156,13 +156,13 @@ def enumerate_plans(
 
 
 def admissible(model: Transformer, n_chips: float | int, batch: float | int | None, space: PlanSpace) -> Columns:
-    """Values of each degree by itself; combinations must still divide chips and batch.
+    """Admissible values of each degree alone; combinations must also divide chips and batch.
 
     Args:
         model: the transformer, concrete.
         n_chips: chips of the cluster [1].
-        batch: B, None where each plan has its own [sequence].
-        space: choices that are open.
+        batch: B; None where the batch follows from each plan [sequence].
+        space: open choices.
 
     Returns:
         Values of tp, pp, cp, ep, micro_batch_size and vpp, ascending [1].
@@ -194,7 +194,7 @@ def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
 
 
 def _microbatches(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
-    """Sequences of a microbatch that may make up the batch [1]."""
+    """Candidate sequences per microbatch that can make up the batch [1]."""
     batch = facts.get("global_batch_size_seqs")
     if BATCH_RULE not in space.rules:
         return np.asarray(space.micro_batch_size or OPEN_MICROBATCHES)
@@ -212,13 +212,13 @@ def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
 
 
 def _may_shorten(space: PlanSpace) -> bool:
-    """Whether both ends may get a layer less: not where software shares by cost, or takes equal stages alone."""
+    """Whether both end stages may have one layer less: not in software that balances by cost or needs equal stages."""
     rules = (rule for rule in space.rules if rule not in RULES)
     return not number(space.software.balanced_stages) and not any(set(END_STAGES) & set(rule.fields) for rule in rules)
 
 
 def _with_ends(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
-    """Layers of both ends: as stated, or one less than of the others where all then get equally many."""
+    """Layers of both end stages: the stated numbers, or one less where all remaining stages then have equally many."""
     less = shortened_ends(facts["n_layers"], columns["pp"]) * _may_shorten(space)
     stated = (space.first_stage_layers, space.last_stage_layers)
     less = less if stated == (None, None) else 0 * less
@@ -227,7 +227,7 @@ def _with_ends(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
 
 
 def _is_whole(facts: Mapping[str, float], columns: Columns) -> np.ndarray:
-    """Whether all chunks between stated ends have equally many layers."""
+    """Whether all chunks between stated end stages have equally many layers."""
     ends = [columns[name] for name in END_STAGES]
     stages = columns["pp"] - sum(count > 0 for count in ends)
     return divides(np.maximum(stages, 1) * columns["vpp"], facts["n_layers"] - sum(ends))
@@ -253,10 +253,10 @@ def _degrees(facts: Mapping[str, float], space: PlanSpace) -> Columns:
 
 
 def _counts(columns: Columns, batch: float | int | None, space: PlanSpace) -> np.ndarray:
-    """Microbatches of a replica: what makes up the batch, or the usual number where no batch is stated [1]."""
+    """Microbatches of a replica: the number that makes up the batch, or the default without a stated batch [1]."""
     replicas = columns["dp"] * columns["micro_batch_size"]
     if batch is not None:
-        # Where the batch need not be met exactly, the last microbatch of a step is short.
+        # Without the batch rule, the last microbatch of a step may be short.
         return round(batch) // replicas if BATCH_RULE in space.rules else batch / replicas
     if space.n_microbatches:
         return np.full_like(replicas, space.n_microbatches[0])
@@ -269,7 +269,7 @@ def _obey(facts: Mapping[str, float], columns: Columns, space: PlanSpace, about:
 
 
 def _among(values: np.ndarray, wanted: Sequence[int] | None) -> np.ndarray:
-    """Whether each value is among the admitted ones; all are where None."""
+    """Whether each value is admitted; true for all values where `wanted` is None."""
     return np.ones(len(values), bool) if wanted is None else np.isin(values, np.asarray(wanted))
 
 
@@ -279,13 +279,13 @@ def count_degrees(
     global_batch_size_seqs: float | int | None,
     space: PlanSpace | None = None,
 ) -> int:
-    """Combinations of tp, pp, cp, dp, ep and micro-batch: a fiftieth or so of the valid plans [1]."""
+    """Number of combinations of tp, pp, cp, dp, ep and microbatch size: about a fiftieth of the valid plans [1]."""
     space = space or PlanSpace()
     return len(_degrees(_facts(model, n_chips, global_batch_size_seqs, space), space)["dp"])
 
 
 def _sharding(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
-    """ZeRO stages, and the chips that share one sharded copy."""
+    """Add ZeRO stages and shard groups to the columns."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
     alone = columns["dp"] * columns["cp"] == 1
     differs = ~alone | (columns["zero_stage"] == min(space.zero_stage))
@@ -304,7 +304,7 @@ def _sharding(facts: Mapping[str, float], columns: Columns, space: PlanSpace) ->
 
 
 def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
-    """Order of forward and backward passes, and interleaving."""
+    """Add schedules and interleaving to the columns."""
     piped = columns["pp"] > 1
     flat, chunked = _keep(columns, ~piped), _keep(columns, piped)
     simple = [SCHEDULES.index(word) for word in SCHEDULES if word in space.schedule and word != "interleaved"]
@@ -317,7 +317,7 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     ends = dict.fromkeys(END_STAGES, 0 * one_stage)
     tables = [{**flat, **ends, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
-        # The rule about microbatches is the same for every vpp above one: it cuts before the columns grow.
+        # The rule on microbatches is equal for every vpp above one, so rows are removed before the columns grow.
         chunked = _keep(
             chunked, _obey(facts, {**chunked, "vpp": np.full_like(chunked["pp"], 2)}, space, "n_microbatches")
         )
@@ -332,7 +332,7 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
 
 
 def _dispatchers(schedule: np.ndarray, space: PlanSpace) -> Columns:
-    """Switches of the dispatcher: that of the software, or that which the schedule of a plan brings with it."""
+    """Switches of the token dispatcher: from the software, or from the schedule of a plan."""
     words, own = tuple(SWITCHES["moe_dispatcher"]), space.software
     usual = codes_of("moe_dispatcher", {switch: getattr(own, switch) for switch in DISPATCHERS})
     codes = np.full(len(schedule), usual)
@@ -342,7 +342,7 @@ def _dispatchers(schedule: np.ndarray, space: PlanSpace) -> Columns:
 
 
 def _activations(columns: Columns, space: PlanSpace) -> Columns:
-    """Sequence parallelism and recomputation."""
+    """Add sequence parallelism and recomputation to the columns."""
     columns = _cross(columns, "sequence_parallel", np.unique(space.sequence_parallel).astype(np.int64))
     unsplit = int(min(space.sequence_parallel))
     columns = _keep(columns, (columns["tp"] > 1) | (columns["sequence_parallel"] == unsplit))
@@ -358,12 +358,12 @@ def _activations(columns: Columns, space: PlanSpace) -> Columns:
 
 
 def _admitted(valid: np.ndarray, wanted: Sequence[int | float] | None) -> np.ndarray:
-    """Valid values that are admitted."""
+    """Valid values that the space admits."""
     return valid if wanted is None else valid[np.isin(valid, np.asarray(wanted))]
 
 
 def _cross(columns: Columns, name: str, values: np.ndarray) -> Columns:
-    """Every row with every value of a new column."""
+    """Cross product of all rows with the values of a new column."""
     count = len(next(iter(columns.values())))
     crossed = {key: np.repeat(column, len(values)) for key, column in columns.items()}
     return {**crossed, name: np.tile(values, count)}

@@ -1,15 +1,15 @@
-r"""Load of the hottest rank of expert parallelism, from the skew of the experts.
+r"""Load of the hottest expert-parallel rank, from the skew of the popularity of experts.
 
-The i-th most popular of E experts gets the share $i^{-s} / H$ of the copies of tokens, $H = \sum_{i=1}^E i^{-s}$: s = 0
-is uniform, 1 is Zipf's law. Dealt out in the order of popularity, the hottest of r ranks holds the experts 1, 1 + r,
-1 + 2 r, ..., and over the mean it has
+The i-th most popular of E experts receives the share $i^{-s} / H$ of the copies of tokens, $H = \sum_{i=1}^E i^{-s}$:
+uniform for s = 0, Zipf's law for s = 1. If experts are dealt to r ranks in the order of popularity, the hottest rank
+holds the experts 1, 1 + r, 1 + 2 r, ..., and the load over the mean is
 
 $$ \lambda = \frac{r}{H} \sum_{j=0}^{E/r-1} (1 + j r)^{-s} . $$
 
 The longest-processing-time rule (Graham 1969, SIAM Journal on Applied Mathematics 17(2)) with equally many experts on
-each rank leaves the first expert beside the least popular ones, or no rank above the mean where that is more. With a
-capacity factor c an expert takes at most c times the mean, and what is beyond is dropped (Fedus et al. 2021, arXiv
-2101.03961, section 2.2).
+each rank puts the first expert beside the least popular experts, with a load of at least the mean. With a capacity
+factor c an expert processes at most c times the mean, and further copies are dropped (Fedus et al. 2021,
+arXiv 2101.03961, section 2.2).
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from jaxscale.base.smooth import larger, smaller
 from jaxscale.plans.plan import Plan
 
 FIRST_TERMS = 8
-"""Terms of a sum of powers that are added one by one; the others by Euler and Maclaurin, to 1e-7 [1]."""
+"""Explicit terms of a sum of powers; the remaining terms use the Euler-Maclaurin formula, with an error of 1e-7 [1]."""
 
 LEAST_SKEW = 1e-6
-"""Skew below which the rank of the last expert beyond its capacity is that of this skew [1]."""
+"""Smallest skew in the rank of the last expert beyond capacity; smaller skews count as this value [1]."""
 
 MOST_SKEW = 10.0
-"""Largest skew [1]."""
+"""Largest skew of a fit [1]."""
 
 
 def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
@@ -39,7 +39,7 @@ def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
 
     Args:
         first: a, above 0 [1].
-        count: n; a part of a term counts in part [1].
+        count: n; a fractional count adds a fraction of a term [1].
         exponent: s [1].
 
     Returns:
@@ -63,18 +63,18 @@ def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
 
 
 def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
-    """Copies of tokens on the hottest rank over those of the mean one, after drops [1].
+    """Load of the hottest expert-parallel rank: copies of tokens over the mean, after drops [1].
 
     Args:
         n_experts: E [1].
-        top_k: experts of a token, each of which it visits once [1].
-        plan: ep, `expert_skew`, `balanced_experts`, `capacity_factor`; or the `expert_load` that is stated.
+        top_k: distinct experts of a token [1].
+        plan: ep, `expert_skew`, `balanced_experts`, `capacity_factor`; or a stated `expert_load`.
 
     Returns:
-        The load; exactly one of a plan without skew.
+        The load; exactly one for a plan without skew.
     """
     skew, capacity = jnp.asarray(plan.expert_skew), jnp.asarray(plan.capacity_factor)
-    # Without skew the load is one of any experts and ranks, placed in any way.
+    # Without skew the load is one for every number and placement of experts and ranks.
     n_experts, top_k, ranks, is_balanced = (
         jnp.where(skew == 0.0, jax.lax.stop_gradient(number), number)
         for number in map(jnp.asarray, (n_experts, top_k, plan.ep, plan.balanced_experts))
@@ -83,47 +83,48 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
     is_capped = capacity > 0.0
     cap = jnp.where(is_capped, capacity, jnp.inf)
     over = _beyond_capacity(n_experts, every, plan)
-    # Experts of the first rank that are at their capacity, and the others of it.
+    # Experts of the first rank at capacity, and the remaining experts of the first rank.
     full = jnp.clip(jnp.floor((over - 1.0) / ranks) + 1.0, 0.0, held) * (over >= 1.0)
     rest = ranks**-skew * power_sum(1.0 / ranks + full, held - full, skew) * ranks / every
     dealt = full / held * jnp.where(is_capped, capacity, 0.0) + rest
     fewest = larger(held - 1.0, 0.0)
     last = power_sum(n_experts - fewest + 1.0, fewest, skew)
-    # Of equally many experts on each rank, the first is beside the last ones.
+    # With equally many experts on each rank, the first expert is beside the last experts.
     first = smaller(n_experts / every, cap) * ranks / n_experts
     kept = 1.0 - _dropped(n_experts, every, over, plan)
     balanced = larger(first + last * ranks / every, kept)
-    # A token visits an expert once.
+    # A token visits each expert at most once.
     most = ranks * smaller(held, top_k) / top_k
     skewed = smaller(dealt + is_balanced * (balanced - dealt), most)
-    # Without skew the load is one to the last bit, with the slope that it has there.
+    # Without skew the load is exactly one, with the slope of the skewed formula.
     even = smaller(1.0, cap) + (skewed - jax.lax.stop_gradient(skewed))
     stated = smaller(plan.expert_load, cap)
     return jnp.where(jnp.greater(plan.expert_load, 0.0), stated, jnp.where(skew == 0.0, even, skewed))
 
 
 def _beyond_capacity(n_experts: ArrayLike, every: Array, plan: Plan) -> Array:
-    """Experts whose tokens exceed their capacity, from the most popular on, as a whole number [1]."""
+    """Number of experts whose tokens exceed the capacity, from the most popular on, as a whole number [1]."""
     capacity = jnp.where(jnp.greater(plan.capacity_factor, 0.0), plan.capacity_factor, jnp.inf)
     excess = jnp.log(n_experts / (capacity * every))
-    # An expert at its capacity, as all of a uniform law with a factor of one, is not beyond it.
+    # An expert exactly at capacity, such as all of a uniform law with a factor of one, is not beyond capacity.
     log_rank = jnp.where(excess > 1e-6, excess, 0.0) / larger(plan.expert_skew, LEAST_SKEW)
     count = jnp.floor(jnp.exp(smaller(log_rank, jnp.log(jnp.asarray(n_experts, log_rank.dtype)))))
     return jax.lax.stop_gradient(jnp.where(excess > 1e-6, count, 0.0))
 
 
 def _dropped(n_experts: ArrayLike, every: Array, over: Array, plan: Plan) -> Array:
-    """Share of the copies that exceed the capacity of their experts [1]."""
+    """Share of the copies of tokens that exceed the capacity of experts [1]."""
     taken = power_sum(1.0, over, plan.expert_skew) / every
     return jnp.where(over > 0.0, taken - over * plan.capacity_factor / n_experts, 0.0)
 
 
 def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
-    """Share of the copies of tokens that experts at their capacity drop, by the skew of a plan [1].
+    """Share of the copies of tokens that experts at capacity drop, by the skew of a plan [1].
 
     Args:
         n_experts: E [1].
-        plan: `expert_skew` and `capacity_factor`; of a stated `expert_load`, the drops of its rank alone are known.
+        plan: `expert_skew` and `capacity_factor`; for a stated `expert_load`, only the drops of the hottest rank are
+            known.
     """
     every = power_sum(1.0, n_experts, plan.expert_skew)
     by_skew = _dropped(n_experts, every, _beyond_capacity(n_experts, every, plan), plan)
@@ -135,18 +136,18 @@ def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
 def rank_loads(
     counts: Sequence[float | int] | Real[np.ndarray, " expert"], ranks: int, is_balanced: bool = False
 ) -> Float[np.ndarray, " rank"]:
-    """Loads of the ranks of measured experts over their mean; the largest is an `expert_load` of a plan.
+    """Loads of expert-parallel ranks over the mean, from measured experts; the maximum is an `expert_load` of a plan.
 
     Args:
         counts: tokens of each expert [token], [expert].
-        ranks: over which the experts are placed, equally many on each [1].
-        is_balanced: by the longest-processing-time rule; dealt out in the order of popularity where not.
+        ranks: number of ranks, with equally many experts on each [1].
+        is_balanced: whether experts are placed by the longest-processing-time rule, else in the order of popularity.
 
     Returns:
         Loads [1], [rank].
 
     Raises:
-        InputError: counts that are no loads of experts, or ranks that do not divide them.
+        InputError: counts that are no loads of experts, or ranks that do not divide the number of experts.
     """
     ordered = _ordered(counts)
     if ranks < 1 or len(ordered) % ranks:
@@ -163,7 +164,7 @@ def rank_loads(
 
 
 def fitted_skew(counts: Sequence[float | int] | Real[np.ndarray, " expert"]) -> float:
-    """Skew of measured experts, of greatest likelihood under the power law of their order [1].
+    """Skew of measured experts by maximum likelihood, under the power law of the rank order [1].
 
     Args:
         counts: tokens of each expert, in any order [token], [expert].
@@ -182,7 +183,7 @@ def fitted_skew(counts: Sequence[float | int] | Real[np.ndarray, " expert"]) -> 
 
 
 def _ordered(counts: Sequence[float | int] | np.ndarray) -> np.ndarray:
-    """Counts of experts, the largest first."""
+    """Token counts of experts, in falling order."""
     given = np.sort(np.asarray(counts, float))[::-1]
     if given.ndim != 1 or len(given) < 1 or not np.all(np.isfinite(given)) or given[-1] < 0.0 or given[0] <= 0.0:
         raise InputError("counts of experts: expected one finite number of tokens, at least 0, for each, not all 0")

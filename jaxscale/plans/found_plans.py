@@ -1,4 +1,4 @@
-"""Results of a search for a plan: scored plans, and the continuous optimum nearby."""
+"""Results of a search for a plan: scored plans, and the nearby continuous optimum."""
 
 from typing import NamedTuple
 
@@ -11,24 +11,25 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import Scores
 
 MISFIT = 1e12
-"""Merit of plans that exceed the memory, per share of the limit: far above every pace [s]."""
+"""Merit of plans beyond the memory limit, per ratio of memory to limit: far above every pace [s]."""
 
 
 SAME_DIGITS = 6
-"""Digits of the log of a pace: plans that differ by rounding alone count as equally fast [1]."""
+"""Digits of the logarithm of a pace that count in a comparison: plans that differ only by rounding are equally
+fast [1]."""
 
 SAME_TIME = 1.01
-"""Time over that of the same work spelt in other words, up to which the two are told as one [1]."""
+"""Largest time ratio of two plans with equal work on each chip at which the plans count as one [1]."""
 
 
 class RelaxedPlan(NamedTuple):
-    """A continuous optimum, by the smooth model.
+    """Continuous optimum of the smooth model.
 
     Attributes:
         plan: degrees.
-        step_time: [s].
+        step_time: step time of the smooth model [s].
         residual: KKT residual [1].
-        multipliers: d ln step time / d ln bound, of memory and of the batch, negated [quantity].
+        multipliers: - d ln step time / d ln bound, for the bounds on memory and batch [quantity].
     """
 
     plan: Plan
@@ -43,15 +44,15 @@ class RelaxedPlan(NamedTuple):
 
 
 class FoundPlans(NamedTuple):
-    """Plans that a search has scored.
+    """Scored plans of a search.
 
     Attributes:
-        table: every valid plan, or the plans of the window that holds the best.
-        scores: of the plans in the table.
+        table: every valid plan, or the plans of the window with the best plan.
+        scores: scores of the plans in the table.
         memory_limit: largest peak of a chip that fits [byte].
-        searched: plans scored in all, windows left behind included.
-        relaxed: the continuous optimum from which a local search began; None where every plan is scored.
-        cost: of each plan, as its energy, scaled as a pace, by which plans are compared; their pace where None [s].
+        searched: number of scored plans, earlier windows included.
+        relaxed: continuous optimum at the start of a local search; None where every plan is scored.
+        cost: objective of each plan, such as energy, scaled as a pace; the pace where None [s].
     """
 
     table: PlanTable
@@ -68,7 +69,7 @@ class FoundPlans(NamedTuple):
 
     @property
     def pace(self) -> Float[np.ndarray, " plan"]:
-        """Time of a sequence, by which plans are compared where no cost is given: batches may differ [s], [plan]."""
+        """Time per sequence, the objective of the comparison without a given cost: batches may differ [s], [plan]."""
         if self.cost is not None:
             return self.cost
         columns = self.table.columns
@@ -77,22 +78,22 @@ class FoundPlans(NamedTuple):
 
     @property
     def merits(self) -> np.ndarray:
-        """Pace of plans that fit; far above every pace, by the excess of memory, elsewhere [s], [plan]."""
+        """Pace of plans that fit; else a value far above every pace, which grows with memory [s], [plan]."""
         return np.where(self.fits, self.pace, MISFIT * self.scores.memory / self.memory_limit)
 
     @property
     def best(self) -> int:
-        """Row of the fastest plan that fits; of the leanest where none does."""
+        """Row of the fastest plan that fits, or of the plan with the least memory where no plan fits."""
         return int(np.argmin(self.merits))
 
     def ranked(self, most: int | None = None) -> np.ndarray:
-        """Rows of the plans that fit, fastest first; of equally fast ones the leaner first.
+        """Rows of the plans that fit, fastest first; among equally fast plans the plan with less memory first.
 
-        Of plans that put the same work on each chip in other words (dp 32, cp 2, microbatches of 1, as dp 16, cp 4,
-        microbatches of 2), and take the same time, the one of the least cp stands for all.
+        Plans with equal work on each chip and equal time (dp 32, cp 2, microbatches of 1, and dp 16, cp 4, microbatches
+        of 2) are represented by the plan with the smallest cp.
 
         Args:
-            most: rows at most; all of them where None [1].
+            most: largest number of rows; all rows where None [1].
         """
         rows = np.flatnonzero(self.fits)
         pace = np.round(np.log(self.pace[rows]), SAME_DIGITS)
@@ -112,7 +113,7 @@ class FoundPlans(NamedTuple):
         return np.asarray(places, dtype=int)
 
     def _work(self, row: int) -> tuple[float, ...]:
-        """What a plan puts on each chip, whichever way it is spelt: replicas and parts of a sequence are alike."""
+        """Work of a plan on each chip, independent of the spelling: replicas and context-parallel ranks count alike."""
         plan = {name: float(column[row]) for name, column in self.table.columns.items()}
         cp = plan.pop("cp")
         plan["dp"] *= cp
@@ -121,7 +122,7 @@ class FoundPlans(NamedTuple):
         return tuple(plan.values())
 
     def _is_simpler(self, row: int, other: int) -> bool:
-        """Whether a plan that takes the same time as another splits a sequence into fewer parts."""
+        """Whether a plan has a smaller cp than a second plan with equal time."""
         columns = self.table.columns
         is_equal = abs(np.log(self.pace[row] / self.pace[other])) < 10.0**-SAME_DIGITS
         return bool(is_equal and columns["cp"][row] < columns["cp"][other])

@@ -1,4 +1,4 @@
-"""Rules of plans that single frameworks have beside those of all, by the name that `data/frameworks.toml` uses."""
+"""Rules of plans that hold for single frameworks, by the names in `data/frameworks.toml`."""
 
 from collections.abc import Mapping
 
@@ -47,4 +47,4 @@ _RULES = (
 )
 
 FRAMEWORK_RULES: Mapping[str, Rule] = {rule.name: rule for rule in _RULES}
-"""Rules by name, each decided by the fields that it names."""
+"""Framework rules by name; each rule needs the fields that it names."""

@@ -1,4 +1,4 @@
-"""Plans as software runs them: what it fixes is the same in all plans, and what it cannot run is left out."""
+"""Plan spaces of frameworks: fixed software choices are equal in all plans, unsupported plans are left out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,21 +17,22 @@ COUNTS = (
     *("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group"),
     *END_STAGES,
 )
-"""Columns of a row that fix a count of its plan."""
+"""Columns of a row that fix a count of the plan."""
 
 
 def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
-    """Space of the plans of a framework: what its software does is fixed, all decisions are free.
+    """Space of the plans of a framework: software choices are fixed, all decisions are free.
 
     Args:
-        framework: a framework of `data/frameworks.toml`, such as `nemo`; any other counts as an unnamed one.
-        precision: of the weight matmuls.
+        framework: a framework of `data/frameworks.toml`, such as `nemo`; every unknown name counts as an unnamed
+            framework.
+        precision: number format of the weight matmuls.
 
     Returns:
         The space.
 
     Raises:
-        InputError: unknown precision; says which there are.
+        InputError: unknown precision; lists the valid names.
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
@@ -43,11 +44,11 @@ def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
     """Space of the plans that agree with the cells of a row.
 
     Args:
-        cells: values by column, None or absent where the row leaves a decision open.
-        software: what the software of the row does.
+        cells: values by column, None or absent for an open decision.
+        software: plan with the software choices of the row.
 
     Returns:
-        The space: stated decisions alone, and of the others what the framework of the row can run.
+        The space: stated decisions only, and for open decisions the choices that the framework of the row can run.
     """
     framework = cells.get("framework")
     stated = {name: (round(cells[name]),) for name in COUNTS if cells.get(name) is not None}
@@ -67,16 +68,16 @@ def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
 
 
 def _schedules(stated: str | None, framework: str | None) -> tuple[str, ...]:
-    """Schedules of a pipeline: the stated one, or those of a framework."""
+    """Schedules of a pipeline: the stated schedule, or the schedules of a framework."""
     if stated is None:
         return tuple(default_for("schedules", framework, None))
     word = translate("schedule", stated) or stated
-    # Interleaving is 1F1B with several virtual stages, which a row states by itself.
+    # Interleaving is 1F1B with several virtual stages, a separate column of the row.
     return ("1f1b", "interleaved") if word == "1f1b" else (word,)
 
 
 def _dispatchers(framework: str | None) -> dict[str, str]:
-    """Dispatcher of tokens that a schedule brings with it, by schedule, as the facts about a framework say."""
+    """Token dispatcher set by a schedule, by schedule, from the facts about a framework."""
     tables = framework_defaults()
     facts = [fact for name in ("default", framework or "") for fact in tables.get(name, {}).get("facts", [])]
     of_schedule = [fact for fact in facts if set(fact["when"]) == {"schedule"} and "moe_dispatcher" in fact["set"]]

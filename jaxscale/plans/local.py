@@ -1,4 +1,4 @@
-"""A plan on one chip: bytes, shards, layers and weights that cost terms and memory share, computed once for a step.
+"""Local quantities of a plan on one chip: bytes, shards, layers and weights for cost terms and memory, computed once.
 
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (ZeRO stages); Zhao et al. 2023, arXiv 2304.11277
 (shard groups); Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
@@ -44,7 +44,7 @@ from jaxscale.plans.stages import StageLayers, stage_layers
 
 
 class LocalParams(eqx.Module):
-    """Weights that one chip of the busiest stage holds, before any ZeRO sharding.
+    """Number of weights on one chip of the busiest stage, before any ZeRO sharding.
 
     Attributes:
         layers: dense weights of the stage's layers [1].
@@ -58,47 +58,46 @@ class LocalParams(eqx.Module):
 
     @property
     def dense(self) -> Number:
-        """Weights that are no routed experts [1]."""
+        """Dense weights: all weights except routed experts [1]."""
         return self.layers + self.embedding
 
     @property
     def total(self) -> Number:
-        """All weights [1]."""
+        """Dense weights and routed experts [1]."""
         return self.layers + self.experts + self.embedding
 
 
 class LocalPlan(eqx.Module):
-    """A model under a plan, as one chip sees it; see `local_plan`.
+    """Local quantities of a model under a plan on one chip; see `local_plan`.
 
     Attributes:
-        model: the transformer; where it has adapters, none of its own weights is trained.
+        model: the transformer; under adapters with a trained share of zero.
         plan: degrees, sharding, schedule.
-        tokens: t = b S / cp, of one chip in one microbatch [token].
+        tokens: t = b S / cp, tokens of one chip in one microbatch [token].
         element_bytes: stored bytes of a weight or activation [byte].
-        gathered_bytes: of an activation that is gathered to be the input of matmuls [byte].
-        matmul_bytes: of what nothing but matmuls reads [byte].
-        wide: shares of the number formats in work that is done in no fewer than 16 bits [1].
-        sequence_split: ways in which a tensor-parallel group splits the residual stream: tp with sequence parallelism,
-            else 1 [1].
-        loss_split: ways in which a tensor-parallel group splits the logits: tp where the loss is vocabulary-parallel,
-            else 1 [1].
+        gathered_bytes: bytes of a gathered activation that is input of matmuls [byte].
+        matmul_bytes: stored bytes of an element that only matmuls read [byte].
+        wide: shares of the number formats in work in at least 16 bits [1].
+        sequence_split: shards of the residual stream in a tensor-parallel group: tp with sequence parallelism, else
+            1 [1].
+        loss_split: shards of the logits in a tensor-parallel group: tp with a vocabulary-parallel loss, else 1 [1].
         key_value_width: numbers in the keys and values of a token on a tensor-parallel rank, see `key_value_width` [1].
         attention_params: weights of one attention layer on a rank, copied key/value heads included [1].
-        optimizer_sharded: ZeRO switch: 1 where the optimizer's state is split [1].
-        gradients_sharded: ZeRO switch: 1 where gradients are split [1].
-        weights_sharded: ZeRO switch: 1 where weights are split (FSDP) [1].
-        replicas: dp * cp ranks hold the same weights: those of a context-parallel group do, too [1].
-        shard_ranks: ranks that share one sharded copy of the dense weights [1].
-        expert_tensor_degree: etp, ways in which each expert's matrices are split, see `expert_tensor_degree` [1].
-        expert_shard: chips of a stage over which its routed experts are spread: ep * etp [1].
+        optimizer_sharded: ZeRO switch: 1 where the optimizer state is sharded [1].
+        gradients_sharded: ZeRO switch: 1 where gradients are sharded [1].
+        weights_sharded: ZeRO switch: 1 where weights are sharded (FSDP) [1].
+        replicas: ranks with equal weights: dp * cp, as context-parallel ranks hold equal weights too [1].
+        shard_ranks: ranks of one sharded copy of the dense weights [1].
+        expert_tensor_degree: etp, shards of the matrices of each expert, see `expert_tensor_degree` [1].
+        expert_shard: chips of one copy of the routed experts of a stage: ep * etp [1].
         expert_replicas: copies of each routed expert in a stage [1].
-        expert_shard_ranks: ranks that share one sharded copy of each routed expert, see `expert_shard_ranks` [1].
-        layers: of the stages of the pipeline [1].
+        expert_shard_ranks: ranks of one sharded copy of each routed expert, see `expert_shard_ranks` [1].
+        layers: layers of the stages of the pipeline [1].
         dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
         routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
         params: weights of the busiest stage.
-        adapter_width: inputs and outputs of the adapters that a token passes through on a rank, all layers [1].
-        adapter_share: weights of adapters over those of the layers [1].
+        adapter_width: input and output widths of the adapters of a token on a rank, over all layers [1].
+        adapter_share: weights of adapters over weights of the layers [1].
         expert_load: copies of tokens on the hottest rank of experts over the mean [1].
     """
 
@@ -132,15 +131,15 @@ class LocalPlan(eqx.Module):
 
     @property
     def trained_share(self) -> Number:
-        """Weights with gradients over the model's own: those of it that are trained, and adapters [1]."""
+        """Trained weights, adapters included, over the weights of the model [1]."""
         return self.model.trainable_share + self.adapter_share
 
     def at_stage(self, layers: ArrayLike, ends: ArrayLike) -> "LocalPlan":
         """The plan with the weights of one stage.
 
         Args:
-            layers: of the stage [1].
-            ends: 1 for an end of the pipeline, which holds embeddings, 0 between [1].
+            layers: layers of the stage [1].
+            ends: 1 for an end stage of the pipeline, which holds embeddings, else 0 [1].
         """
         stage = layers / total_layers(self.model)
         held = self.params.embedding * ends
@@ -148,17 +147,17 @@ class LocalPlan(eqx.Module):
 
     @property
     def fullest_layers(self) -> Array:
-        """Layers of the stage with the most [1]."""
+        """Layers of the stage with the most layers [1]."""
         return larger(self.layers.first, self.layers.middle)
 
     def held_params(self, sharded: Number) -> Number:
-        """Weights of whose state a chip holds its share.
+        """Weights per chip whose state, such as the optimizer state, a chip holds after ZeRO sharding.
 
         Args:
-            sharded: ZeRO switch of that state, such as `optimizer_sharded` [1].
+            sharded: ZeRO switch of the state, such as `optimizer_sharded` [1].
 
         Returns:
-            Weights of the busiest stage: dense ones over `shard_ranks`, experts over `expert_shard_ranks` [1].
+            Weights of the busiest stage: dense weights over `shard_ranks`, experts over `expert_shard_ranks` [1].
         """
         shards = 1.0 + sharded * (self.shard_ranks - 1.0)
         expert_shards = 1.0 + sharded * (self.expert_shard_ranks - 1.0)
@@ -166,7 +165,7 @@ class LocalPlan(eqx.Module):
 
 
 def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> LocalPlan:
-    """Quantities of a plan on one chip.
+    """Compute the local quantities of a plan on one chip.
 
     Args:
         model: the transformer.
@@ -180,7 +179,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
-    # Ranks beyond the key/value heads hold copies of them; latents are no heads.
+    # Ranks beyond the number of key/value heads hold copies of heads; latents are no heads.
     copies = mean_over_heads(
         model,
         lambda kind: (
@@ -226,9 +225,9 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from that stage on, 0 below, linear between whole stages [1].
+    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1].
 
-    Without bounds at the ends of the domain, stages 0 and 3, so that the slope there is that of the inside.
+    At the ends of the domain, stages 0 and 3, the value is not clipped, so that the slope is equal to the slope inside.
     """
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
     begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
@@ -236,17 +235,17 @@ def sharding(plan: Plan, stage: int) -> Array:
 
 
 def end_share(model: Transformer, plan: Plan) -> Array:
-    """Share of the embedding matrices that an end stage holds: all, or one of the two as soon as there is a pipeline.
+    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices.
 
-    Tied embeddings are one matrix, which both ends hold.
+    Tied embeddings are one matrix, held by the first and the last stage.
     """
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 
 
 def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Numbers in the keys and values of a token and attention layer on a tensor-parallel rank [1].
+    """Numbers in the keys and values of a token, per attention layer and tensor-parallel rank [1].
 
-    The mean where layers differ.
+    The mean for layers with different heads.
     """
     return mean_over_heads(
         model, lambda kind: _heads_on_rank(kind, plan, temperature) * (kind.head_dim + kind.v_head_dim)
@@ -254,43 +253,43 @@ def key_value_width(model: Transformer, plan: Plan, temperature: Temperature = 0
 
 
 def _heads_on_rank(kind: Heads, plan: Plan, temperature: Temperature) -> Array:
-    """Key/value heads of a tensor-parallel rank: K / tp, or a copy of one where ranks outnumber them [1]."""
+    """Key/value heads of a tensor-parallel rank: K / tp, or one copied head where tp exceeds K [1]."""
     return smooth_max(kind.n_kv_heads / plan.tp, 1.0, temperature)
 
 
 def expert_tensor_degree(plan: Plan, temperature: Temperature = 0.0) -> Array:
-    """Ways in which each expert's matrices are split: tp, or fewer where ep takes chips of the tensor-parallel groups.
+    """Expert-tensor-parallel degree, shards of an expert: tp, or fewer where ep takes chips of tensor-parallel groups.
 
     The groups of ep * etp chips lie inside the dp * cp * tp chips of a stage (Megatron-Core's parallel folding,
     arXiv 2504.14960, section 3).
 
     Args:
-        plan: degrees.
+        plan: degrees, `etp`.
         temperature: smoothing of the minimum [1].
 
     Returns:
-        Degree; 1 where ep takes all of dp * cp * tp, or the plan's own `etp` where that is one or more [1].
+        Degree; 1 where ep = dp * cp * tp; `etp` of the plan where `etp` is one or more [1].
     """
     room = plan.dp * plan.cp / plan.ep
-    # ep = dp * cp is a common choice: a sharper bend than elsewhere keeps one replica of each expert one.
+    # ep = dp * cp is a common choice: the sharper bend here keeps one replica of each expert as one.
     usual = (
         plan.tp * smaller(room, 1.0)
         if is_exact(temperature)
         else degree_within(room * plan.tp, plan.tp, 0.3 * temperature)
     )
-    # Without a bound below, so that the slope at 0 is that of the inside.
+    # Not clipped below, so that the slope at 0 equals the slope inside.
     return usual + smaller(plan.etp, 1.0) * (plan.etp - usual)
 
 
 def expert_shard_ranks(group_chips: Number, expert_shard: Number, temperature: Temperature = 0.0) -> Array:
-    r"""Ranks that share one sharded copy of each routed expert: its replicas inside one shard group.
+    r"""Ranks of one sharded copy of each routed expert: replicas of the expert inside one shard group.
 
-    The shard group's $s c\,tp$ chips hold $s c\,tp / (ep\,etp)$ replicas, or one where they hold not even one whole
-    (Zhao et al. 2023, arXiv 2304.11277, section 3.2.2; torchtitan, 2025, shards experts over as many).
+    The shard group's $s c\,tp$ chips hold $s c\,tp / (ep\,etp)$ replicas, but at least one (Zhao et al. 2023,
+    arXiv 2304.11277, section 3.2.2; torchtitan, 2025, shards experts over an equal number of ranks).
 
     Args:
         group_chips: s cp tp, chips of a shard group [1].
-        expert_shard: ep etp, chips that share one copy of the experts [1].
+        expert_shard: ep etp, chips of one copy of the experts [1].
         temperature: smoothing of the minimum at one [1].
 
     Returns:

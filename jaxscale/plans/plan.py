@@ -1,7 +1,7 @@
 """Parallel plans: degrees, sharding, schedule, recomputation, precision.
 
-Choices that are words to a person (`recompute="full"`) become switches between 0 and 1, so that plans of every kind
-stack, sweep under one `jax.vmap` and differentiate. At 0 and 1 a switch is exact; between, the costs blend linearly.
+Choices given as words (`recompute="full"`) become switches between 0 and 1, so that all plans stack, sweep under one
+`jax.vmap` and differentiate. At 0 and 1 a switch is exact; between, the costs blend linearly.
 """
 
 from collections.abc import Mapping
@@ -33,36 +33,36 @@ SWITCHES: Mapping[str, Mapping[str, str]] = {
     "tp_overlap": {"none": "", "backward": "tp_overlap_backward", "full": "tp_overlap_full"},
     "moe_dispatcher": {"alltoall": "", "allgather": "dispatch_allgather", "deepep": "deepep", "hybridep": "hybridep"},
 }
-"""Words of each choice, in order, and the switch that each turns on; a word without a switch turns all off. A schedule
-with all switches off is interleaved where a chip holds several virtual stages, else 1F1B."""
+"""Words of each choice, in order, with the switch of each word; a word without a switch turns all switches off. A
+schedule with all switches off is interleaved where a chip holds several virtual stages, else 1F1B."""
 
 DECISIONS = ("recompute", "schedule")
-"""Choices that a search for a plan makes."""
+"""Choices decided by a search for a plan."""
 
 SOFTWARE_CHOICES = tuple(choice for choice in SWITCHES if choice not in DECISIONS)
-"""Choices that software has made: `execution`, `tp_overlap`, `moe_dispatcher`."""
+"""Choices fixed by software: `execution`, `tp_overlap`, `moe_dispatcher`."""
 
 RECOMPUTE, SCHEDULES = tuple(SWITCHES["recompute"]), tuple(SWITCHES["schedule"])
 ZERO_STAGES = (1, 2, 3)
 
 END_STAGES = ("first_stage_layers", "last_stage_layers")
-"""Fields of a plan that state the layers of an end of the pipeline, 0 where they do not."""
+"""Fields of a plan with the stated layers of the end stages of the pipeline, 0 where not stated."""
 
 DEGREES = (
     *("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "shard_group", "micro_batch_size", "n_microbatches"),
     *END_STAGES,
 )
-"""Fields of a plan that count something."""
+"""Fields of a plan that are counts."""
 
 DECIDED = (
     *DEGREES,
     "sequence_parallel",
     *(switch for name in DECISIONS for switch in SWITCHES[name].values() if switch),
 )
-"""Fields of a plan that are decided anew for each run; all others are those of its software."""
+"""Fields of a plan that are decided for each run; all remaining fields are fixed by the software."""
 
 ROUTING = ("expert_skew", "expert_load", "capacity_factor", "balanced_experts")
-"""Numbers of a plan that set the load of its experts."""
+"""Fields of a plan that set the load of experts."""
 
 SIZES = (
     "etp",
@@ -89,11 +89,11 @@ def switches_of(choice: str, codes: Any) -> dict[str, Any]:
     """Switches of a choice from its words.
 
     Args:
-        choice: one of `SWITCHES`.
-        codes: places of the words in `SWITCHES[choice]`, a number or an array of them.
+        choice: name of a choice in `SWITCHES`.
+        codes: indices of the words in `SWITCHES[choice]`, a number or an array.
 
     Returns:
-        Every switch of the choice by name: 1 where its word is chosen, else 0.
+        Every switch of the choice by name: 1 where the word of the switch is chosen, else 0.
     """
     words = SWITCHES[choice]
     return {switch: np.equal(codes, place) * 1.0 for place, switch in enumerate(words.values()) if switch}
@@ -103,11 +103,11 @@ def codes_of(choice: str, switches: Mapping[str, Any]) -> Any:
     """Words of a choice from its switches, the inverse of `switches_of`.
 
     Args:
-        choice: one of `SWITCHES`.
-        switches: by name, concrete numbers or arrays of them; other names are not looked at.
+        choice: name of a choice in `SWITCHES`.
+        switches: switches by name, concrete numbers or arrays; further names are ignored.
 
     Returns:
-        Places of the words in `SWITCHES[choice]`: that of the switch that is on, or of the first word without one.
+        Indices of the words in `SWITCHES[choice]`: of the switch that is on, or of the first word without a switch.
     """
     names = list(SWITCHES[choice].values())
     codes: Any = names.index("")
@@ -124,30 +124,30 @@ CUSTOMARY = {
     "tp_overlap": "none",
     "moe_dispatcher": "alltoall",
 }
-"""Word of each choice that holds where neither a word nor its switches are given: that of a framework of which nothing
-is known (`data/frameworks.toml`, table `default`)."""
+"""Default word of each choice, without a stated word or switch: the word of an unknown framework
+(`data/frameworks.toml`, table `default`)."""
 
 
 def _format_shares(precision: Any) -> Any:
-    """Share of each number format in the matmuls [1], from the name of the only one or as it is."""
+    """Share of each number format in the matmuls [1], from the name of a single format; shares pass unchanged."""
     if not isinstance(precision, str):
         return precision
     return np.eye(len(PRECISIONS))[_place("precision", precision, PRECISIONS)]
 
 
 def _word_property(choice: str) -> property:
-    """Property of a concrete plan: the word of a choice."""
+    """Property that gives the word of a choice of a concrete plan."""
     return property(lambda plan: plan.word(choice))
 
 
 @printed(lambda plan: _shown(plan))
 @with_properties(**{choice: _word_property(choice) for choice in SWITCHES})
 class Plan(eqx.Module):
-    """How one training step is laid over the chips: `n_chips = dp * tp * pp * cp`, `B = b * m * dp`.
+    """Parallel plan of a training step: `n_chips = dp * tp * pp * cp`, `B = b * m * dp`.
 
     All fields are numbers, array leaves that trace and differentiate. Words (`recompute`, `schedule`, `execution`,
-    `tp_overlap`, `moe_dispatcher`, `precision`) may be given in place of the switches and shares that they stand for.
-    A field that is left out takes the value of a framework of which nothing is known.
+    `tp_overlap`, `moe_dispatcher`, `precision`) may be given instead of the corresponding switches and shares. A
+    missing field takes the value of an unknown framework.
 
     Raises:
         ValueError: an unknown word, or a degree below its range.
@@ -166,7 +166,7 @@ class Plan(eqx.Module):
     ep: Number = number_field(1)
     """Expert-parallel degree; divides dp * cp * tp [1]."""
     zero_stage: Number = number_field(0)
-    """0 to 3: none, optimizer, gradients, parameters sharded (3 is FSDP) [1]."""
+    """ZeRO stage, 0 to 3: none, optimizer, gradients, parameters sharded (3 is FSDP) [1]."""
     micro_batch_size: Number = number_field(1)
     """b, sequences per microbatch and replica [1]."""
     n_microbatches: Number = number_field(1)
@@ -174,127 +174,127 @@ class Plan(eqx.Module):
     sequence_parallel: Number = number_field(False)
     """1 where norms and residuals are split over tp [1]."""
     recompute: InitVar[str | None] = None
-    """Word of `SWITCHES`: what is computed again on the way back."""
+    """Word of `SWITCHES`: activations recomputed in the backward pass."""
     _: KW_ONLY
     schedule: InitVar[str | None] = None
     """Word of `SWITCHES`: order of the passes of a pipeline."""
     shard_group: Number = number_field(0)
-    """Chips that share one sharded copy: fewer than dp for HSDP; 0 for all of dp [1]."""
+    """Chips of one sharded copy: fewer than dp for HSDP; 0 for all of dp [1]."""
     precision: PerPrecision = eqx.field(converter=_format_shares, default="bf16")
-    """Share of the weight matmuls done in each of `PRECISIONS`, or the name of one format [1]."""
+    """Share of each of `PRECISIONS` in the weight matmuls, or the name of one format [1]."""
     flash_attention: Number = number_field(True)
     """1 for fused attention, 0 for materialised scores [1]."""
     first_stage_layers: Number = number_field(0)
-    """Layers of the first stage of a pipeline; 0 where it has its share [1]."""
+    """Layers of the first stage of a pipeline; 0 for the equal share [1]."""
     last_stage_layers: Number = number_field(0)
-    """Layers of the last stage, beside the logits head; 0 where it has its share [1]."""
+    """Layers of the last stage, beside the logits head; 0 for the equal share [1]."""
     overlap_gradients: Number = number_field(True)
-    """1 where gradients are reduced while the last backward pass still runs, 0 after it [1]."""
+    """1 where gradients are reduced during the last backward pass, 0 afterwards [1]."""
     balanced_stages: Number = number_field(False)
-    """1 where pipeline stages get layers by cost, the logits head included, 0 where evenly [1]."""
+    """1 where pipeline stages get layers by cost, the logits head included, 0 for an even split [1]."""
     gradient_bytes: Number = number_field(4)
-    """Of a gradient while replicas reduce it: 4 in 32 bits, 2 in 16 [byte]."""
+    """Bytes of a gradient in the reduction over replicas: 4 in 32 bits, 2 in 16 [byte]."""
     fused_glu: Number = number_field(False)
-    """1 where one kernel gates the MLP and keeps its inputs alone, 0 where also the activated gate [1]."""
+    """1 where one kernel gates the MLP and stores only the inputs, 0 where the activated gate is stored too [1]."""
     recompute_selective: Number = number_field(None)
     """1 where only the attention core is recomputed [1]."""
     recompute_full: Number = number_field(None)
-    """Share of a layer's activations, beyond its input, that is dropped and computed again [1]."""
+    """Share of a layer's activations, beyond the input of the layer, that is recomputed [1]."""
     recompute_cost: Number = number_field(1)
-    """Share of a layer's forward pass that this takes, over `recompute_full` [1]."""
+    """Recomputed share of a layer's forward pass, over `recompute_full` [1]."""
     etp: Number = number_field(0)
-    """Ways in which each expert is split; 0 where they follow from ep, see `expert_tensor_degree` [1]."""
+    """Shards of each expert; 0 to derive the number from ep, see `expert_tensor_degree` [1]."""
     gpipe: Number = number_field(None)
-    """1 where all forwards run before the first backward [1]."""
+    """1 where all forward passes run before the first backward pass [1]."""
     zero_bubble: Number = number_field(None)
-    """1 for the zero-bubble schedule ZB-H1, whose weight gradients fill part of the bubble [1]."""
+    """1 for the zero-bubble schedule ZB-H1, where weight gradients fill the bubble in part [1]."""
     dual_pipe: Number = number_field(None)
-    """1 for DualPipe, which runs two pipelines against each other, exchanges behind compute [1]."""
+    """1 for DualPipe, which runs two pipelines in opposite directions and hides exchanges behind compute [1]."""
     execution: InitVar[str | None] = None
-    """Word of `SWITCHES`: how kernels are launched."""
+    """Word of `SWITCHES`: launch mode of kernels."""
     compiled: Number = number_field(None)
-    """1 where a compiler launches whole graphs of fused kernels, as XLA does [1]."""
+    """1 where a compiler, such as XLA, launches whole graphs of fused kernels [1]."""
     cuda_graphs: Number = number_field(None)
     """1 where recorded graphs of kernels are replayed [1]."""
     tp_overlap: InitVar[str | None] = None
-    """Word of `SWITCHES`: which tensor-parallel collectives run beside matmuls."""
+    """Word of `SWITCHES`: tensor-parallel collectives that run beside matmuls."""
     tp_overlap_backward: Number = number_field(None)
     """1 where tensor-parallel collectives of the backward pass alone run beside matmuls [1]."""
     tp_overlap_full: Number = number_field(None)
-    """1 where those of the forward pass do, too, piece by piece [1]."""
+    """1 where tensor-parallel collectives run beside matmuls backward and, piece by piece, forward [1]."""
     moe_dispatcher: InitVar[str | None] = None
-    """Word of `SWITCHES`: how tokens travel to their experts."""
+    """Word of `SWITCHES`: dispatcher of tokens to experts."""
     dispatch_allgather: Number = number_field(None)
-    """1 where every expert rank gathers the tokens of all [1]."""
+    """1 where every expert-parallel rank gathers the tokens of all ranks [1]."""
     deepep: Number = number_field(None)
-    """1 where a token travels once to each domain that holds experts of it [1]."""
+    """1 where a token travels once to each domain with a chosen expert [1]."""
     hybridep: Number = number_field(None)
-    """The same by kernels of fewer multiprocessors [1]."""
+    """1 for the transfers of `deepep` by kernels on fewer multiprocessors [1]."""
     moe_overlap: Number = number_field(False)
-    """1 where exchanges of experts run beside the compute of another microbatch [1]."""
+    """1 where exchanges of experts run beside the compute of a second microbatch [1]."""
     overlap_gathers: Number = number_field(True)
-    """1 where FSDP gathers the next layer while one runs [1]."""
+    """1 where FSDP gathers the next layer while the present layer runs [1]."""
     fused_norm: Number = number_field(True)
-    """1 where one kernel normalises, 0 where each operation of a norm is a kernel in 32 bits [1]."""
+    """1 where one kernel computes a norm, 0 where each operation of a norm is a kernel in 32 bits [1]."""
     chunked_loss: Number = number_field(False)
-    """1 where logits are made and used in chunks of tokens, never all at once [1]."""
+    """1 where logits are computed and consumed in chunks of tokens, never all at once [1]."""
     vocab_parallel_loss: Number = number_field(False)
-    """1 where the loss works on logits that stay split over tp [1]."""
+    """1 where the loss is computed from logits split over tp [1]."""
     attention_rate: Number = number_field(1)
     """Rate of the attention kernel over that of FlashAttention-2 [1]."""
     loss_bytes: Number = number_field(12)
-    """Memory per logit while the loss is taken: logits, what it makes of them in 32 bits, their gradient [byte]."""
+    """Memory per logit during the loss: logits, intermediate tensors in 32 bits, gradient of the logits [byte]."""
     adapter_bytes: Number = number_field(0)
-    """Of an element of a matmul's input that is kept for the adapters of frozen weights [byte]."""
+    """Bytes per element of a matmul's input stored for the adapters of frozen weights [byte]."""
     lora_rank: Number = number_field(0)
-    """Rank of adapters, beside which all weights are frozen; 0 for none [1]."""
+    """Rank of adapters, with all weights of the model frozen; 0 for no adapters [1]."""
     lora_targets: PerTarget = eqx.field(converter=target_shares, default="all-linear")
-    """1 for each of `adapters.MATMULS` that has an adapter, or words for them joined by + [1]."""
+    """1 for each of `adapters.MATMULS` with an adapter, or names of matmuls joined by + [1]."""
     dequantised_bytes: Number = number_field(12)
-    """Traffic per frozen weight and pass where it is stored in fewer bits than matmuls read, to widen it [byte]."""
+    """Traffic per frozen weight and pass for widening a weight stored in fewer bits than matmuls read [byte]."""
     autocast: Number = number_field(False)
     """1 where the residual stream stays in 32 bits and each matmul casts its inputs [1]."""
     wide_weights: Number = number_field(False)
-    """1 where trained weights are kept in 32 bits alone, as the optimizer's master copy [1]."""
+    """1 where trained weights are stored in 32 bits alone, and serve as the optimizer's master copy [1]."""
     narrow_gate: Number = number_field(False)
-    """1 where gate and input of the MLP are kept as narrow as matmuls read them [1]."""
+    """1 where gate and input of the MLP are stored in the narrow width of matmuls [1]."""
     kept_gate: Number = number_field(False)
-    """1 where a compiler keeps the activated gate and the product of the MLP, 0 where it makes them again [1]."""
+    """1 where a compiler stores the activated gate and the product of the MLP, 0 for recomputation [1]."""
     copied_attention: Number = number_field(False)
-    """1 where the output of attention is copied for the matmul that follows [1]."""
+    """1 where the output of attention is copied for the following matmul [1]."""
     dropout: Number = number_field(False)
-    """1 where masks of dropout are kept [1]."""
+    """1 where masks of dropout are stored [1]."""
     kept_gradients: Number = number_field(False)
-    """1 where a buffer holds all gradients through the whole step, 0 where backward passes make them anew [1]."""
+    """1 where a buffer holds all gradients during the whole step, 0 where backward passes allocate gradients [1]."""
     gradient_copy_bytes: Number = number_field(0)
-    """Of a second copy of a gradient that replicas reduce [byte]."""
+    """Bytes of a second copy of a gradient, for the reduction over replicas [byte]."""
     cached_gradients: Number = number_field(False)
-    """1 where a temporary gradient of each shape of a weight stays allocated [1]."""
+    """1 where one temporary gradient per weight shape stays allocated [1]."""
     held_bytes: Number = number_field(0)
-    """What software holds besides through a step, such as buckets of the exchange between replicas [byte]."""
+    """Further memory of the software during a step, such as buckets of the exchange between replicas [byte]."""
     host_time_layer: Number = number_field(0)
-    """Time of the host for a layer and microbatch, forward and backward, beyond that of tuned software [s]."""
+    """Host time per layer and microbatch, forward and backward, beyond the host time of tuned software [s]."""
     gathered_stages: Number = number_field(False)
-    """1 where FSDP under a pipeline keeps a stage's weights gathered and its gradients unreduced [1]."""
+    """1 where FSDP under a pipeline keeps the weights of a stage gathered and the gradients unreduced [1]."""
     optimizer_bytes: Number = number_field(None)
-    """Of an optimizer's state per trained weight, its copy of the weight included; AdamW's where left out [byte]."""
+    """Bytes of optimizer state per trained weight, master copy included; AdamW's where not stated [byte]."""
     weight_bytes: Number = number_field(None)
-    """Of a stored weight that is trained; that of the precision where left out [byte]."""
+    """Bytes of a stored trained weight; by default the width of the precision [byte]."""
     offload_activations: Number = number_field(0)
-    """Share of the stored activations that the host's memory holds [1]."""
+    """Share of the stored activations in the memory of the host [1]."""
     offload_optimizer: Number = number_field(0)
-    """Share of the optimizer's state that the host's memory holds [1]."""
+    """Share of the optimizer state in the memory of the host [1]."""
     expert_skew: Number = number_field(0)
-    """s, exponent of the popularity of experts; 0 where all are equally busy, see `expert_load` [1]."""
+    """s, exponent of the popularity of experts; 0 for equally popular experts, see `expert_load` [1]."""
     expert_load: Number = number_field(0)
-    """Copies of tokens on the hottest rank of experts over the mean; 0 where they follow from the skew [1]."""
+    """Copies of tokens on the hottest rank of experts over the mean; 0 to derive the load from the skew [1]."""
     capacity_factor: Number = number_field(0)
-    """c, copies that an expert takes at most over the mean, beyond which they are dropped; 0 for no limit [1]."""
+    """c, largest number of copies of an expert over the mean, with further copies dropped; 0 for no limit [1]."""
     balanced_experts: Number = number_field(False)
-    """1 where experts are placed by their load, 0 where dealt out in the order of popularity [1]."""
+    """1 where experts are placed by load, 0 where dealt to ranks in the order of popularity [1]."""
 
     def __post_init__(self, *words: str | None):
-        """Turn words into the switches behind them."""
+        """Turn words into switches."""
         usual = mixed_precision_bytes(self.precision if isinstance(self.precision, str) else "bf16")
         for name, value in (("optimizer_bytes", usual.optimizer), ("weight_bytes", usual.weight)):
             if getattr(self, name) is None:
@@ -303,42 +303,42 @@ class Plan(eqx.Module):
             self._switch(choice, word)
 
     def _switch(self, choice: str, word: str | None) -> None:
-        """Set the switches of a choice by its word, or by its customary word where no switch is given either."""
+        """Set the switches of a choice by a word, or by the customary word where no switch is given either."""
         switches = [switch for switch in SWITCHES[choice].values() if switch]
         given = [switch for switch in switches if getattr(self, switch) is not None]
         usual = word or CUSTOMARY[choice]
         values = switches_of(choice, _place(choice, usual, tuple(SWITCHES[choice])))
         for switch in switches:
-            # Of a plan that is copied with a new word, all switches are given, and none of them counts.
+            # In a plan copied with a new word all switches are given, so that none of the switches counts.
             if switch not in given or word is not None and given == switches:
                 setattr(self, switch, values[switch])
 
     def __check_init__(self):
-        """Refuse numbers that no plan can have; traced values are not looked at."""
+        """Raise an error for numbers that no plan can have; traced numbers are not checked."""
         PLAN.check({name: getattr(self, name) for name in PLAN.bounds})
 
     @property
     def n_chips(self) -> Number:
-        """Chips that the plan takes: dp * tp * pp * cp [1]."""
+        """Number of chips of the plan: dp * tp * pp * cp [1]."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def global_batch_size_seqs(self) -> Number:
-        """B = b * m * dp [sequence]."""
+        """Global batch: B = b * m * dp [sequence]."""
         return self.micro_batch_size * self.n_microbatches * self.dp
 
     def words(self) -> dict[str, Any]:
-        """Numbers and words of a concrete plan, by argument: `Plan(**plan.words())` is the same plan.
+        """Numbers and words of a concrete plan, by argument: `Plan(**plan.words())` is an equal plan.
 
         Returns:
             Whole degrees as integers, switches as words or flags; a switch between 0 and 1 stays a number.
 
         Raises:
-            ValueError: a mixture of number formats, or of words of one choice, which has no name.
+            ValueError: a mixture of number formats, or of words of one choice.
         """
         words: dict[str, Any] = {name: _plain(getattr(self, name)) for name in DEGREES}
         words["sequence_parallel"] = _flag(self.sequence_parallel)
-        # As `shard_group`, of concrete numbers: without a program to compile.
+        # Same value as `shard_group`, without a program to compile.
         words["shard_group"] = _plain(self.shard_group) or words["dp"]
         words |= {choice: self.word(choice) for choice in SWITCHES}
         words["recompute_full"] = number(self.recompute_full)
@@ -355,14 +355,14 @@ class Plan(eqx.Module):
         """Word of a choice of a concrete plan.
 
         Args:
-            choice: one of `SWITCHES`.
+            choice: name of a choice in `SWITCHES`.
 
         Raises:
             ValueError: switches between the words.
         """
         values = {switch: number(getattr(self, switch)) for switch in SWITCHES[choice].values() if switch}
         if choice == "recompute":
-            # A share of the activations has a number beside the word.
+            # A partial share of the activations is stated as a number, beside the word.
             values["recompute_full"] = float(values["recompute_full"] == 1.0)
         if sorted(values.values()) not in ([0.0] * len(values), [0.0] * (len(values) - 1) + [1.0]):
             raise ValueError(f"Plan.{choice} is between words: {values}; expected at most one of them 1, the others 0")
@@ -371,12 +371,12 @@ class Plan(eqx.Module):
 
 
 def shard_group(plan: Plan) -> Number:
-    """Chips that share one sharded copy of what ZeRO shards: the stated ones, or all of dp [1]."""
+    """Chips of one sharded copy under ZeRO: the stated number, or all of dp [1]."""
     return jnp.where(jnp.greater(plan.shard_group, 0.0), plan.shard_group, plan.dp)
 
 
 def _shown(plan: Plan) -> Printout:
-    """The plan in a few words, and what of its software differs from a framework of which nothing is known."""
+    """Printout: the plan in short form, and software choices that differ from an unknown framework."""
     if not is_single(plan, ("dp", "tp", "pp", "micro_batch_size", "n_microbatches")):
         return leaves_shown(plan)
     try:
@@ -389,10 +389,10 @@ def _shown(plan: Plan) -> Printout:
 
 
 def decided_words(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and words of what is decided for a run, by argument of `Plan`.
+    """Numbers and words of the decisions of a run, by argument of `Plan`.
 
     Args:
-        fields: concrete numbers of `DECIDED`.
+        fields: concrete numbers of the fields in `DECIDED`.
     """
     words: dict[str, Any] = {name: _plain(fields[name]) for name in DEGREES}
     words["shard_group"] = words["shard_group"] or words["dp"]
@@ -404,13 +404,13 @@ def decided_words(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_short(plan: Mapping[str, Any]) -> str:
-    """A plan in a few words, such as `dp 4  tp 4  pp 4 x 2  mb 1 x 128  ZeRO-1  SP`.
+    """Short form of a plan, such as `dp 4  tp 4  pp 4 x 2  mb 1 x 128  ZeRO-1  SP`.
 
-    Degrees of 1 and what is not done are left out; behind pp stand the virtual stages of a chip, behind mb, the
-    sequences of a microbatch, the microbatches of a step.
+    Degrees of 1 and unused features are left out. The number of virtual stages per chip follows pp; mb is followed by
+    the sequences of a microbatch and by the microbatches of a step.
 
     Args:
-        plan: numbers and words by argument, as `Plan.words` gives them.
+        plan: numbers and words by argument, from `Plan.words`.
     """
     parts = [f"dp {plan['dp']:g}", *(f"{name} {plan[name]:g}" for name in ("tp",) if plan[name] != 1)]
     if plan["pp"] != 1:
@@ -429,19 +429,19 @@ def in_short(plan: Mapping[str, Any]) -> str:
 
 
 def _place(field: str, word: str, valid: tuple[str, ...]) -> int:
-    """Place of a word among the valid ones."""
+    """Index of a word among the valid words."""
     if word not in valid:
         raise ValueError(f"Plan.{field} = {word!r} is unknown; expected one of {', '.join(valid)}")
     return valid.index(word)
 
 
 def _plain(leaf: Any) -> int | float:
-    """A concrete leaf as an integer where it is whole."""
+    """Concrete leaf as a number, an integer where whole."""
     value = number(leaf)
     return round(value) if value == round(value) else value
 
 
 def _flag(leaf: Any) -> bool | float:
-    """A concrete switch as true or false, or its number where it is between."""
+    """Concrete switch as true or false, or as a number where between 0 and 1."""
     value = number(leaf)
     return bool(value) if value in (0.0, 1.0) else value

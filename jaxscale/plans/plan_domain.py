@@ -1,4 +1,4 @@
-"""Domain of a `Plan`: valid numbers of its fields, wherever they come from; what a whole plan obeys is in `rules`."""
+"""Domain of a `Plan`: valid numbers of each field, from every source; rules on whole plans are in `rules`."""
 
 from jaxscale.base.domains import Bound, Domain
 
@@ -22,12 +22,12 @@ FLAGS = (
     "cached_gradients",
     "gathered_stages",
 )
-"""Fields that are 1 where software does something, else 0."""
+"""Fields that are 1 where software has a feature, else 0."""
 
 WORDS = ("gpipe", "zero_bubble", "dual_pipe", "compiled", "cuda_graphs", "tp_overlap_backward", "tp_overlap_full") + (
     *("dispatch_allgather", "deepep", "hybridep"),
 )
-"""Switches that a word turns on, see `plan.SWITCHES`."""
+"""Switches set by a word, see `plan.SWITCHES`."""
 
 DEGREE = Bound(1.0, 1e12)
 SWITCH = Bound(0.0, 1.0)

@@ -1,7 +1,7 @@
-"""Plans of one model and batch as points of a unit cube: the continuous problem behind a search for a plan.
+"""Continuous problem behind a search for a plan: plans of one model and batch as points of a unit cube.
 
-Every degree is a share of the room that the earlier ones leave, in logarithms. A constraint beside memory: whole
-replicas divide chips and batch, so that dp is at most their greatest common divisor.
+Every degree is a share, in logarithms, of the room left by the earlier degrees. Whole replicas divide chips and batch,
+which gives a second constraint beside memory: dp is at most the greatest common divisor of chips and batch.
 """
 
 import math
@@ -23,21 +23,21 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE, Family, families_for, plan_with, splits
 
 PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
-"""Degrees that the coordinates stand for, in order."""
+"""Degrees of the coordinates, in order."""
 
 PLAN_QUANTITIES = ("step_time", "memory", "replicas")
-"""Natural logarithms, SI units; `replicas` is dp."""
+"""Log quantities of the problem: natural logarithms, SI units; `replicas` is dp."""
 
 
 class PlanProblem(eqx.Module):
-    """A search over continuous plans of one family; every leaf an array.
+    """Search problem over continuous plans of one family; every leaf is an array.
 
     Attributes:
         model: the transformer.
-        cluster: chips and network, all of which a plan uses.
+        cluster: chips and network, all used by a plan.
         coefficients: fitted parameters.
         batch: B, sequences of a step [sequence].
-        software: a plan whose fields beside its degrees all plans share.
+        software: plan with the fixed fields of all plans; the degrees are not used.
         family: sharding and recomputation.
     """
 
@@ -54,7 +54,7 @@ class PlanProblem(eqx.Module):
         return PLAN_QUANTITIES
 
     def plan_at(self, point: Float[Array, " coordinate"]) -> Plan:
-        """The continuous plan at a point of the unit cube."""
+        """Continuous plan at a point of the unit cube."""
         share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
         room = jnp.log(self.cluster.n_chips)
         split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
@@ -68,15 +68,15 @@ class PlanProblem(eqx.Module):
 
 
 class PlanTask(NamedTuple):
-    """A model and batch for which a plan is wanted.
+    """Task of a search for a plan: model, cluster and batch with limits.
 
     Attributes:
         model: the transformer.
-        cluster: chips and network, all of which a plan uses.
-        batch: sequences of a step; None where each plan has a batch of its own [sequence].
+        cluster: chips and network, all used by a plan.
+        batch: sequences of a step; None where the batch follows from each plan [sequence].
         coefficients: fitted parameters, effects applied.
         memory_limit: largest predicted peak of a chip [byte].
-        space: choices that are open.
+        space: open choices.
     """
 
     model: Transformer
@@ -92,13 +92,13 @@ class PlanTask(NamedTuple):
         return number(self.cluster.n_chips)
 
     def problems(self) -> list[PlanProblem]:
-        """The continuous problems, one for each kind of sharding and recomputation."""
+        """Continuous problems of the task, one for each family of sharding and recomputation."""
         fixed = (self.model, self.cluster, self.coefficients, self.stated_batch, self.space.software)
         return [PlanProblem(*fixed, family) for family in families_for(self.n_chips)]
 
     @property
     def stated_batch(self) -> float:
-        """Sequences of a step; one for each chip where no batch is stated [sequence]."""
+        """Sequences of a step; one per chip without a stated batch [sequence]."""
         return self.n_chips if self.batch is None else float(self.batch)
 
     @property
@@ -108,7 +108,7 @@ class PlanTask(NamedTuple):
 
 
 def plan_goals(tasks: list[PlanTask]) -> Goals:
-    """Least step time within the memory and the replicas of each task, one row for each."""
+    """Goals of the search, one row per task: least step time within the limits of memory and replicas."""
     unbounded = np.full(len(tasks), UNBOUNDED)
     memory_limits = np.asarray([task.memory_limit for task in tasks])
     most_replicas = np.asarray([task.most_replicas for task in tasks])

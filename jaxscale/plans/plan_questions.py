@@ -1,4 +1,4 @@
-"""Questions for a plan: a model, a cluster, a batch and the choices that are open; and all plans that answer them."""
+"""Questions for a plan (model, cluster, batch, open choices), and the search for all plans that answer a question."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,21 +21,22 @@ from jaxscale.runs.software import software_of
 from jaxscale.tables.words import translate
 
 MOST_DEGREES = 50_000
-"""Combinations of degrees up to which every plan is scored, some 50 for each; beyond, the search is by gradient [1]."""
+"""Largest number of combinations of degrees, with some 50 plans each, for scoring every plan; for more combinations the
+search is by gradient [1]."""
 
 SCORED_TOGETHER = 1_000_000
-"""Plans of several questions that are scored together: they bound the memory [1]."""
+"""Plans of several questions that are scored together, a bound on memory [1]."""
 
 
 class PlanQuestion(NamedTuple):
-    """A question for a plan.
+    """Question for a plan: model, cluster, batch and open choices.
 
     Attributes:
         model: the transformer.
-        cluster: chips and network, all of which a plan uses.
-        batch: sequences of a step; None where each plan has a batch of its own [sequence].
-        levels: of the planned run by kind, as far as they follow from no plan; their fitted effects apply.
-        space: choices that are open.
+        cluster: chips and network, all used by a plan.
+        batch: sequences of a step; None where the batch follows from each plan [sequence].
+        levels: levels of the planned run by kind that are independent of the plan; their fitted effects apply.
+        space: open choices.
     """
 
     model: Transformer
@@ -50,11 +51,11 @@ class PlanQuestion(NamedTuple):
         return number(self.cluster.n_chips)
 
     def usable(self, fit: Fit) -> MemoryLimit:
-        """Memory that the planned run may take by a fit."""
+        """Usable memory of the planned run, by a fit."""
         return fit.memory_limit(self.levels, self.n_chips)
 
     def task(self, fit: Fit, oom_probability: float = ACCEPTED_RISK) -> PlanTask:
-        """The search that answers the question.
+        """Task of the search that answers the question.
 
         Args:
             fit: calibration.
@@ -67,7 +68,7 @@ class PlanQuestion(NamedTuple):
 
 
 SOFTWARE_KINDS = ("framework", "precision", "release", "attention_kernel")
-"""Kinds of level that are columns of a runs table, from which it follows what the software of a run does."""
+"""Kinds of level that are columns of a runs table and set the software switches of a run."""
 
 
 def plan_question(
@@ -77,14 +78,14 @@ def plan_question(
     cells: Mapping[str, Any],
     levels: Mapping[str, str | None] | None = None,
 ) -> PlanQuestion:
-    """The question of one run, as a row of a runs table asks it.
+    """Question for the plan of one run, from a row of a runs table.
 
     Args:
         model: the transformer.
         cluster: chips and network.
-        batch: sequences of a step; None where it is open [sequence].
-        cells: values by column: `gpu`, `framework`, `precision`, stated decisions, what software does.
-        levels: further levels by kind; they count before those that follow from the cells.
+        batch: sequences of a step; None where the batch is open [sequence].
+        cells: values by column: `gpu`, `framework`, `precision`, stated decisions, software choices.
+        levels: further levels by kind, which override the levels from the cells.
 
     Raises:
         InputError: an unknown number format.
@@ -98,10 +99,10 @@ def plan_question(
 
 
 def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> list[FoundPlans]:
-    """The plans that answer each of several tasks: all valid ones, or those near the optimum where they are too many.
+    """Find the plans that answer each of several tasks: all valid plans, or plans near the optimum in large spaces.
 
     Args:
-        tasks: what is searched for.
+        tasks: tasks of the searches.
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
 
     Returns:
@@ -119,7 +120,7 @@ def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> lis
 
 
 def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
-    """Every valid plan of each task, scored."""
+    """Score every valid plan of each task."""
     found: list[FoundPlans] = []
     waiting: list[tuple[PlanTask, Judged]] = []
     for task in tasks:
@@ -132,7 +133,7 @@ def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
 
 
 def _scored(waiting: list[tuple[PlanTask, Judged]]) -> list[FoundPlans]:
-    """Plans of several tasks, scored together."""
+    """Score plans of several tasks together."""
     scores = score_tables([judged for _, judged in waiting])
     return [
         FoundPlans(judged.table, score, task.memory_limit, len(judged.table))

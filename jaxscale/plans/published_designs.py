@@ -1,4 +1,4 @@
-"""Published training runs against the plans chosen for the same model, batch and cluster."""
+"""Published training runs against the chosen plans for the model, batch and cluster of each run."""
 
 import dataclasses
 import functools
@@ -23,22 +23,22 @@ from jaxscale.plans.plan_questions import PlanQuestion, plan_question
 
 @functools.cache
 def published_designs() -> dict[str, dict[str, Any]]:
-    """Published runs by name, as `data/published_designs.toml` has them."""
+    """Published runs by name, from `data/published_designs.toml`."""
     return read_toml(data_path("published_designs.toml"))["designs"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published run beside the plan chosen for the same model, batch and cluster.
+    """Published run beside the chosen plan for equal model, batch and cluster.
 
     Attributes:
-        name: of the run.
+        name: name of the run.
         published: plan of the run.
         measured: published step time [s].
-        predicted: step time of the published plan, by the model [s].
-        memory: peak of the published plan, by the model [byte].
-        oom_probability: that the published plan runs out of memory [1].
-        choice: plans chosen for the same model, batch and chips, with the same attention kernel.
+        predicted: predicted step time of the published plan [s].
+        memory: predicted peak memory of the published plan [byte].
+        oom_probability: probability that the published plan runs out of memory [1].
+        choice: chosen plans for equal model, batch and chips, with the attention kernel of the run.
     """
 
     name: str
@@ -61,38 +61,38 @@ class Comparison:
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Published and chosen value of every field that differs."""
+        """Published and chosen value of every field with different values."""
         first, second = self.published.words(), self.choice.best.plan.words()
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
 def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
-    """The question that a published run answers, with its software, and its plan.
+    """Question for a plan from a published run, with the software of the run, and the published plan.
 
     Args:
-        design: one of `published_designs`.
+        design: table of a run in `published_designs`.
     """
     shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
     cells = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework"), **design.get("cells", {})}
     question = plan_question(shape, machine, design["global_batch_size_seqs"], cells)
-    # What a run recomputes may be stated by its software.
+    # The software of a run may state the recomputation.
     undecided = {name: getattr(Plan(), name) for name in DECIDED if name not in SWITCHES["recompute"].values()}
     plan = dataclasses.replace(question.space.software, **{**undecided, **design["plan"]})
     return question._replace(space=dataclasses.replace(question.space, software=plan)), plan
 
 
 def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
-    """Choose a plan for a published run.
+    """Choose a plan for a published run and compare the two.
 
     Args:
-        name: of `published_designs`.
+        name: name of a run in `published_designs`.
         fit: a fit, or the name or file of a fit.
 
     Returns:
         Published and chosen plan with step times.
 
     Raises:
-        InputError: unknown name; says which there are.
+        InputError: unknown name; lists the valid names.
     """
     known = published_designs()
     if name not in known:

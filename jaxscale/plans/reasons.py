@@ -18,11 +18,11 @@ from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan import DECISIONS, RECOMPUTE, ROUTING, SCHEDULES, Plan, codes_of
 
 STATIC_TERMS = ("weights", "gradients", "optimizer")
-"""Memory that more chips always divide further."""
+"""Memory terms that more chips always divide further."""
 
 
 def decisions(table: PlanTable) -> dict[str, np.ndarray]:
-    """Free decisions of every plan, from which dp and the number of microbatches follow; each column is [plan]."""
+    """Free decisions of every plan, which determine dp and the number of microbatches; each column is [plan]."""
     c = table.columns
     free = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "sequence_parallel")
     return {
@@ -34,7 +34,7 @@ def decisions(table: PlanTable) -> dict[str, np.ndarray]:
 
 
 def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
-    """Decisions in which each plan differs from the best, except differences that another decision forces."""
+    """Decisions in which each plan differs from the best plan, without differences forced by a second decision."""
     chosen = decisions(table)
     differs = {name: column != column[best] for name, column in chosen.items()}
     c = table.columns
@@ -42,7 +42,7 @@ def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
     unpiped = (c["pp"] == 1) | (c["pp"][best] == 1)
     replicas = c["dp"] * c["cp"]
     alone = (replicas == 1) | (replicas[best] == 1)
-    # Without FSDP there are no copies of a shard group; where a plan turns to it, one group of all replicas is meant.
+    # Without FSDP a shard group has no copies; a change to FSDP means one group of all replicas.
     sharded = c["zero_stage"] == 3
     differs["copies"] = sharded & (chosen["copies"] != np.where(sharded[best], chosen["copies"][best], 1))
     forced = {"sequence_parallel": unsplit, "vpp": unpiped, "schedule": unpiped, "zero_stage": alone}
@@ -50,7 +50,7 @@ def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
 
 
 def alternatives(found: FoundPlans, best: int) -> tuple[Alternative, ...]:
-    """Plans next to the best, with one decision moved to the next lower or higher value.
+    """Alternatives to the best plan: plans with one decision moved to the next lower or higher value.
 
     Args:
         found: all plans.
@@ -91,7 +91,7 @@ def _alternative(name: str, before: Any, after: Any, found: FoundPlans, best: in
 
 
 def short_plan(table: PlanTable, row: int) -> str:
-    """The degrees of one plan in a few words."""
+    """Degrees of one plan in short form."""
     c = table.columns
     degrees = " ".join(f"{name} {c[name][row]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if c[name][row] > 1)
     recompute = RECOMPUTE[int(codes_of("recompute", {name: column[row] for name, column in c.items()}))]
@@ -99,7 +99,7 @@ def short_plan(table: PlanTable, row: int) -> str:
 
 
 def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapping[str, float]) -> tuple[str, ...]:
-    """Sentences on memory and time that stand in the way of a faster step.
+    """Sentences on the memory and time that prevent a faster step.
 
     Args:
         found: all plans.
@@ -126,7 +126,7 @@ def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapp
 
 
 def hottest_experts(model: Transformer, plan: Plan) -> tuple[str, ...]:
-    """A sentence on the load of experts where it is stated: of the hottest rank, and what is dropped."""
+    """Sentence on a stated load of experts: load of the hottest rank, and dropped share of copies."""
     if not any(number(getattr(plan, name)) for name in ROUTING):
         return ()
     load = number(hottest_load(model.n_experts, model.moe_top_k, plan))
@@ -142,10 +142,10 @@ def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, 
         model: the transformer.
         n_chips: chips of the cluster [1].
         batch: global batch [sequence].
-        unbatched: plans that would be valid were the batch a multiple of all degrees.
+        unbatched: valid plans for a batch that is a multiple of all degrees.
 
     Returns:
-        The error, naming batches that would do.
+        The error, naming valid batches.
     """
     where = f"no valid plan for {n_chips:g} chips and a global batch of {batch:g} sequences"
     if not len(unbatched):

@@ -1,8 +1,8 @@
-"""Continuous plans: degrees as shares of the room that the earlier ones leave, in logarithms.
+"""Continuous plans: degrees as shares, in logarithms, of the room left by the earlier degrees.
 
 By stick-breaking every point of a unit cube obeys `dp * tp * pp * cp = n_chips`, `pp * vpp <= L` and `tp <= heads`.
-Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans takes a
-search.
+Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans needs a
+separate search.
 """
 
 import equinox as eqx
@@ -15,20 +15,20 @@ from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.plans.plan import Plan
 
 TEMPERATURE = 0.02
-"""Smoothing of step time, memory and room during a search; whole numbers are judged by the exact model [1]."""
+"""Smoothing of step time, memory and room during a search; whole numbers are scored by the exact model [1]."""
 
 INTERLEAVING = (1, 2, 3, 4, 6, 8)
-"""Virtual stages per chip that are tried; the relaxed number goes up to the largest [1]."""
+"""Candidate virtual stages per chip; the relaxed number is at most the largest candidate [1]."""
 
 
 class Family(eqx.Module):
-    """Choices that are not relaxed, each searched by itself.
+    """Choices that are not relaxed, with a separate search for each family.
 
     Attributes:
-        zero_stage: of 0 to 3 [1].
+        zero_stage: ZeRO stage, of 0 to 3 [1].
         recompute_full: 1 where whole layers are recomputed [1].
-        smallest_pp: stages at least, 1 or 2 [1].
-        largest_pp: stages at most [1].
+        smallest_pp: fewest stages, 1 or 2 [1].
+        largest_pp: most stages [1].
     """
 
     zero_stage: Float[ArrayLike, "*batch"]
@@ -38,21 +38,21 @@ class Family(eqx.Module):
 
 
 KINDS = ((1.0, 1.0, 1.0), (1.0, 2.0, 1e9), (3.0, 1.0, 1.0))
-"""ZeRO stage, fewest and most stages: costs have a corner at two stages, so that no family reaches across it."""
+"""ZeRO stage, fewest and most stages: costs have a corner at two stages, so that no family crosses two stages."""
 
 FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage, low, high in KINDS)
 """ZeRO 1 without and with a pipeline, and ZeRO 3 without; each with and without recomputation."""
 
 
 def families_for(n_chips: float) -> tuple[Family, ...]:
-    """The families that a number of chips has room for."""
+    """Families that are possible on a number of chips."""
     return tuple(family for family in FAMILIES if number(family.smallest_pp) <= n_chips)
 
 
 def splits(
     share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
 ) -> dict[str, Array]:
-    """Logs of the degrees tp, cp, pp, vpp and ep, each a share of the room that the earlier ones leave; and of dp."""
+    """Logarithms of the degrees tp, cp, pp, vpp, ep, each a share of the room left by the earlier ones, and of dp."""
     fewest = jnp.log(family.smallest_pp)
     tp = share["tp"] * _least(room - fewest, log_heads)
     cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
@@ -68,14 +68,14 @@ def splits(
 def plan_with(
     share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family, software: Plan | None = None
 ) -> Plan:
-    """The plan of logs, with sequence parallelism.
+    """Plan from logarithms of degrees, with sequence parallelism.
 
     Args:
-        share: of which the microbatch's is read [1].
-        split: as `splits` returned them [1].
-        replica_batch: log of the sequences of a step and replica [1].
+        share: shares of the room by name, of which only `micro_batch_size` is used [1].
+        split: logarithms of the degrees, from `splits` [1].
+        replica_batch: logarithm of the sequences per step and replica [1].
         family: sharding and recomputation.
-        software: a plan whose further fields count; those of a framework of which nothing is known where None.
+        software: plan with the remaining fields; an unknown framework where None.
 
     Returns:
         The plan, in numbers.

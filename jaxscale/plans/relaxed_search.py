@@ -1,8 +1,8 @@
-"""The search for a plan where there are too many to try: by gradient, then among whole numbers near the optimum.
+"""Search for a plan in large spaces: gradient search over continuous plans, then local search among whole numbers.
 
-All problems and all starts run as one `vmap`. The relaxed optimum is then the centre of a window of valid plans, the
-nearest few values of every degree crossed with every kind of sharding, schedule and recomputation; the window moves to
-the best plan inside until the best no longer improves.
+All problems and all starts run as one `vmap`. The relaxed optimum is the centre of a window of valid plans: the nearest
+values of every degree crossed with all choices of sharding, schedule and recomputation. The window moves to the best
+plan inside until the best plan no longer improves.
 """
 
 import dataclasses
@@ -28,13 +28,14 @@ from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanTask, plan_goals
 from jaxscale.plans.score import Scores, score_plans
 
 WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
-"""Values of every degree in a window; interleavings divide a stage's layers, so that near ones may be far apart [1]."""
+"""Values of every degree in a window. Interleavings divide the layers of a stage, so that neighbouring values may be
+far apart [1]."""
 
 Centre = tuple[float, ...]
 """Degrees in the order of `WINDOW` [1]."""
 
 PLANS_AT_ONCE = 64
-"""Points that are turned into plans by one call [point]."""
+"""Points that one call turns into plans [point]."""
 
 
 def relax_plans(
@@ -43,10 +44,10 @@ def relax_plans(
     """Continuous optima of many tasks at once.
 
     Args:
-        tasks: models and batches for which plans are wanted.
-        n_starts: rough searches for each kind of sharding and recomputation [1].
-        n_steps: evaluations of each [1].
-        candidates: optima that are made exact, for each task [1].
+        tasks: tasks of the searches.
+        n_starts: rough searches for each family of sharding and recomputation [1].
+        n_steps: evaluations of each rough search [1].
+        candidates: rough optima per task that are refined to exact optima [1].
 
     Returns:
         Optima of each task, the best first.
@@ -69,7 +70,7 @@ def relax_plans(
 
 
 def _exact(points: np.ndarray, problems: Problems, wanted: Goals, parts: list[np.ndarray]) -> list[list[RelaxedPlan]]:
-    """Exact optima from rough points, ranked within each part of them."""
+    """Exact optima from rough points, ranked within each group of `parts`."""
     optimum = polish(points, problems, wanted)
     best = [part[best_candidate(optimum.rows(part), wanted.rows(part))] for part in parts]
     optimum = certify(optimum, np.asarray(best), problems, wanted)
@@ -92,7 +93,7 @@ def _ranked(optimum: Optimum, wanted: Goals, problems: Problems) -> list[Relaxed
 
 
 def plans_at(points: np.ndarray, problems: Problems) -> list[Plan]:
-    """The continuous plan at a point of each problem."""
+    """Continuous plans at a point of each problem."""
     leaves = in_blocks(_plan_leaves, PLANS_AT_ONCE, (points, problems.numbers), problems.layout)
     structure = jax.tree.structure(Plan())
     return [jax.tree.unflatten(structure, [leaf[row] for leaf in leaves]) for row in range(len(points))]
@@ -105,20 +106,20 @@ def _plan_leaves(points: ArrayLike, numbers: ArrayLike, layout: LeafLayout) -> t
 
 
 def search_plans(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
-    """The best valid plans near the continuous optima.
+    """Find the best valid plans near the continuous optima.
 
     Args:
-        tasks: models and batches for which plans are wanted, all searched at once.
+        tasks: tasks of the searches, all run at once.
 
     Returns:
-        One answer for each task; without plans where none is valid.
+        One result per task; without plans where no plan is valid.
     """
     optima = relax_plans(tasks)
     return [_near(task, mine) for task, mine in zip(tasks, optima, strict=True)]
 
 
 def _near(task: PlanTask, optima: list[RelaxedPlan]) -> FoundPlans:
-    """The window with the best plan, out of all windows on the ways from the continuous optima."""
+    """Window with the best plan, among all windows on the paths from the continuous optima."""
     best, searched, seen = None, 0, set()
     for relaxed in optima:
         start = tuple(number(getattr(relaxed.plan, name)) for name in WINDOW)
@@ -133,7 +134,7 @@ def _near(task: PlanTask, optima: list[RelaxedPlan]) -> FoundPlans:
 
 
 def _windows_from(centre: Centre, task: PlanTask, seen: set[Centre]) -> Iterator[FoundPlans]:
-    """Scored windows, each around the best plan of the window before, until the best no longer improves."""
+    """Scored windows, each around the best plan of the previous window, until the best plan no longer improves."""
     lowest = math.inf
     while centre not in seen:
         seen.add(centre)
@@ -151,7 +152,7 @@ def _windows_from(centre: Centre, task: PlanTask, seen: set[Centre]) -> Iterator
 
 
 def _window(task: PlanTask, centre: Centre) -> PlanTable | None:
-    """Valid plans around a centre; a wider window where there are none, and None where there are none at all."""
+    """Valid plans around a centre, in a window widened until it holds a plan; None for a space without valid plan."""
     options = admissible(task.model, task.n_chips, task.batch, task.space)
     widening = 1
     while True:

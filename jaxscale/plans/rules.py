@@ -1,8 +1,8 @@
-"""Validity rules of plans: one table, evaluated on numbers or on columns of them.
+"""Validity rules of plans: one table, evaluated on numbers or on columns of numbers.
 
-A rule reads fields of a model, a plan and a cluster by their names, so that it can be asked as soon as its fields are
-there: `violations` asks for one plan and answers in sentences, an enumeration cuts its columns with `obeys`, and a
-prediction of many rows gets sentences for the rows alone that break a rule.
+A rule reads fields of model, plan and cluster by name, so that the rule can be checked once the fields are known:
+`violations` checks one plan and returns sentences, an enumeration removes rows with `obeys`, and a prediction of many
+rows gets sentences only for rows that break a rule.
 """
 
 import functools
@@ -20,18 +20,18 @@ Columns = Mapping[str, Any]
 """Fields by name: numbers, or arrays [row] of them."""
 
 IDLE = 1.0 / 9.0
-"""Share of a scale-up domain that may be left out so that groups fit into it: racks of 72 chips train as 64 do
-(NVIDIA NeMo performance summary, GB200 and GB300, 2025 and 2026) [1]."""
+"""Share of a scale-up domain that may stay unused so that groups fit the domain: racks of 72 chips train like racks of
+64 (NVIDIA NeMo performance summary, GB200 and GB300, 2025 and 2026) [1]."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition that every valid plan meets.
+    """Condition that every valid plan meets.
 
     Attributes:
-        name: of the rule.
-        holds: the condition; its parameters are the fields that it reads, numbers or arrays [row].
-        text: the sentence for a plan that breaks the rule, from the same fields as numbers.
+        name: name of the rule.
+        holds: function of the condition, whose parameters are the fields read, numbers or arrays [row].
+        text: function that gives the sentence for a plan that breaks the rule, from fields as numbers.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Rule:
         return np.asarray(self.holds(**{name: columns[name] for name in self.fields}))
 
     def sentence(self, columns: Columns) -> str:
-        """The sentence for one plan that breaks the rule."""
+        """Sentence for one plan that breaks the rule."""
         return self.text(**{name: float(columns[name]) for name in inspect.signature(self.text).parameters})
 
 
@@ -58,36 +58,36 @@ def divides(divisor: Any, number: Any) -> Any:
 
 
 def suits_domain(tp: Any, domain_size: Any) -> Any:
-    """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two of them.
+    """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two domains.
 
-    A group that lies on two nodes, on either with a part of their network links, is slower than any in whole ones.
+    A group on two nodes, with a fraction of the network links of each, is slower than every group in whole nodes.
 
     Args:
-        tp: degrees, a number or an array of them [1].
-        domain_size: chips of a domain; chips that stand alone, 1, suit any whole degree [1].
+        tp: tensor-parallel degrees, a number or an array [1].
+        domain_size: chips of a domain; single chips, 1, suit any whole degree [1].
 
     Returns:
-        For each degree, whether tp divides the domain, but for a share of `IDLE`, or the domain tp.
+        For each degree, whether tp divides the domain, except for a share of `IDLE`, or the domain divides tp.
     """
     left = np.mod(domain_size, tp)
     return np.where(np.less_equal(tp, domain_size), left <= np.multiply(IDLE, domain_size), divides(domain_size, tp))
 
 
 def shares_key_values(tp: Any, n_kv_heads: Any) -> Any:
-    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks a copy of the same one.
+    """Whether each tensor-parallel rank holds whole key/value heads, or several ranks copy one head.
 
     Args:
-        tp: degrees, a number or an array of them [1].
-        n_kv_heads: K, likewise [1].
+        tp: tensor-parallel degrees, a number or an array [1].
+        n_kv_heads: K, a number or an array [1].
 
     Returns:
-        The answer for each; a mean of layers that differ, which is not whole, rules nothing out.
+        The result for each pair; a fractional K, the mean of different layers, is always valid.
     """
     return divides(tp, n_kv_heads) | divides(n_kv_heads, tp) | np.greater(np.mod(n_kv_heads, 1), 0)
 
 
 def _unstated(pp: Any, first_stage_layers: Any, last_stage_layers: Any) -> Any:
-    """Stages of whose layers nothing is stated [1]."""
+    """Number of stages without stated layers [1]."""
     return pp - np.greater(first_stage_layers, 0) - np.greater(last_stage_layers, 0)
 
 
@@ -180,7 +180,7 @@ RULES = (
         lambda ep: f"ep = {ep:g} must divide dp * cp * tp",
     ),
     Rule(
-        # Each stage holds whole copies of the experts: dp * cp over ep of them, or one that takes chips of tp.
+        # Each stage holds whole copies of the experts: dp * cp over ep copies, or one copy that takes chips of tp.
         "expert replicas",
         lambda ep, dp, cp: divides(np.minimum(ep, dp * cp), dp * cp),
         lambda ep, dp, cp: f"ep = {ep:g} must divide dp * cp = {dp * cp:g}, or be the larger",
@@ -213,14 +213,14 @@ RULES = (
         lambda: "ZeRO stage 3 shards what a pipeline reuses; it needs pp = 1",
     ),
     Rule(
-        # Of interleaved stages the gradients of a chunk are whole once pp microbatches have passed it.
+        # With interleaved stages the gradients of a chunk are whole once pp microbatches have passed the chunk.
         "gradients of stages",
         lambda zero_stage, pp, vpp: np.not_equal(zero_stage, 2) | np.equal(pp, 1) | np.greater(vpp, 1),
         lambda: "ZeRO stage 2 shards gradients that a pipeline adds to; it needs pp = 1 or vpp > 1",
     ),
     BATCH_RULE,
 )
-"""Rules of whole plans, each decided by the fields that it names."""
+"""Rules of whole plans, each decided by the fields named in the rule."""
 
 CONTINUOUS_RULES = (
     Rule(
@@ -239,25 +239,26 @@ CONTINUOUS_RULES = (
         ),
     ),
 )
-"""Rules of layouts whose data-parallel degree, dp = n / (tp pp cp), need not be whole; `replica_batch` is B / dp."""
+"""Rules of layouts with a data-parallel degree, dp = n / (tp pp cp), that need not be whole; `replica_batch` is B /
+dp."""
 
 
 def decided(fields: Iterable[str], rules: Sequence[Rule] = RULES) -> tuple[Rule, ...]:
-    """Rules all of whose fields are among the given ones."""
+    """Rules whose fields are all given."""
     there = set(fields)
     return tuple(rule for rule in rules if there.issuperset(rule.fields))
 
 
 def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] = RULES) -> Any:
-    """Whether each row keeps every rule that its columns decide.
+    """Whether each row obeys every rule that the columns decide.
 
     Args:
         columns: fields by name, numbers or arrays [row].
-        about: where given, only rules that read this field are asked; those without it have been asked before.
-        rules: that hold.
+        about: if given, only rules that read this field are checked; the remaining rules count as checked before.
+        rules: rules to check.
 
     Returns:
-        The answer of each row [row]; True where no rule is decided.
+        The result of each row [row]; True where no rule is decided.
     """
     kept: Any = np.True_
     for rule in decided(columns, rules):
@@ -269,12 +270,12 @@ def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] =
 def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -> list[tuple[str, ...]]:
     """Sentences on the rules that each of many plans breaks.
 
-    Sentences are written once for all rows that break a rule by the same numbers.
+    A sentence is written once for all rows that break a rule by equal numbers.
 
     Args:
         columns: fields by name, numbers or arrays [row].
         n_rows: number of rows [1].
-        rules: that are asked, where the columns decide them.
+        rules: rules to check, where the columns decide the rule.
 
     Returns:
         Sentences of each row, in the order of the rules; an empty tuple is a valid plan [row].
@@ -302,7 +303,7 @@ PLAN_FIELDS = (*DEGREES, "dual_pipe")
 def model_columns(model: Transformer) -> dict[str, Any]:
     """Fields of a concrete model that the rules read, by name."""
     columns = {name: np.asarray(getattr(model, name), float) for name in MODEL_FIELDS}
-    # Heads of layers with a window rule nothing out where there are none, or where they are those of all layers.
+    # Window heads restrict nothing in a model without window layers, or with window heads equal to all heads.
     for name, nothing in (("heads", 0.0), ("kv_heads", 1.0)):
         ratio, share = (
             np.asarray(leaf, float) for leaf in (getattr(model, f"window_{name}_ratio"), model.window_share)
@@ -319,16 +320,16 @@ def plan_columns(plan: Plan) -> dict[str, Any]:
 
 
 def violations(model: Transformer, plan: Plan, n_chips: int | float, domain_size: int | float = 1) -> list[str]:
-    """Rules that a plan breaks, one clear sentence each; an empty list is a valid plan.
+    """Sentences on the rules that a plan breaks, one per rule; an empty list is a valid plan.
 
     Args:
         model: the transformer.
         plan: concrete (not traced) plan.
         n_chips: chips of the cluster [1].
-        domain_size: chips of a scale-up domain, which tensor-parallel groups are to suit [1].
+        domain_size: chips of a scale-up domain, which tensor-parallel groups must suit [1].
 
     Returns:
-        Sentences that name the field, its value and what would be valid.
+        Sentences with the field, the value and the valid values.
     """
     columns = {**model_columns(model), **plan_columns(plan), "n_chips": n_chips, "domain_size": domain_size}
     return list(broken_rules(columns, 1)[0])

@@ -1,4 +1,4 @@
-"""Step time and memory of many plans, of one model on one cluster or of several, by the program of all tables."""
+"""Step time and memory of many plans, of one or several models and clusters, by the program for tables of runs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ from jaxscale.runs.arrays import RunBatch
 
 
 class Scores(NamedTuple):
-    """Figures of many plans that a search compares.
+    """Scores of many plans in a search.
 
     Attributes:
-        step_time: [s], [plan].
+        step_time: step time [s], [plan].
         memory: peak of the fullest chip [byte], [plan].
     """
 
@@ -31,13 +31,13 @@ class Scores(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """Every term of one plan.
+    """Cost terms, memory terms and figures of one plan.
 
     Attributes:
         terms: step time by cause [s].
         memory_terms: peak memory by cause [byte].
         mfu: model flops over the 16-bit peak, attention counted in full [1].
-        step_time: [s].
+        step_time: step time [s].
         memory: peak of the fullest chip [byte].
     """
 
@@ -49,7 +49,7 @@ class Detail(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Plans to be judged, and for what.
+    """Plans to be scored, with model, cluster and coefficients.
 
     Attributes:
         model: the transformer.
@@ -65,11 +65,11 @@ class Judged(NamedTuple):
 
 
 def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
-    """Columns of `jaxscale.costs.evaluate` for the plans of several tables, as if all were one.
+    """Columns of `jaxscale.costs.evaluate` for the plans of several tables, evaluated like one table.
 
     Args:
         every: models, clusters and their plans.
-        names: columns that are wanted.
+        names: requested columns.
 
     Returns:
         The columns of each table [plan].
@@ -86,7 +86,7 @@ def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
         model, software, cluster = _of_owners(shared, owner[rows])
         plan: Plan = with_columns(software, {name: column[rows].astype(float) for name, column in columns.items()})
         block = started(RunBatch(model, plan, cluster, np.ones(len(owner[rows]))), coefficients[:, owner[rows]])
-        # Columns that nobody wants are given back while later blocks are on their way.
+        # Columns that are not requested are freed while later blocks are computed.
         blocks.append({name: block[name] for name in names})
     found = collected(blocks, len(owner), names)
     ends = np.cumsum(lengths)[:-1]
@@ -122,7 +122,7 @@ def score_tables(every: Sequence[Judged]) -> list[Scores]:
 def _of_plans(
     model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients, names: Sequence[str]
 ) -> Columns:
-    """Columns of a few plans of any kind, by the program that scores tables of plans [plan]."""
+    """Columns of a few arbitrary plans, by the program that scores tables of plans [plan]."""
     count = len(plans)
     model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
     rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
@@ -133,11 +133,11 @@ def _of_plans(
 def time_plans(
     model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients
 ) -> Float[np.ndarray, " plan"]:
-    """Step time of a few plans of any kind, by the program that scores tables of plans.
+    """Step time of a few arbitrary plans, by the program that scores tables of plans.
 
     Args:
         model: the transformer.
-        plans: the plans, at most `BLOCK_ROWS` of them.
+        plans: at most `BLOCK_ROWS` plans.
         cluster: chips and network.
         coefficients: fitted parameters.
 
@@ -151,7 +151,7 @@ DETAILS = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
 
 
 def detailed(model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients) -> list[Detail]:
-    """Time, memory and every term of a few plans of any kind, see `time_plans`."""
+    """Time, memory and every cost term of a few arbitrary plans, see `time_plans`."""
     found = _of_plans(model, plans, cluster, coefficients, DETAILS)
     return [_detail(found, row) for row in range(len(plans))]
 

@@ -1,4 +1,4 @@
-r"""Sensitivity of predictions: elasticities, and the gain from a tenth more of a resource.
+r"""Sensitivity of predictions: elasticities, and the gain from a resource increased by a tenth.
 
 The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one reverse pass.
 """
@@ -29,23 +29,23 @@ from jaxscale.plans.plan import Plan
 
 
 def elasticity(fn: Callable[..., Any], args: Any) -> Any:
-    r"""Elasticity of a positive function in every leaf of its arguments.
+    r"""Elasticity of a positive function with respect to every leaf of the arguments.
 
     $\partial \ln f / \partial \ln x = (x / f) \, \partial f / \partial x$; a leaf at zero has elasticity zero.
 
     Args:
         fn: function that returns one positive number.
-        args: arguments of the function: a tuple, or the only one.
+        args: arguments of the function: a tuple, or a single argument.
 
     Returns:
-        Elasticities in the structure of `args` [1]; leaves that are not numbers stay as they are.
+        Elasticities in the structure of `args` [1]; leaves that are not numbers are unchanged.
 
     Raises:
-        InputError: the function is not positive and finite there.
+        InputError: the function is not positive and finite at `args`.
     """
     arguments = args if type(args) is tuple else (args,)
     numbers, rest = eqx.partition(arguments, _is_number)
-    # The slope at the default precision, whatever mixture of numbers came in.
+    # The slope at the default precision, for every mixture of number types in the arguments.
     numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), numbers)
     value, slopes = _value_and_slopes(fn, numbers, rest)
     if not (np.isfinite(number(value)) and number(value) > 0.0):
@@ -65,11 +65,11 @@ def _value_and_slopes(fn: Callable[..., Any], numbers: Any, rest: Any) -> tuple[
 
 
 def named_elasticities(elasticities: Any, names: tuple[str, ...] = ()) -> list[tuple[str, float]]:
-    """Elasticities as a flat list, the largest in size first, as for a bar plot.
+    """Elasticities as a flat list for a bar plot, the largest magnitude first.
 
     Args:
         elasticities: result of `elasticity`.
-        names: names of the arguments, where it was a tuple.
+        names: names of the arguments, for a tuple of arguments.
 
     Returns:
         Pairs such as `("cluster.chip.hbm_bandwidth", -0.08)` [1].
@@ -123,16 +123,16 @@ IMPROVEMENTS: Mapping[str, tuple[Callable[[Cluster], Any], int | None, bool]] = 
     "scale-out latency": (lambda c: c.network.latency, 1, False),
     "spine latency": (lambda c: c.network.latency, 2, False),
 }
-"""What can be better: where it sits in a cluster, at which network level, and whether more of it is better."""
+"""Resources that can be improved: accessor in a cluster, network level, and whether more is better."""
 
 
 def with_resource(cluster: Cluster, what: str, factor: Any) -> Cluster:
-    """A cluster with a multiple of one resource, traced or not.
+    """Cluster with one resource multiplied by a factor, which may be traced.
 
     Args:
         cluster: chips and network.
         what: name of the resource in `IMPROVEMENTS`.
-        factor: on the resource [1].
+        factor: factor of the resource [1].
     """
     path, index, _ = IMPROVEMENTS[what]
 
@@ -155,19 +155,19 @@ def improvements(
     levels: Mapping[str, str | None] | None = None,
     space: PlanSpace | None = None,
 ) -> list[Improvement]:
-    """Gains from a tenth more of each rate, or a tenth less of each latency, with the old plan and with a new one.
+    """Gains from an increase of each rate, or a decrease of each latency, by a tenth, with the old and with a new plan.
 
-    The number of chips stays. The difference of the two gains is due to choosing the plan again: small for rates
-    and latencies (envelope theorem), everything for the memory capacity.
+    The number of chips is constant. The difference of the two gains is due to the new choice of the plan: small for
+    rates and latencies (envelope theorem), the whole gain for the memory capacity.
 
     Args:
         model: the transformer.
         cluster: chips and network without improvement.
         global_batch_size_seqs: B [sequence].
-        share: how much more [1].
+        share: relative increase [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, gpu and so on of the run, whose fitted effects apply.
-        space: choices that are open; where None, every valid plan that the framework can run.
+        space: open choices; where None, every valid plan that the framework can run.
 
     Returns:
         Gains, the largest first.
@@ -175,7 +175,7 @@ def improvements(
     if not 0.0 < share < 10.0:
         raise InputError(f"share = {share:g} is out of range; expected a number above 0 and below 10")
     record = fit_of(fit)
-    # The chip is that of today: better ones have no effects of their own.
+    # Levels name the present chip: an improved chip has no fitted effects.
     levels = {"gpu": load_hardware().chip_id(cluster), **(levels or {})}
     question = question_of_levels(model, cluster, global_batch_size_seqs, levels, space)
     today = answered(question, record).best

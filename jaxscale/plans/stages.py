@@ -1,4 +1,4 @@
-"""Layers of the stages of a pipeline: shared out evenly, or by cost with the logits head counted as layers.
+"""Layers of the stages of a pipeline: divided evenly, or by cost with the logits head counted as layers.
 
 Reference: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
 """
@@ -21,22 +21,22 @@ from jaxscale.models.transformer import (
 from jaxscale.plans.plan import Plan
 
 DIVISIBLE = 0.02
-"""Temperature from which on layers are shared as if they could be divided, see `is_divisible` [1]."""
+"""Temperature from which on layers are divided continuously, see `is_divisible` [1]."""
 
 HEAD_ROUNDING = 0.01
-"""Layers by which the head must exceed a whole number of them to count as one more [1]."""
+"""Smallest excess of the head over a whole number of layers that counts as one more layer [1]."""
 
 
 def is_divisible(temperature: Temperature) -> bool:
-    """Whether stages hold shares of layers; an array is taken as below `DIVISIBLE`."""
+    """Whether stages hold fractional layers; an array of temperatures counts as below `DIVISIBLE`."""
     return isinstance(temperature, int | float) and temperature >= DIVISIBLE
 
 
 def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperature = 0.0) -> Array:
     r"""Layers of the fullest stage: $\lceil L / p \rceil$, continuous between whole numbers.
 
-    The exact form rises linearly over the width $1/p$ that separates $L$ from $L + 1$ layers, so that it meets the
-    ceiling at every whole L and p and is continuous; a single stage holds all layers. Smooth forms rise over at least
+    The exact form rises linearly over the width $1/p$ between $L$ and $L + 1$ layers, and is therefore continuous and
+    equal to the ceiling at every whole L and p; a single stage holds all layers. Smooth forms rise over at least
     $(T / T_1)^3$: the exact ceiling for up to $(T_1 / T)^3$ stages, the plain ratio from $T_1$ (`DIVISIBLE`) on.
 
     Args:
@@ -56,9 +56,9 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
 
 
 def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
-    """Logits head counted in layers of as many matmul parameters, by which frameworks balance stages [1].
+    """Size of the logits head in layers of equally many matmul parameters, used by frameworks to balance stages [1].
 
-    Rounded up, as the stages before it hold whole layers, unless `DIVISIBLE`.
+    Rounded up, as the earlier stages hold whole layers, unless `DIVISIBLE`.
     """
     head = logits_per_token(model) * head_params(model)
     ratio = head * total_layers(model) / (matmul_params_per_token(model) - head)
@@ -69,9 +69,9 @@ class StageLayers(NamedTuple):
     """Layers of the stages of a pipeline.
 
     Attributes:
-        first: of the first stage [1].
-        middle: of the fullest stage between the ends [1].
-        last: of the last stage beside the logits head [1].
+        first: layers of the first stage [1].
+        middle: layers of the fullest stage between the ends [1].
+        last: layers of the last stage, beside the logits head [1].
     """
 
     first: Number
@@ -80,11 +80,11 @@ class StageLayers(NamedTuple):
 
 
 def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> StageLayers:
-    r"""Layers of the stages: as stated of the first and the last one, the others evenly, or by cost.
+    r"""Layers of the stages: stated layers of the end stages, the remaining layers split evenly or by cost.
 
     $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$, at most L, where stages are
-    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`: the last stage gets its share less
-    these, at least none.
+    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`: the last stage gets an equal share
+    less $c_h$ layers, at least none.
 
     Args:
         model: the transformer.
@@ -97,13 +97,13 @@ def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
     layers, stated = total_layers(model), (jnp.asarray(plan.first_stage_layers), jnp.asarray(plan.last_stage_layers))
     is_first, is_last = (jnp.greater(count, 0.0) for count in stated)
     first, last = jnp.where(is_first, stated[0], 0.0), jnp.where(is_last, stated[1], 0.0)
-    # Stages that nothing is stated of share what is left.
+    # Stages without stated layers share the remaining layers.
     is_stated, left = is_first | is_last, layers - first - last
     others = jnp.where(is_stated, larger(plan.pp - 1.0 * is_first - 1.0 * is_last, 1.0), plan.pp)
     even = busiest_layers(left, others, temperature)
     head = head_in_layers(model, temperature)
     share = busiest_layers(layers + head, plan.pp, temperature)
-    # What the other stages get: a difference, so that the smooth form of a single stage still holds all layers.
+    # Layers of the remaining stages: a difference, so that the smooth form of a single stage still holds all layers.
     by_cost = layers - smooth_max(layers - share, 0.0, temperature)
     last_by_cost = smooth_max((layers + head) / plan.pp, head, temperature) - head
     balanced = plan.balanced_stages * jnp.where(is_stated, 0.0, 1.0)
@@ -112,14 +112,14 @@ def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
 
 
 def shortened_ends(n_layers: Any, stages: Any) -> Any:
-    """Layers of the first and of the last stage where embedding and logits head take the place of one each.
+    """Layers of first and last stage where embedding and logits head each replace one layer.
 
     Args:
         n_layers: L [1].
         stages: p [1].
 
     Returns:
-        $(L + 2) / p - 1$ where that is whole and $L / p$ is not; else 0, which states nothing [1].
+        $(L + 2) / p - 1$ where this number is whole and $L / p$ is not; else 0, for not stated [1].
     """
     is_short = (np.mod(n_layers, stages) != 0) & (np.mod(np.add(n_layers, 2), stages) == 0) & np.greater(stages, 2)
     return np.where(is_short, np.add(n_layers, 2) // stages - 1, 0)
