@@ -15,7 +15,7 @@ class FitResult(FitEstimates):
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Cautions for a careful reader: failed convergence, coefficients that the data leave at their prior, ..."""
+        """Cautions: failed convergence, coefficients that the data leave at their prior, ..."""
         return cautions(self)
 
     def summary(self) -> str:
@@ -30,7 +30,7 @@ class FitResult(FitEstimates):
         return summary_html(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data; nan becomes None."""
+        """Report as plain data; nan becomes None."""
         return summary_json(self)
 
     def save(self, path: str | Path) -> None:
