@@ -173,9 +173,7 @@ def fit_measured(
 
 
 def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, FitProblem]:
-    """Problems by the width of their priors, tightest first; a single problem without runs of the start, few or many
-    runs.
-    """
+    """Problems by prior width, tightest first; several for `PACE_RUNS` < n <= `FEW_RUNS` about a start."""
     if start is None or not start.has_runs:
         return {1.0: problem}
     around = about_start(problem, n)
