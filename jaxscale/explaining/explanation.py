@@ -404,7 +404,7 @@ def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
 
 
 def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
-    """Usual cause of the deviation of a component, and the fact that would confirm it."""
+    """Usual cause of the deviation of a component, and the fact that would confirm the cause."""
     terms = kernel_term_table()["terms"]
     usually = terms[part.name]["above" if part.excess > 0.0 else "below"]
     work, usual = part.measured + part.hidden, part.predicted + part.predicted_hidden
@@ -429,7 +429,7 @@ def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
 
 
 def _settled(name: str, facts: Sequence[Fact], terms: Mapping[str, Any]) -> str:
-    """Blank fact of a component, or row, with further information on it."""
+    """Blank fact of a component, or row, with further information on the component."""
     blank = dict.fromkeys(fact.column for fact in facts if fact.column in terms[name]["facts"])
     return f"state {', '.join(blank)}" if blank else terms[name]["row"]
 

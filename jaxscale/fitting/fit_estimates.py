@@ -125,7 +125,7 @@ class FitEstimates(LogErrors):
 
     @cached_property
     def repeats(self) -> np.ndarray:
-        """Log of step time over the mean of all runs with equal settings; nan without a repeat [1], [row].
+        """Deviation of log step time from the mean of runs with equal settings; nan without a repeat [1], [row].
 
         The scatter is a lower bound of the prediction error for further repeats; see `jaxscale.runs.siblings`.
         """

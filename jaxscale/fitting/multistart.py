@@ -40,7 +40,7 @@ def one_blas_thread() -> Iterator[None]:
 
     On two cores, two BLAS threads make a fit a sixth slower.
     """
-    import scipy.linalg  # noqa: F401  (XLA calls the LAPACK of scipy; the limit applies to loaded libraries only)
+    import scipy.linalg  # noqa: F401  (loads the LAPACK of XLA, which the limit needs loaded)
 
     with threadpool_limits(1, "blas"):
         yield
@@ -141,7 +141,7 @@ def solve(
         problem: the problem to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
         known: optima of earlier fits of about the same problem [parameter]. The points also count unchanged, since a
-            search from an optimum could lose it; the fit is never worse than the earlier fits.
+            search could lose an optimum; the fit is never worse than the earlier fits.
 
     Returns:
         The best fit.
@@ -183,6 +183,6 @@ def _lowest(solutions: Sequence[Solution]) -> Solution:
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:
-    """The prior's centre and random points around it [start, parameter]."""
+    """Prior's centre and random points around the centre [start, parameter]."""
     spread = START_SPREAD * jax.random.normal(key, (n_starts - 1, n_parameters))
     return jnp.concatenate([jnp.zeros((1, n_parameters)), spread])

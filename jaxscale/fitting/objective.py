@@ -33,9 +33,9 @@ from jaxscale.runs.defaults import default_for
 TEMPERATURE = 0.005
 """Smoothing temperature of the model's maxima on the way to the optimum [1].
 
-Kinks at a maximum stop a solver that only accepts descents; along the smooth model it can slide past. The optimum of
-the exact model is close by, and the search ends there. Pipeline stages hold whole layers up to pp = 64 at the
-temperature.
+Kinks at a maximum stop a solver that only accepts descents; along the smooth model the solver can pass a kink. The
+optimum of the exact model is close by, and the search ends there. Pipeline stages hold whole layers up to pp = 64 at
+the temperature.
 """
 
 SHARP = 1e-7
@@ -172,7 +172,10 @@ def log_totals(
     rows: Float[Array, "row coefficient"],
     temperature: Temperature,
 ) -> Array:
-    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row, as it is measured [row]."""
+    """Natural logs of predicted `step_time` [ln s] or `memory` [ln byte] of each row [row].
+
+    Memory is counted as in the measurement of the row.
+    """
 
     def one(run: RunBatch, row: Array) -> Array:
         found = costs(run.model, run.plan, run.cluster, constrain(row), temperature)

@@ -23,7 +23,7 @@ class Posterior(NamedTuple):
 
     Attributes:
         standardised: draws of all parameters in standard deviations of their priors [draw, parameter].
-        coefficients: draws of each pooled coefficient in its own unit, by name [draw].
+        coefficients: draws of each pooled coefficient in its unit, by name [draw].
         n_divergent: divergent transitions; more than a few indicate unreliable draws [1].
     """
 
@@ -32,7 +32,7 @@ class Posterior(NamedTuple):
     n_divergent: int
 
     def interval(self, name: str, probability: float = 0.9) -> tuple[float, float]:
-        """Central interval of a coefficient, in its own unit."""
+        """Central interval of a coefficient, in its unit."""
         tail = 0.5 * (1.0 - probability)
         low, high = np.quantile(self.coefficients[name], [tail, 1.0 - tail])
         return float(low), float(high)

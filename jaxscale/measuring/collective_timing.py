@@ -67,7 +67,7 @@ def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float
     """
     n = len(devices)
     mesh = Mesh(np.asarray(devices, dtype=object), ("chips",))
-    count = max(size // 4 // (n * n), 1) * n  # elements of a shard of the array
+    count = max(size // 4 // (n * n), 1) * n  # elements of a shard
     parts = PartitionSpec("chips")
     turns = max(math.ceil(WINDOW / (1e-5 + size / 1e11)), 1)
 

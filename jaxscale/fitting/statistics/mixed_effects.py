@@ -252,7 +252,7 @@ class _State:
 
 
 def _weights_of_effects(problem: MixedProblem, effects: np.ndarray, spreads: np.ndarray) -> np.ndarray:
-    """Weights of effects in least squares: 1 for normal ones [effect]."""
+    """Weights of effects in least squares: 1 for normal effects [effect]."""
     return np.where(problem.is_heavy, np.asarray(student_weight(effects / spreads[problem.block_of])), 1.0)
 
 
