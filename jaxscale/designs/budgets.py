@@ -52,7 +52,7 @@ class Budget:
     params: float | int | None = None
 
     def __post_init__(self):
-        """Refuse none or several, and values out of range."""
+        """Refuse zero or several budgets, and values out of range."""
         given = self.given()
         if len(given) != 1:
             told = ", ".join(given) or "none"

@@ -53,7 +53,7 @@ FEWER_CHIPS = (1, 2, 4, 8)
 """Stated number of chips over the number of a candidate [1]."""
 
 BATCHES = (0.25, 0.5, 1, 2, 4)
-"""Batch of a candidate over the stated one [1]."""
+"""Batch of a candidate over the stated batch [1]."""
 
 FEWEST_TOKENS, MOST_TOKENS = 1e6, 1e20
 """Range of the small-batch tokens of a run [token]."""

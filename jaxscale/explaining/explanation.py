@@ -87,7 +87,7 @@ class PartGap:
 
     @property
     def excess(self) -> float:
-        """Measured less predicted time [s]."""
+        """Measured minus predicted time [s]."""
         return self.measured - self.predicted
 
     @property
@@ -167,11 +167,11 @@ class Explanation:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the parts are measured."""
+        """Whether the components are measured."""
         return bool(np.isfinite(self.parts[0].measured))
 
     def summary(self) -> str:
-        """The total in one sentence."""
+        """Sentence on the total time."""
         ratio = self.measured / self.predicted
         inside = "inside" if verdict_on(self.measured, self.lo, self.hi) == "within" else "outside"
         return (

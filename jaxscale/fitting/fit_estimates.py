@@ -173,7 +173,7 @@ class FitEstimates(LogErrors):
         return {level: column == level for level in sorted(set(column) - {""})}
 
     def name_of(self, row: int) -> str:
-        """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
+        """Name of a run: its line in the table, `line 12`, else its position among the measured runs, `run 10`."""
         return f"line {self.lines[row]}" if self.lines else f"run {row}"
 
     def profile(self, name: str) -> Profile:

@@ -23,7 +23,7 @@ class FitResult(FitEstimates):
         return text_of(summary_parts(self))
 
     def __repr__(self) -> str:
-        """The first lines of the report."""
+        """First lines of the report."""
         return "\n".join(self.summary().splitlines()[:MOST_LINES])
 
     def _repr_html_(self) -> str:

@@ -190,7 +190,7 @@ class Stopwatch:
         return timing
 
     def time_reference(self) -> None:
-        """Time the reference kernel once more."""
+        """Time the reference kernel again."""
         if self._again is not None:
             begin = time.perf_counter()
             jax.block_until_ready(self._again())

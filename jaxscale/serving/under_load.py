@@ -286,7 +286,7 @@ class Places(NamedTuple):
 
 
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
-    """Wait for one of the places of a batch.
+    """Wait for a place in a batch.
 
     Args:
         utilisation: rate over saturation, bounded here [1].

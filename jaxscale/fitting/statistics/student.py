@@ -19,7 +19,7 @@ SCALE_STEPS = 10
 
 
 def student_loss(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
-    """Minus the log density of standardised errors, without its constant, rho(x) [1]."""
+    """Negative log density of standardised errors, without its constant, rho(x) [1]."""
     return 0.5 * (freedom + 1.0) * jnp.log1p(jnp.asarray(standardised) ** 2 / freedom)
 
 
