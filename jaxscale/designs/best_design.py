@@ -1,7 +1,8 @@
-"""The best model and plan for a cluster and a budget, by gradient.
+"""Best model and plan for a cluster and a budget, by gradient.
 
-A rough search from many starts, an interior point from the best of them, then an integer design judged by the exact
-model: width, depth, MLP ratio, batch, micro-batch and every degree at once; under a given plan, width and depth alone.
+A rough search from many starts, an interior-point method from the best end points, then an integer design evaluated by
+the exact model: width, depth, MLP ratio, batch, micro-batch and every degree at once; under a given plan, width and
+depth alone.
 """
 
 import math
@@ -43,12 +44,12 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import Family, families_for
 
 CANDIDATES = 6
-"""Rough optima that the interior point continues from, of different families first [1]."""
+"""Number of rough optima from which the interior-point method continues, different families first [1]."""
 
 AnyProblem = TypeVar("AnyProblem", DesignProblem, ShapeProblem)
 
 UNMEASURED = "a design"
-"""Level of an architecture that no run has."""
+"""Level of an architecture without runs."""
 
 
 def best_design(
@@ -69,30 +70,30 @@ def best_design(
     n_starts: int = 60,
     n_steps: int = 80,
 ) -> DesignChoice:
-    """The best model and plan for a cluster and a budget, or the best shape under a given plan.
+    """Best model and plan for a cluster and a budget, or the best shape under a given plan.
 
     Args:
         cluster: chips and network; the plan uses all chips.
         budget: time, loss, compute or size.
-        plan: degrees and batch to keep: width and depth of a model of `budget.params` parameters are then chosen for
-            least time to the same loss. Where None, batch and plan are chosen too.
-        template: proportions that are kept: vocabulary, sequence length, key/value heads, experts.
+        plan: fixed degrees and batch: width and depth of a model of `budget.params` parameters are then chosen for
+            least time to equal loss. Where None, batch and plan are chosen too.
+        template: proportions of the model: vocabulary, sequence length, key/value heads, experts.
         fit: a fit, or the name or file of a fit.
         levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply.
-        space: choices that plans have, and what their software does; where None, all that the framework can run.
-        laws: of loss, batch, shape, failures and power, or a fitted law of the loss; the defaults where None. A given
-            plan asks for the shape's.
+        space: choices of plans, and features of their software; where None, all that the framework can run.
+        laws: laws of loss, batch, shape, failures and power, or a fitted law of the loss; the defaults where None. A
+            given plan needs the law of the shape only.
         bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`; of
             `SHAPE_QUANTITIES` under a given plan.
         objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
         oom_probability: accepted probability of running out of memory [1].
         head_dim: width of a head; the best of 64, 96 and 128 where None, of latent attention the template's [1].
-        like: a built model; the same budget on it, with its best batch and plan, is told beside the design.
+        like: a built model; the result includes its best batch and plan under the same budget.
         n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
-        n_steps: evaluations of each [1].
+        n_steps: evaluations of each rough search [1].
 
     Returns:
-        The integer design, the relaxed optimum, the gap between both, KKT residual and shadow prices.
+        The integer design, the relaxed optimum, the gap between the two, KKT residual and shadow prices.
 
     Raises:
         InputError: an argument out of range, or no design that keeps the bounds.
@@ -107,7 +108,7 @@ def best_design(
     rules = laws_of(laws)
     levels = {"gpu": load_hardware().chip_id(cluster), **(levels or {})}
     question = question_of_levels(base, cluster, None, levels, space)
-    # No run that was fitted has the architecture of a design.
+    # The architecture of a design is absent from the fitted runs.
     unmeasured = {"architecture": UNMEASURED, "mixture": UNMEASURED if number(base.n_experts) > 1.0 else None}
     levels = {**question.levels, **levels, **unmeasured}
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
@@ -137,13 +138,13 @@ def best_design(
 
 
 def _head_widths(template: Transformer) -> tuple[float, ...]:
-    """Widths of a head that a design may have, the usual one last [1]."""
+    """Candidate widths of a head of a design, the usual width last [1]."""
     own = number(template.head_dim)
     return (own,) if number(template.kv_lora_rank) else tuple(map(float, HEAD_WIDTHS))
 
 
 def _families(space: PlanSpace, n_chips: float) -> list[Family]:
-    """Families of plans that a space admits; all of them where it admits none as a whole."""
+    """Families of plans in a space; all families where the space contains none as a whole."""
     stages = {3.0 if stage > 1 else 1.0 for stage in space.zero_stage}
     recomputed = {float(word == "full") for word in space.recompute or ()}
     recomputed = recomputed or {float(number(space.software.recompute_full) > 0.5)}
@@ -164,7 +165,7 @@ def _search(
     n_starts: int,
     n_steps: int,
 ) -> DesignChoice:
-    """The best design of several problems that differ in the family of plans alone."""
+    """Best design of several problems that differ in the family of plans only."""
     rows = np.arange(n_starts) % len(problems)
     every = Problems.of(problems)
     rough = rough_search(start_points(n_starts, n_coordinates), every.rows(rows), wanted, n_steps)

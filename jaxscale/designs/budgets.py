@@ -20,7 +20,7 @@ from jaxscale.models.transformer import Transformer, n_active_params, n_params
 from jaxscale.optimise.goals import Goals, goals
 
 PARAMS_TOLERANCE = 0.03
-"""How far an integer design may be from the number of parameters of a budget, relative [1]."""
+"""Relative tolerance on the number of parameters of an integer design for a budget of parameters [1]."""
 
 BUDGETS = {"days": 1e6, "loss": 1e3, "flop": 1e40, "params": 1e20}
 """Kinds of budget and the largest value of each."""
@@ -30,18 +30,19 @@ OBJECTIVES = {
     "energy": {"energy": 1.0},
     "tokens_per_second": {"time": 1.0, "tokens": -1.0},
 }
-"""Weights of logarithms that a run to a loss, of a compute or of a size may minimise. Money goes with time: all chips
-are paid for. Tokens per second keep to the critical batch, else the batch has no end."""
+"""Weights of the log quantities in the objectives for a run to a loss, of a compute or of a size. Money is
+proportional to time, since all chips are paid for. For tokens per second the batch is bounded by the critical batch,
+else the optimum is unbounded."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a run: time, compute or size that it may use, or loss that it must reach; exactly one.
+    """Budget of a run: available time, compute or size, or required loss; exactly one.
 
     Attributes:
         days: time, for least loss [day].
         loss: final loss, for least time [nat per token].
-        flop: compute, for least time to the loss that it buys with the best model and small batches [flop].
+        flop: compute, for least time to the loss of the compute-optimal model with small batches [flop].
         params: size, for least time to the loss at which the size is compute-optimal [1].
     """
 
@@ -51,7 +52,7 @@ class Budget:
     params: float | int | None = None
 
     def __post_init__(self):
-        """Refuse none or several, and values out of range."""
+        """Refuse zero or several budgets, and values out of range."""
         given = self.given()
         if len(given) != 1:
             told = ", ".join(given) or "none"
@@ -61,21 +62,21 @@ class Budget:
             raise InputError(f"{name} = {value:g} is out of range; expected above 0, at most {BUDGETS[name]:g}")
 
     def given(self) -> dict[str, float | int]:
-        """The budget by name."""
+        """Budget by name."""
         return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
 
 
 def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws: Laws) -> None:
-    """Refuse a budget that the smallest run of a search exceeds: two layers, one group of heads, few tokens.
+    """Refuse a budget below the smallest run of a search: two layers, one group of heads, few tokens.
 
     Args:
         budget: time, loss, compute or size.
-        template: whose vocabulary and experts every model has.
+        template: model with the vocabulary and experts of every design.
         head_dim: least width of a head [1].
-        laws: of the loss.
+        laws: law of the loss.
 
     Raises:
-        InputError: says the smallest budget.
+        InputError: states the smallest budget.
     """
     narrowest = np.asarray([head_dim * HEADS])
     smallest = whole_shapes(template, narrowest, np.asarray([2.0]), np.asarray([head_dim]), np.ones(1, int))
@@ -101,14 +102,14 @@ def budget_goals(
 
     Args:
         budget: time, loss, compute or size.
-        laws: of the loss.
+        laws: law of the loss.
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `QUANTITIES`, SI units.
-        objective: of `OBJECTIVES`; a budget of days always asks for the least loss.
-        template: whose share of active parameters, and the worth of whose experts, count; a dense one where None.
+        objective: of `OBJECTIVES`; a budget of days always minimises the loss.
+        template: model with the share of active parameters and the experts of the designs; a dense model where None.
 
     Raises:
-        InputError: a loss that no run reaches, an unknown objective, or one that does not go with the budget.
+        InputError: a loss that no run reaches, an unknown objective, or an objective incompatible with the budget.
     """
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is unknown; expected one of {', '.join(OBJECTIVES)}")
@@ -133,16 +134,16 @@ def budget_goals(
 def shape_goals(
     budget: Budget, memory_bytes: float, bounds: Mapping[str, float | int] | None = None, objective: str = "time"
 ) -> Goals:
-    """Goals of a search for a shape under a given plan: least time to the same loss.
+    """Goals of a search for a shape under a given plan: least time to equal loss.
 
     Args:
-        budget: of params.
+        budget: budget of params.
         memory_bytes: largest predicted peak of a chip [byte].
         bounds: further bounds on `SHAPE_QUANTITIES`, SI units.
         objective: time.
 
     Raises:
-        InputError: another budget or objective, which a plan does not leave open.
+        InputError: a budget or objective incompatible with a plan.
     """
     if budget.params is None:
         (kind,) = budget.given()
@@ -153,7 +154,7 @@ def shape_goals(
 
 
 def target_loss(budget: Budget, laws: Laws, template: Transformer | None = None) -> float:
-    """Loss that a budget of loss, compute or size stands for, with the experts of a template [nat per token]."""
+    """Target loss of a budget of loss, compute or size, with the experts of a template [nat per token]."""
     if budget.loss is not None:
         return float(budget.loss)
     with jax.enable_x64(True):

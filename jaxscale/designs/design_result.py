@@ -16,12 +16,12 @@ from jaxscale.optimise.goals import Goals
 from jaxscale.plans.plan import in_short
 
 BEATEN = -0.01
-"""Integer gap below which a continuous optimum counts as beaten: smoothing explains no more [1]."""
+"""Integer gap below which the integer design is better than the continuous optimum by more than smoothing error [1]."""
 
 
 @dataclass(frozen=True)
 class RelaxedDesign:
-    """The continuous optimum, by the smooth model.
+    """Continuous optimum of the smooth model.
 
     Attributes:
         design: model, plan and tokens.
@@ -29,9 +29,9 @@ class RelaxedDesign:
         objective: weighted log quantities [1].
         residual: KKT residual [1].
         converged: whether the residual certifies an optimum.
-        point: in the unit cube [coordinate].
-        multipliers: of the bounds [constraint].
-        problem: whose optimum the design is.
+        point: point of the unit cube [coordinate].
+        multipliers: Lagrange multipliers of the bounds [constraint].
+        problem: the design problem.
     """
 
     design: Design
@@ -55,7 +55,7 @@ class RelaxedDesign:
 @printed(lambda choice: _shown(choice))
 @dataclass(frozen=True, repr=False)
 class DesignChoice:
-    """The best design found for a budget.
+    """Best design for a budget.
 
     Attributes:
         rounded: the integer design, by the exact model.
@@ -64,7 +64,7 @@ class DesignChoice:
         goals: objective and bounds.
         trajectory: objective of every start of the rough search [step, start].
         path: points of every start along the rough search [step, start, coordinate].
-        like: the same budget on a built model, where one was given.
+        like: best run of a built model under the same budget, if given.
     """
 
     rounded: Rounded
@@ -77,20 +77,20 @@ class DesignChoice:
 
     @property
     def like_cost(self) -> float:
-        """Objective of the built model over that of the design, less 1 [1]."""
+        """Relative excess of the objective of the built model over the design [1]."""
         return float("nan") if self.like is None else float(np.expm1(self.like.objective - self.rounded.objective))
 
     @property
     def gap(self) -> float:
-        """Objective of the integer design over that of the relaxed optimum, less 1 [1].
+        """Relative excess of the objective of the integer design over the relaxed optimum [1].
 
-        The gap may be negative: the smooth model is no bound on the exact one.
+        The gap may be negative: the smooth model is no bound on the exact model.
         """
         return float(np.expm1(self.rounded.objective - self.relaxed.objective))
 
     @property
     def gap_parts(self) -> dict[str, float]:
-        """The gap by cause [1]: whole numbers, by the smooth model alone; then the exact model against the smooth."""
+        """Gap by cause [1]: rounding to integers, by the smooth model; then the exact against the smooth model."""
         return {
             "rounding": float(np.expm1(self.rounded.smooth_objective - self.relaxed.objective)),
             "smoothing": float(np.expm1(self.rounded.objective - self.rounded.smooth_objective)),
@@ -98,12 +98,12 @@ class DesignChoice:
 
     @property
     def certified(self) -> bool:
-        """Whether the continuous optimum is one: by its KKT residual, and not beaten by the integer design."""
+        """Whether the continuous optimum is certified by its KKT residual, and not beaten by the integer design."""
         return self.relaxed.converged and self.gap >= BEATEN
 
     @property
     def certificate(self) -> str:
-        """What is proved of the continuous optimum, and how far the integer design is from it."""
+        """Sentence on the certificate of the continuous optimum and the distance of the integer design."""
         parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
         state = "certified as a local optimum" if self.certified else "not certified"
         beaten = ", and the integer design is better" if self.gap < BEATEN else ""
@@ -113,7 +113,7 @@ class DesignChoice:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `jaxscale shape --json`."""
+        """Document of `jaxscale shape --json`."""
         objective = [name for name, weight in zip(self.goals.names, self.goals.weights, strict=True) if weight]
         like = {} if self.like is None else {"like": {**self._figures(self.like), "cost": self.like_cost}}
         return {
@@ -139,7 +139,7 @@ class DesignChoice:
         return {**sizes, "plan": found.plan.words(), **self.relaxed.problem.figures(found.values)}
 
     def summary(self) -> str:
-        """The choice in a few lines of text."""
+        """Choice in a few lines of text."""
         document = self.to_json()
         plan = ", ".join(f"{name} {value}" for name, value in document["plan"].items())
         sizes = ", ".join(f"{name} {document[name]}" for name in ("n_layers", "d_model", "d_ff", "n_heads"))

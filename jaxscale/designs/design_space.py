@@ -1,8 +1,8 @@
-"""From a point of the unit cube to a model, a plan and a number of tokens.
+"""Map from a point of the unit cube to a model, a plan and a number of tokens.
 
-Every coordinate is a share of the room that the earlier ones leave, in logarithms (stick-breaking): each point of the
-cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`, `b * m * dp = B`, and
-the only constraints left are on time, loss and memory.
+Every coordinate is a share of the remaining range after the earlier coordinates, in logarithms (stick-breaking): each
+point of the cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`,
+`b * m * dp = B`, and only the constraints on time, loss and memory remain.
 """
 
 import math
@@ -18,25 +18,25 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import Family, plan_with, splits
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
-"""Sizes and degrees that the coordinates stand for, in order."""
+"""Sizes and degrees of the coordinates, in order."""
 
 N_COORDINATES = len(COORDINATES)
 
 LOWEST = {"d_model": 256.0, "n_layers": 2.0, "d_ff": 0.25, "tokens": 1e7}
 HIGHEST = {"d_model": 262144.0, "n_layers": 1024.0, "d_ff": 4.0, "tokens": 1e16}
-"""Range of the coordinates that nothing else bounds; the MLP ratio relative to the template's [1] or [token]."""
+"""Range of the coordinates without further bounds; the MLP ratio relative to the template's [1] or [token]."""
 
 LARGEST_BATCH = 1e12
-"""Beyond every critical batch of the shipped laws [token]."""
+"""Upper bound of the batch, beyond every critical batch of the shipped laws [token]."""
 
 
 class Design(NamedTuple):
-    """A model, a plan and the length of a run.
+    """Model, plan and length of a run.
 
     Attributes:
         model: the transformer.
         plan: degrees and batch.
-        small_batch_tokens: tokens that a run with small batches would need; nan where its length is open [token].
+        small_batch_tokens: tokens that a run with small batches would need; nan for open length [token].
     """
 
     model: Transformer
@@ -57,15 +57,15 @@ def design_at(
     head_dim: ArrayLike,
     software: Plan | None = None,
 ) -> Design:
-    """The design of a point of the unit cube.
+    """Design at a point of the unit cube.
 
     Args:
-        point: shares of the room, in the order of `COORDINATES` [1].
-        template: proportions that are kept: heads, experts, vocabulary, sequence length.
+        point: shares of the remaining range, in the order of `COORDINATES` [1].
+        template: proportions of the model: heads, experts, vocabulary, sequence length.
         family: sharding and recomputation.
-        n_chips: all of which the plan uses [1].
+        n_chips: number of chips, all used by the plan [1].
         head_dim: width of a head [1].
-        software: a plan whose fields beside its degrees count; those of an unnamed framework where None.
+        software: a plan with the fields other than degrees; an unnamed framework's where None.
 
     Returns:
         The continuous design.

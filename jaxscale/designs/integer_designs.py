@@ -1,4 +1,4 @@
-"""Integer designs: whole sizes and batches on a lattice, under plans that a framework can run."""
+"""Integer designs: integer sizes and batches on a lattice, under plans that a framework can run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,27 +25,27 @@ SIZES = ("d_model", "n_layers", "head_dim", "mlp_ratio")
 """Width [1], depth [1], width of a head [1], MLP width over model width relative to the template's [1]."""
 
 FEW, MANY = (0.9, 1.0, 1.1), (0.82, 0.92, 1.0, 1.09, 1.22)
-"""Factors on the MLP ratio and on the batch of a replica, around many designs and around the best ones [1]."""
+"""Factors on the MLP ratio and on the batch of a replica, around many designs and around the best designs [1]."""
 
 KIND = ("tp", "cp", "pp", "ep", "zero_stage", "recompute_full")
-"""Decisions in which plans are unlike."""
+"""Decisions that distinguish the kinds of plans."""
 
 CONSIDERED = 4000
-"""Plans or designs among which unlike ones are looked for [1]."""
+"""Number of plans or designs in the search for different kinds [1]."""
 
 UNLIKE = 16
-"""Unlike plans of one model and batch around which sizes are tried [1]."""
+"""Number of plans of different kinds of a model and batch around which sizes are tried [1]."""
 
 
 class IntegerSpace(NamedTuple):
-    """Where whole designs are searched.
+    """Search space of integer designs.
 
     Attributes:
         problem: cluster, coefficients, laws and template.
-        space: choices that plans have, and what their software does.
+        space: choices of plans, and features of their software.
         head_dims: widths of a head [1].
         memory_limit: largest peak of a chip [byte].
-        model: the only one, whose plans and batches alone are searched; None where sizes are open.
+        model: fixed model, for a search over plans and batches alone; None for open sizes.
     """
 
     problem: DesignProblem
@@ -56,7 +56,7 @@ class IntegerSpace(NamedTuple):
 
     @property
     def n_chips(self) -> int:
-        """Chips, all of which plans use [1]."""
+        """Number of chips, all used by every plan [1]."""
         return round(number(self.problem.cluster.n_chips))
 
 
@@ -73,12 +73,12 @@ def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
 
 
 def row_of(stacked: Any, row: int) -> Any:
-    """Modules of plain numbers in one row of stacked ones."""
+    """Modules of plain numbers in a row of stacked modules."""
     return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
 
 
 def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
-    """Whole sizes and batches near a continuous design that many degrees divide."""
+    """Integer sizes and batches near a continuous design, divisible by many degrees."""
     model, template = where.model or design.model, where.problem.template
     ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
     head_dim = where.head_dims[-1]
@@ -90,7 +90,7 @@ def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
 
 
 def _batches(wanted: float, n_chips: int) -> list[float]:
-    """Batches on either side of a wanted one that have many divisors in common with the chips [sequence]."""
+    """Batches on either side of a target with many divisors in common with the number of chips [sequence]."""
     odd = float(n_chips // (n_chips & -n_chips))
     step = odd * 2.0 ** max(math.floor(math.log2(max(wanted / odd, 1.0))) - 2, 0)
     below = step * max(math.floor(wanted / step), 1)
@@ -102,10 +102,10 @@ def _multiple(wanted: float, step: float) -> float:
 
 
 def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) -> Rows:
-    """Unlike plans of models and batches, the fastest out of every plan that their software can run [design].
+    """Fastest plans of different kinds for models and batches, among all plans that the software can run [design].
 
     Args:
-        sizes: `SIZES` and `batch`, in sequences, of each.
+        sizes: `SIZES` and `batch`, in sequences, of each model.
         where: cluster, software and template.
     """
     problem = where.problem
@@ -126,7 +126,7 @@ def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) ->
 
 
 def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.ndarray:
-    """Places of the best of each kind of plan, the best kind first, out of those of least merit."""
+    """Indices of the best plan of each kind, the best kind first, among the plans of least merit."""
     order = np.argsort(merits, kind="stable")[:CONSIDERED]
     kinds: dict[tuple[float, ...], int] = {}
     for place, *kind in zip(order.tolist(), *(columns[name][order].tolist() for name in KIND), strict=True):
@@ -135,14 +135,14 @@ def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.n
 
 
 def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
-    """Valid designs on the lattice around each of some: sizes up and down, heads, batches [design].
+    """Valid designs on the lattice around each of several designs: sizes up and down, heads, batches [design].
 
-    Layers are those that the stages divide; widths are whole heads of every width; plans keep their degrees.
+    Stages divide the layers; widths are integer numbers of heads of every width; plans keep their degrees.
 
     Args:
-        rows: the middles.
+        rows: the central designs.
         where: cluster, software and template.
-        factors: on the MLP ratio and on the batch of a replica [1].
+        factors: factors on the MLP ratio and on the batch of a replica [1].
     """
     count = len(rows["tp"])
     lattice = [
@@ -156,7 +156,7 @@ def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
 
 
 def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence[float]) -> Rows:
-    """Designs around one, valid or not [design]."""
+    """Designs around a central design, valid or not [design]."""
     template, tp, chunk = where.problem.template, int(middle["tp"]), middle["pp"] * middle["vpp"]
     batches = _splits(middle, where.space, factors)
     if where.model is not None:
@@ -182,7 +182,7 @@ def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence
 
 
 def _splits(middle: Mapping[str, float], space: PlanSpace, factors: Sequence[float]) -> list[tuple[float, float]]:
-    """Sequences of a microbatch and number of microbatches around those of a plan, as far as a space admits them."""
+    """Microbatch sizes and numbers of microbatches near a plan's, within a space."""
     per_replica, size = middle["micro_batch_size"] * middle["n_microbatches"], middle["micro_batch_size"]
     unit, found = middle["pp"] if middle["vpp"] > 1 else 1.0, set()
     for micro in (size, 2.0 * size, size / 2.0) if len(factors) > len(FEW) else (size,):
@@ -197,5 +197,5 @@ def _splits(middle: Mapping[str, float], space: PlanSpace, factors: Sequence[flo
 
 
 def put_together(tables: Sequence[Rows]) -> Rows:
-    """Several tables of designs as one."""
+    """Concatenation of tables of designs."""
     return {name: np.concatenate([table[name] for table in tables]) for name in (*SIZES, *FIELDS)}

@@ -1,4 +1,4 @@
-"""Designs under a fitted law of loss: time-optimal beside compute-optimal, and how far the choice hangs on the law."""
+"""Designs under a fitted law of loss: time-optimal beside compute-optimal, and sensitivity of the choice to the law."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,22 +24,22 @@ CHOICES = ("n_layers", "d_model", "aspect", "params", "tokens", "tokens_per_para
 """Figures of a design that a sensitivity compares."""
 
 SAFE = 1.15
-"""Largest over smallest value among the designs up to which a choice counts as safe [1]."""
+"""Maximum ratio of largest to smallest value among the designs for a safe choice [1]."""
 
 FEW_STARTS = 24
-"""Rough searches of a design under a drawn law: the best design of the best law is known already [1]."""
+"""Number of rough searches of a design under a drawn law: the best design of the best law is already known [1]."""
 
 
 @dataclass(frozen=True)
 class LawDesign:
-    """Best run of a budget on a cluster, beside the compute-optimal run of the same flop.
+    """Best run of a budget on a cluster, beside the compute-optimal run of equal flop.
 
     Attributes:
-        design: the best under the law.
-        flop: of the design, 6 N D in the count of the law [flop].
-        compute: compute-optimal parameters and tokens of the same flop.
-        sensitivity: smallest and largest value of each choice among designs under other laws, by name.
-        alternatives: figures of the designs under other laws, by what differs.
+        design: the best design under the law.
+        flop: flop of the design, 6 N D in the count of the law [flop].
+        compute: compute-optimal parameters and tokens of equal flop.
+        sensitivity: smallest and largest value of each choice among designs under alternative laws, by name.
+        alternatives: figures of the designs under alternative laws, by the name of the law.
     """
 
     design: DesignChoice
@@ -50,11 +50,11 @@ class LawDesign:
 
     @property
     def safe(self) -> dict[str, bool]:
-        """Whether each choice is nearly the same under all laws."""
+        """Whether each choice is nearly equal under all laws."""
         return {name: bool(hi <= SAFE * lo) for name, (lo, hi) in self.sensitivity.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Both optima and the sensitivity as plain numbers."""
+        """Optima and the sensitivity as plain numbers."""
         compute = {"n_params": self.compute.n_params, "n_tokens": self.compute.n_tokens, "loss": self.compute.loss}
         return {
             "design": design_figures(self.design),
@@ -80,7 +80,7 @@ def design_figures(choice: DesignChoice) -> dict[str, float]:
 
 
 def shape_ends() -> dict[str, ShapeLaw]:
-    """Shape laws within the interval of the fitted one: Kaplan's, and the fitted one with its ends."""
+    """Shape laws within the interval of the fitted law: Kaplan's, and the fitted law with its ends."""
     entry, error = law_table("shape", "gemstones"), law_errors("shape", "gemstones")
     laws = {"shape law of Kaplan": shape_law("kaplan"), "shape law of Gemstones": shape_law("gemstones")}
     for name, sign in (("narrower", -1.0), ("wider", 1.0)):
@@ -104,24 +104,24 @@ def law_design(
     shapes: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> LawDesign:
-    """Best model, tokens and batch of a budget on a cluster under a fitted law, beside the compute-optimal ones.
+    """Best model, tokens and batch of a budget on a cluster under a fitted law, beside the compute-optimal run.
 
     Args:
-        law: of the loss.
+        law: law of the loss.
         budget: time, loss, compute or size.
         cluster: chips and network.
         fit: calibration of the step time.
-        levels: of the planned run, whose fitted effects apply.
-        template: proportions that are kept.
-        space: choices that plans have; where None, all that the framework can run.
+        levels: levels of the planned run, whose fitted effects apply.
+        template: proportions of the model.
+        space: choices of plans; where None, all that the framework can run.
         bounds: further upper bounds by name of `QUANTITIES`, SI units.
         oom_probability: accepted probability of running out of memory [1].
-        n_draws: drawn laws under which the design is chosen again [1].
-        shapes: whether it is chosen again under other shape laws.
-        progress: is told of each search.
+        n_draws: drawn laws for alternative designs [1].
+        shapes: whether alternative designs under different shape laws are computed.
+        progress: callback with the name of each search.
 
     Returns:
-        Both optima, and how far the choice moves under other laws.
+        Both optima, and the sensitivity of the choice to the law.
 
     Raises:
         InputError: as `best_design`.
@@ -149,12 +149,12 @@ def law_design(
 
 
 def evenly(count: int, wanted: int) -> Sequence[int]:
-    """Some of so many numbers, evenly spread."""
+    """Evenly spaced indices below a count."""
     if wanted < 0:
         raise InputError(f"draws = {wanted} is out of range; expected 0 or more")
     return sorted(set(np.linspace(0, count - 1, min(wanted, count)).round().astype(int).tolist())) if wanted else []
 
 
 def replace_shape(laws: Laws, shape: ShapeLaw) -> Laws:
-    """The same laws with another shape law."""
+    """Laws with the shape law replaced."""
     return replace(laws, shape=shape)

@@ -1,4 +1,4 @@
-"""Pareto front: the least loss within each of many times, with energy and size along the way."""
+"""Pareto front: the least loss within each of many times, with energy and size along the front."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,9 +18,9 @@ class Front(NamedTuple):
 
     Attributes:
         bounds: value of the bound [front].
-        quantities: in SI units, by name of the goals, each [front].
+        quantities: quantities in SI units, by name of the goals, each [front].
         prices: d ln objective / d ln bound [front].
-        residuals: KKT residuals; a large one marks a point not to be trusted [front].
+        residuals: KKT residuals; a large residual marks an unreliable point [front].
         designs: the continuous designs.
     """
 
@@ -32,12 +32,12 @@ class Front(NamedTuple):
 
 
 def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
-    """Optima for many values of one bound, each started from the optimum before.
+    """Optima for many values of a bound, each started from the previous optimum.
 
     Args:
         relaxed: an optimum to start from.
         wanted: goals of the optimum.
-        name: the bound that varies, of the goals.
+        name: the varied bound, of the goals.
         bounds: values of the bound, SI units, in order.
 
     Returns:

@@ -33,28 +33,29 @@ QUANTITIES: tuple[str, ...] = (
     "serving_memory",
     "expert_chips",
 )
-"""Natural logarithms, SI units; `excess_loss` is above the irreducible one, `memory` that of the fullest chip, and an
-upper bound on `inverse_params` is a lower one on the parameters. `params` counts all experts; `serving_memory` is that
-of all weights in 16 bits, and `expert_chips` the chips over which the experts of a layer are spread, ep."""
+"""Natural logarithms, SI units; `excess_loss` is above the irreducible loss, `memory` is the peak of the fullest
+chip, and an upper bound on `inverse_params` is a lower bound on the parameters. `params` counts all experts;
+`serving_memory` is the memory of all weights in 16 bits, and `expert_chips` the number of chips that share the
+experts of a layer, ep."""
 
 SERVED_BYTES = 2.0
-"""Bytes of a weight that is served [byte]."""
+"""Bytes of a weight in serving [byte]."""
 
 JOULE_PER_MWH = 3.6e9
 """Joules of a megawatt hour [J]."""
 
 
 class DesignProblem(eqx.Module):
-    """A search over models, batches and plans; every leaf an array.
+    """Search over models, batches and plans; every leaf an array.
 
     Attributes:
         template: proportions of the model.
         cluster: chips and network.
         coefficients: fitted parameters.
-        laws: of loss, batch, shape, failures and power.
+        laws: laws of loss, batch, shape, failures and power.
         family: sharding and recomputation.
         head_dim: width of a head [1].
-        software: a plan whose fields beside its degrees all plans share.
+        software: a plan with the fields other than degrees, common to all plans.
     """
 
     template: Transformer
@@ -71,7 +72,7 @@ class DesignProblem(eqx.Module):
         return QUANTITIES
 
     def design_at(self, point: Float[ArrayLike, " coordinate"]) -> Design:
-        """The continuous design at a point of the unit cube."""
+        """Continuous design at a point of the unit cube."""
         fixed = (self.template, self.family, self.cluster.n_chips, self.head_dim, self.software)
         return design_at(jnp.asarray(point), *fixed)
 
@@ -104,11 +105,11 @@ class DesignProblem(eqx.Module):
 
 
 class Costs(NamedTuple):
-    """Costs of a design that do not depend on the number of its tokens.
+    """Costs of a design independent of the number of its tokens.
 
     Attributes:
-        step_seconds: of one step [s].
-        power: of all chips [W].
+        step_seconds: time of a step [s].
+        power: power of all chips [W].
         peak: memory of the fullest chip [byte].
     """
 
@@ -125,7 +126,7 @@ def costs(model: Transformer, plan: Plan, problem: DesignProblem, temperature: f
 
 
 def quantities(design: Design, spent: Costs, problem: DesignProblem) -> Float[Array, " quantity"]:
-    """Logarithms of all `QUANTITIES` of one design."""
+    """Logarithms of all `QUANTITIES` of a design."""
     batch = tokens_per_step(design.model, design.plan)
     run = run_figures(
         design.model,

@@ -1,4 +1,4 @@
-"""A family of shapes: one model stretched in width and depth, with everything else kept in proportion."""
+"""Family of shapes: a model scaled in width and depth, with all proportions fixed."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
@@ -7,27 +7,27 @@ from jaxscale.base.arrays import number, with_fields
 from jaxscale.models.transformer import Transformer, n_params
 
 WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
-"""Grow with the width."""
+"""Fields proportional to the width."""
 
 
 def head_share(template: Transformer) -> float:
-    """Width of all query heads over the width of the model, to three digits: rounded heads count as as wide [1]."""
+    """Width of all query heads over the width of the model, to three digits: near-equal widths count as equal [1]."""
     return round(number(template.n_heads * template.head_dim / template.d_model), 3)
 
 
 def stretched(
     template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0
 ) -> Transformer:
-    """The template at another width and depth: same ratios of MLP and of heads to width, same key/value heads.
+    """Template at a different width and depth: fixed ratios of MLP and of heads to width, fixed key/value heads.
 
     Args:
-        template: the model whose proportions are kept; one with as many key/value as query heads keeps that.
+        template: model with the proportions; equal numbers of key/value and query heads stay equal.
         d_model: d, any positive number [1].
         n_layers: L, any positive number [1].
-        head_dim: width of a head; the number of heads follows from it [1].
+        head_dim: width of a head; the number of heads follows [1].
 
     Returns:
-        The model; exact for whole sizes, the continuous relaxation between them.
+        The model; exact for integer sizes, the continuous relaxation between integers.
     """
     wider, scale = d_model / template.d_model, head_dim / template.head_dim
     n_heads = template.n_heads * wider / scale
@@ -44,7 +44,7 @@ def stretched(
 
 
 def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:
-    """Depth at which the stretched template has a number of parameters: parameters are affine in depth [1]."""
+    """Depth at which the scaled template has a number of parameters: parameters are affine in depth [1]."""
     one = n_params(stretched(template, d_model, jnp.asarray(1.0), head_dim))
     two = n_params(stretched(template, d_model, jnp.asarray(2.0), head_dim))
     return jnp.asarray(1.0 + (params - one) / (two - one))

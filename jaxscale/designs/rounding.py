@@ -1,4 +1,4 @@
-"""From relaxed optima to an integer design: every plan of the planner, a lattice of sizes around the best of them."""
+"""Rounding of relaxed optima to an integer design: all plans of the planner, and a lattice of sizes around the best."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -37,43 +37,43 @@ from jaxscale.plans.relaxation import TEMPERATURE
 from jaxscale.runs.arrays import RunBatch
 
 BLOCK = 2048
-"""Designs per call of the program that finds the length of their runs [design]."""
+"""Designs per call of the program that solves for the length of their runs [design]."""
 
 FRONT = 6
-"""Unlike designs from which the search goes on [1]."""
+"""Number of designs of different kinds from which the search continues [1]."""
 
 STARTS = 3
-"""Relaxed designs of unlike sizes around which the search begins [1]."""
+"""Number of relaxed designs of different sizes around which the search begins [1]."""
 
 ROUNDS = 16
-"""Lattices at most [1]."""
+"""Maximum number of lattices [1]."""
 
 GAIN = 1e-6
 """Fall of the log objective below which a lattice counts as without gain [1]."""
 
 ALIKE = 1.15
-"""Ratio of sizes up to which relaxed designs count as one [1]."""
+"""Ratio of sizes up to which relaxed designs count as equal [1]."""
 
 HALVINGS = 60
-"""Of the interval of the tokens: to the last digit [1]."""
+"""Bisections of the interval of the tokens, to machine precision [1]."""
 
 SLACK = 1e-9
-"""Log distance by which a bound may be missed: rounding of the tokens that meet it [1]."""
+"""Tolerated log violation of a bound: rounding error of the tokens that meet the bound [1]."""
 
 SINGLE = 1e-6
-"""Relative error of costs in single precision, by which bounds are kept away from [1]."""
+"""Relative error of costs in single precision, as a margin to bounds [1]."""
 
 
 class Rounded(NamedTuple):
-    """The best integer design found.
+    """Best integer design of the search.
 
     Attributes:
         model: the transformer.
         plan: the plan.
         values: log quantities [quantity].
         objective: weighted log quantities [1].
-        smooth_objective: the same by the smooth model [1].
-        evaluated: designs looked at.
+        smooth_objective: weighted log quantities by the smooth model [1].
+        evaluated: number of evaluated designs.
     """
 
     model: Transformer
@@ -87,7 +87,7 @@ class Rounded(NamedTuple):
 def _with_length(
     model: Transformer, plan: Plan, spent: Costs, problem: DesignProblem, upper: Array, is_least_loss: Array
 ) -> Array:
-    """Log quantities of a design, with the tokens that the bounds ask for or allow [quantity]."""
+    """Log quantities of a design, with the number of tokens required or allowed by the bounds [quantity]."""
 
     def at(log_tokens: Array) -> Array:
         return quantities(Design(model, plan, jnp.exp(log_tokens)), spent, problem)
@@ -98,7 +98,7 @@ def _with_length(
         growing = jnp.stack([values[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
         limits = jnp.stack([upper[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
         loss = QUANTITIES.index("excess_loss")
-        # Least loss: as many tokens as the limits allow. Else: as few as the loss asks for.
+        # Least loss: the most tokens within the limits. Else: the fewest tokens that reach the loss.
         too_many = jnp.where(is_least_loss > 0.5, jnp.any(growing > limits), values[loss] <= upper[loss])
         return jnp.where(too_many, interval[0], middle), jnp.where(too_many, middle, interval[1])
 
@@ -138,7 +138,7 @@ def _exact(
 
 
 def _asked(problem: DesignProblem, wanted: Goals) -> tuple[DesignProblem, np.ndarray, np.ndarray]:
-    """Problem, bounds and whether the least loss is wanted, as arrays."""
+    """Problem, bounds and indicator of a search for least loss, as arrays."""
     least = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem), wanted.upper, least
 
@@ -151,8 +151,8 @@ def design_quantities(
     Args:
         designs: models and plans, stacked [design].
         problem: cluster, coefficients and laws.
-        wanted: the bounds decide how long each is trained.
-        temperature: smoothing of the model, 0 for the exact one [1].
+        wanted: goals whose bounds determine the length of each run.
+        temperature: smoothing of the model, 0 for the exact model [1].
     """
     rows, layout = leaf_matrix(designs, len(designs[0].d_model))
     (values,) = in_blocks(_exact, 1, (rows,), *_asked(problem, wanted), layout, temperature)
@@ -160,12 +160,12 @@ def design_quantities(
 
 
 def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals) -> np.ndarray:
-    """Log quantities of many integer designs, their costs by the program of all tables [design, quantity].
+    """Log quantities of many integer designs, with costs by the program of all tables [design, quantity].
 
     Args:
         designs: models and plans, stacked [design].
         problem: cluster, coefficients and laws.
-        wanted: the bounds decide how long each is trained.
+        wanted: goals whose bounds determine the length of each run.
     """
     models, plans = designs
     count = len(models.d_model)
@@ -179,10 +179,10 @@ def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, w
 
 
 def round_design(relaxed: Sequence[Design], where: IntegerSpace, wanted: Goals) -> Rounded:
-    """The best integer design: plans as the planner finds them, and a lattice of sizes around the best.
+    """Best integer design: plans of the planner, and a lattice of sizes around the best.
 
     Args:
-        relaxed: continuous designs of unlike plans, the best first.
+        relaxed: continuous designs of different plans, the best first.
         where: problem, choices of plans, widths of heads.
         wanted: objective and bounds, kept by the exact model.
 
@@ -209,13 +209,13 @@ def round_design(relaxed: Sequence[Design], where: IntegerSpace, wanted: Goals) 
         size["batch"] = float((best["dp"] * best["micro_batch_size"] * best["n_microbatches"])[0])
         if asked == tuple(size.values()):
             break
-        # The lattice has no better sizes for these plans: are there better plans for the sizes?
+        # No better sizes for the plans in the lattice: search for better plans of the sizes.
         rows, asked = plans_of_sizes([size], where), tuple(size.values())
     return _answer(built(best, where), where.problem, wanted, evaluated)
 
 
 def _unlike(relaxed: Sequence[Design]) -> list[Design]:
-    """Designs whose sizes or batches differ."""
+    """Designs with different sizes or batches."""
     kept: list[tuple[np.ndarray, Design]] = []
     for design in relaxed:
         sizes = (design.model.d_model, design.model.n_layers, design.plan.global_batch_size_seqs)
@@ -226,7 +226,7 @@ def _unlike(relaxed: Sequence[Design]) -> list[Design]:
 
 
 def _answer(best: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals, evaluated: int) -> Rounded:
-    """The best design with its exact quantities, refused where it breaks a bound."""
+    """Best design with its exact quantities, refused where it breaks a bound."""
     (values,) = design_quantities(best, problem, wanted)
     if wanted.residuals(values).max() > SLACK:
         raise InputError(_impossible(values, wanted))
@@ -237,7 +237,7 @@ def _answer(best: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goal
 
 
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:
-    """Objective of designs within all bounds; far above every objective, by the excess, elsewhere."""
+    """Objective of designs within all bounds; outside, a value far above every objective plus the excess."""
     missed = np.maximum(wanted.residuals(values), 0.0).sum(axis=-1)
     merits = np.where(missed <= SLACK, wanted.objective(values), 1e3 + missed)
     return np.where(np.isfinite(merits), merits, 1e6)

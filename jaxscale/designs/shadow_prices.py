@@ -1,7 +1,7 @@
-r"""Shadow prices: gain of the objective from a little more of each limit or resource at the optimum.
+r"""Shadow prices: elasticity of the optimal objective in each bound and resource.
 
-By the envelope theorem the slope of the best objective in any number p of the problem is that of the Lagrangian with
-point and multipliers held: $dF^*/dp = \partial f/\partial p + \sum_j \lambda_j\, \partial g_j/\partial p$.
+By the envelope theorem the slope of the optimal objective in any number p of the problem is the slope of the Lagrangian
+with point and multipliers held: $dF^*/dp = \partial f/\partial p + \sum_j \lambda_j\, \partial g_j/\partial p$.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ RESOURCES: dict[str, tuple[Path, int | None]] = {
     "scale_up_latency": (lambda s: s.cluster.network.latency, 0),
     "scale_out_latency": (lambda s: s.cluster.network.latency, 1),
 }
-"""Numbers of a problem that have a price, by name; an index picks a network level."""
+"""Numbers of a problem with a price, by name; an index selects a network level."""
 
 RUN_RESOURCES = {**RESOURCES, "failure_rate": (lambda s: s.laws.failure.failures_per_chip_second, None)}
-"""Numbers with a price of a problem that includes the length of the run."""
+"""Numbers with a price, for a problem that includes the length of the run."""
 
 
 def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProblem:
-    """Problem with more, or less, of a resource."""
+    """Problem with a resource changed by a log factor."""
     path, index = RUN_RESOURCES[resource]
     values = np.array(path(problem), float)
     values[... if index is None else (..., index)] *= np.exp(log_change)
@@ -47,12 +47,12 @@ def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProbl
 
 
 def shadow_prices(optimum: Optimum, row: int, problem: DesignProblem | ShapeProblem, wanted: Goals) -> dict[str, float]:
-    """Elasticity of the best objective in every bound and resource.
+    """Elasticity of the optimal objective in every bound and resource.
 
     Args:
-        optimum: where the Lagrangian is stationary.
-        row: which candidate.
-        problem: whose optimum is given.
+        optimum: stationary point of the Lagrangian.
+        row: index of the candidate.
+        problem: problem of the optimum.
         wanted: objective and bounds.
 
     Returns:

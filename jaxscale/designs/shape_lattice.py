@@ -1,4 +1,4 @@
-"""Integer shapes near a number of parameters under a fixed plan, all judged by the exact model in one `vmap`."""
+"""Integer shapes near a number of parameters under a fixed plan, all evaluated by the exact model in one `vmap`."""
 
 import math
 from typing import NamedTuple
@@ -25,19 +25,19 @@ from jaxscale.optimise.goals import Goals
 from jaxscale.plans.relaxation import TEMPERATURE
 
 WIDEST = 4.0
-"""The lattice reaches this many times the relaxed optimum's width [1]."""
+"""Largest width of the lattice over the width of the relaxed optimum [1]."""
 
 BLOCK = 128
 """Shapes per call of the exact model [shape]."""
 
 
 class ShapeLattice(NamedTuple):
-    """Integer shapes, judged.
+    """Integer shapes with their quantities.
 
     Attributes:
-        models: stacked [shape].
+        models: stacked models [shape].
         values: log quantities by the exact model [shape, quantity].
-        admitted: close enough in parameters, and within memory [shape].
+        admitted: whether parameters are close enough and memory suffices [shape].
     """
 
     models: Transformer
@@ -46,7 +46,7 @@ class ShapeLattice(NamedTuple):
 
     @property
     def best(self) -> int:
-        """Row of the admitted shape that reaches a loss soonest."""
+        """Row of the admitted shape with the least time to a loss."""
         times = self.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
         return int(np.argmin(np.where(self.admitted, times, np.inf)))
 
@@ -54,13 +54,13 @@ class ShapeLattice(NamedTuple):
 def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance: float) -> ShapeLattice:
     """Integer shapes on either side of the curve of constant parameters.
 
-    A shape with a few more parameters than asked for takes longer but learns more: times are compared per parameter.
+    A shape with more parameters than the target takes longer but learns more: times are compared per parameter.
 
     Args:
         problem: the search.
-        width: of the relaxed optimum [1].
-        wanted: bounds that shapes keep.
-        tolerance: how far the parameters may be off, relative; the nearest shapes count where none is that near [1].
+        width: width of the relaxed optimum [1].
+        wanted: bounds on the shapes.
+        tolerance: relative tolerance on the parameters; without a shape within it, the nearest shapes count [1].
 
     Returns:
         The lattice; without shapes where the plan has more chunks than there are layers.
@@ -74,7 +74,7 @@ def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance:
 
 
 def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> Rounded:
-    """The best integer shape near the best of relaxed ones.
+    """Best integer shape near the best relaxed design.
 
     Args:
         relaxed: continuous designs, the best first.
@@ -102,7 +102,7 @@ def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> 
 
 
 def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
-    """Integer shapes next to the curve of constant parameters, up to a few times a width, stacked [shape].
+    """Integer shapes next to the curve of constant parameters, up to a multiple of a width, stacked [shape].
 
     Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
     """
@@ -118,7 +118,7 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     n_layers = np.stack([below, below + chunk], axis=1).ravel()
     possible = n_layers >= chunk
     models = whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
-    # What has been built is a shape to build, whatever the steps of the lattice.
+    # The template, a built model, is a candidate even off the lattice.
     is_as_large = abs(math.log(number(n_params(template)) / number(problem.params))) <= PARAMS_TOLERANCE
     if not is_as_large or number(template.n_layers) < chunk or number(template.n_heads) % tp[0]:
         return models
@@ -129,9 +129,9 @@ def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: fl
     """Log quantities of models under the plan of a problem [shape, quantity].
 
     Args:
-        models: stacked [shape].
+        models: stacked models [shape].
         problem: plan, cluster, coefficients and law.
-        temperature: smoothing of the model, 0 for the exact one [1].
+        temperature: smoothing of the model, 0 for the exact model [1].
     """
     rows, layout = leaf_matrix(models, len(models.d_model))
     if not len(rows):

@@ -1,7 +1,7 @@
-r"""Width against depth at a fixed number of parameters, on a fixed cluster and plan.
+r"""Optimal width and depth at a fixed number of parameters, on a fixed cluster and plan.
 
 The objective is the time to a given loss: a shape that raises the loss by a share $p$ needs $(1 + p)^{1/\gamma}$ times
-the training compute for the same loss ($L \sim T^{-\gamma}$), so that
+the training compute for equal loss ($L \sim T^{-\gamma}$), so that
 
 $$ \min_d \; \ln \frac{t_\mathrm{step}(d, L(d))}{B S} + \frac1\gamma \ln(1 + p(d / L)), \qquad N(d, L(d)) = N . $$
 """
@@ -24,23 +24,24 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import TEMPERATURE
 
 SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
-"""Natural logarithms; `time_to_loss` of a shape is relative to those of other shapes [1], the others in SI units."""
+"""Natural logarithms; `time_to_loss` of a shape is relative to further shapes [1], all further quantities in SI
+units."""
 
 REACH = 2.5
-"""Widths are searched within this log distance of the template's at the wanted number of parameters [1]."""
+"""Log range of the width about the template's width at the target number of parameters [1]."""
 
 
 class ShapeProblem(eqx.Module):
-    """A search over shapes; every leaf an array.
+    """Search over shapes; every leaf an array.
 
     Attributes:
         template: proportions of the model.
-        plan: degrees and batch, which are kept.
+        plan: fixed degrees and batch.
         cluster: chips and network.
         coefficients: fitted parameters.
         law: rise of the loss with the aspect ratio.
         params: N, kept fixed [1].
-        exponent: gamma, of the loss in compute [1].
+        exponent: gamma, exponent of the loss in compute [1].
         head_dim: width of a head [1].
     """
 
@@ -59,8 +60,8 @@ class ShapeProblem(eqx.Module):
         return SHAPE_QUANTITIES
 
     def design_at(self, point: Float[ArrayLike, " 1"]) -> Design:
-        """Model at a point of the unit interval of log widths, with the depth that makes up the parameters."""
-        # The width of a model grows as the cube root of its parameters at a constant aspect ratio.
+        """Model at a point of the unit interval of log widths, with the depth for the number of parameters."""
+        # At a constant aspect ratio the width is proportional to the cube root of the parameters.
         scale = jnp.log(self.params / n_params(self.template)) / 3.0
         centre = jnp.log(self.template.d_model) + scale
         width = jnp.exp(centre + REACH * (2.0 * jnp.asarray(point)[0] - 1.0))
@@ -72,7 +73,7 @@ class ShapeProblem(eqx.Module):
         return self.quantities(self.design_at(point).model, TEMPERATURE)
 
     def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
-        """Logarithms of `SHAPE_QUANTITIES` of a model; time per wanted parameter, so that sizes compare."""
+        """Logarithms of `SHAPE_QUANTITIES` of a model; time per target parameter, so that sizes are comparable."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
         rise = self.law.penalty(model.d_model, model.n_layers, params - embedding_params(model))

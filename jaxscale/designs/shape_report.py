@@ -1,4 +1,4 @@
-"""The document behind `jaxscale shape`: best shape and plan for chips and a budget given by name."""
+"""Document of `jaxscale shape`: best shape and plan for chips and a budget given by name."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,20 +40,20 @@ def shape_report(
 
     Args:
         gpu: id of a chip of the catalogue.
-        n_gpus: chips [1].
+        n_gpus: number of chips [1].
         budget: time, loss, compute or size.
         fit: name or file of the coefficients.
-        template: model, or name in the catalogue, whose proportions are kept.
+        template: model with the proportions, or its name in the catalogue.
         hardware: the user's own catalogue.
-        cells: what is stated of plan and software, by column of a runs table, such as `framework`.
+        cells: stated plan and software, by column of a runs table, such as `framework`.
         bounds: further upper bounds by name of `QUANTITIES`, SI units.
         oom_probability: accepted probability of running out of memory [1].
-        like: a built model, whose run in the same budget is told beside the design's.
+        like: a built model, whose run under the same budget is reported beside the design.
         price_per_chip_hour: adds `money` to the document [1/h].
-        law: fitted law of the loss; adds the compute-optimal run of the same flop, and how far the choice moves under
-            drawn laws and other shape laws.
-        n_draws: drawn laws [1].
-        progress: is told of each search under another law.
+        law: fitted law of the loss; adds the compute-optimal run of equal flop, and the sensitivity of the choice to
+            drawn laws and alternative shape laws.
+        n_draws: number of drawn laws [1].
+        progress: callback with the name of each search under an alternative law.
         has_terms: whether the document has the terms of the design's step, `terms_s` [s].
 
     Returns:

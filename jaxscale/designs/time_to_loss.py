@@ -6,7 +6,7 @@ $$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}(N, D_0)}\right), \qquad
    t = \frac{D}{B}\, t_\mathrm{step}\, \frac{1}{\mathrm{goodput}}, \qquad
    L = (E + A N^{-\alpha} + B D_0^{-\beta}) (1 + p_\mathrm{shape}) . $$
 
-Taking $D_0$ for the free variable keeps everything explicit. Reference: McCandlish et al. 2018, equation 2.11.
+With $D_0$ as the free variable all equations are explicit. Reference: McCandlish et al. 2018, equation 2.11.
 """
 
 from typing import NamedTuple
@@ -41,15 +41,15 @@ from jaxscale.models.transformer import Transformer, embedding_params, is_dense,
 
 
 class Laws(eqx.Module):
-    """Everything about a run that the step time does not say.
+    """Laws of a run beside the step time.
 
     Attributes:
-        loss: of parameters and tokens.
+        loss: loss by parameters and tokens.
         batch: critical batch size.
         shape: rise of the loss with the aspect ratio.
         mlp_kappa: rise of the loss with the squared log of the MLP ratio over the template's [1].
         failure: failures and checkpoints.
-        power: of chips by what they do.
+        power: power of chips by activity.
         embeddings: share of the embeddings that the law of the loss counts among the parameters [1].
         experts: worth of the active parameters of a mixture.
     """
@@ -77,14 +77,14 @@ EMBEDDINGS["total less input embedding"] = 0.5
 
 
 def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
-    """Laws of a design: those given, or the defaults with the loss, and the shape and batch terms, of a fitted law.
+    """Laws of a design: the given laws, or the defaults with the loss, shape and batch terms of a fitted law.
 
     Args:
-        law: fitted; laws as they are; None for the defaults.
+        law: fitted law; laws are returned unchanged; None for the defaults.
         draw: number of a resampled law, None for the best.
 
     Raises:
-        InputError: the law counts parameters in a way that a design does not know.
+        InputError: the law's count of parameters is unknown to designs.
     """
     if not isinstance(law, FittedLaw):
         return default_laws() if law is None else law
@@ -108,11 +108,11 @@ def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
 
 
 def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
-    """Laws with another rate of failures; as they are where None.
+    """Laws with a different rate of failures; unchanged where None.
 
     Args:
-        laws: of a run.
-        per_chip_day: unexpected interruptions of a chip and day [1/d].
+        laws: laws of a run.
+        per_chip_day: unexpected interruptions per chip and day [1/d].
 
     Raises:
         InputError: a rate out of range.
@@ -127,15 +127,15 @@ def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
 
 
 class RunFigures(NamedTuple):
-    """A whole run.
+    """Figures of a whole run.
 
     Attributes:
-        loss: at the end [nat per token].
-        excess: loss above the irreducible one [nat per token].
-        tokens: seen in all [token].
-        critical_batch: [token].
+        loss: final loss [nat per token].
+        excess: loss above the irreducible loss [nat per token].
+        tokens: training tokens [token].
+        critical_batch: critical batch size [token].
         slowdown: time of the run over time of all steps [1].
-        seconds: from start to end [s].
+        seconds: time from start to end [s].
     """
 
     loss: Array
@@ -153,14 +153,14 @@ def mlp_ratio(model: Transformer) -> Array:
 
 
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
-    """Loss of a shape over the loss of the best shape of the same size [1]."""
+    """Loss of a shape over the loss of the best shape of equal size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
     inner = n_active_params(model) - embedding_params(model)
     return 1.0 + laws.shape.penalty(model.d_model, total_layers(model), inner) + laws.mlp_kappa * stretch**2
 
 
 def expert_leverage(model: Transformer, laws: Laws, training_flop: ArrayLike) -> Array:
-    """Dense parameters that an active parameter of a model is worth; of a dense model one [1]."""
+    """Dense parameters equivalent to an active parameter of a model; 1 for a dense model [1]."""
     seen, every = model.moe_top_k + model.n_shared_experts, model.n_experts + model.n_shared_experts
     leverage = laws.experts.leverage(seen / every, 2.0 * model.d_model / model.d_ff_expert, training_flop)
     return jnp.asarray(1.0 + (1.0 - is_dense(model.n_experts)) * (leverage - 1.0))
@@ -185,15 +185,15 @@ def run_figures(
 ) -> RunFigures:
     """Loss and duration of a run.
 
-    The loss law counts the parameters that a token passes through, those of a mixture at their worth in dense ones.
+    The loss law counts the active parameters of a token, for a mixture as equivalent dense parameters.
 
     Args:
         model: the transformer.
-        template: whose MLP ratio carries no penalty.
-        laws: of loss, batch, shape and failures.
+        template: model whose MLP ratio has no penalty.
+        laws: laws of loss, batch, shape and failures.
         small_batch_tokens: D_0, tokens that the run would need with small batches [token].
         batch_tokens: B [token].
-        step_seconds: of one step [s].
+        step_seconds: time of a step [s].
         n_chips: chips of the job [1].
 
     Returns:
@@ -211,12 +211,12 @@ def run_figures(
 
 
 def compute_optimal_loss(law: LossLaw, training_flop: ArrayLike) -> Array:
-    """Loss that training flop buy with the best parameters, small batches and the best shape [nat per token]."""
+    """Loss at given training flop with optimal parameters, small batches and the best shape [nat per token]."""
     return law.loss(*law.optimum(training_flop))
 
 
 def compute_optimal_flop(law: LossLaw, params: ArrayLike) -> Array:
-    r"""Training flop of the run for which a number of parameters is the optimum of `LossLaw.optimum` [flop].
+    r"""Training flop at which a number of parameters is the optimum of `LossLaw.optimum` [flop].
 
     $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
     """

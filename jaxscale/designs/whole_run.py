@@ -1,11 +1,11 @@
-r"""The whole run of a model under a plan: tokens, days, energy, price, and what failures take of it.
+r"""Whole run of a model under a plan: tokens, days, energy, price, and time lost to failures.
 
 $$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}}\right), \qquad t = \frac{D}{B}\,t_\mathrm{step}\,s, \qquad
    E = n P\,t, \qquad M = n p\,t $$
 
 with the small-batch tokens $D_0$ of a goal, the slowdown s by failures and checkpoints (its inverse is the goodput),
-the mean power P and the price p of a chip. Laws are those of `jaxscale.designs.time_to_loss`. Plans are compared at the
-same $D_0$, thus at the same loss: a larger batch takes more tokens, more chips fail more often.
+the mean power P and the price p of a chip. The laws are defined in `jaxscale.designs.time_to_loss`. Plans are compared
+at equal $D_0$, thus at equal loss: a larger batch takes more tokens, more chips fail more often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,35 +44,35 @@ from jaxscale.plans.plan_questions import PlanQuestion, find_plans
 from jaxscale.plans.score import Judged, judge
 
 OBJECTIVES = ("step", "days", "price", "energy")
-"""What a plan may be chosen by: the fastest step of all chips, or the least days, price or energy of the run."""
+"""Objectives for the choice of a plan: the fastest step of all chips, or the least days, price or energy of the run."""
 
 OPEN = ("chips", "batch")
-"""What may be chosen beside the plan: fewer chips than stated, another batch."""
+"""Open choices beside the plan: fewer chips than stated, a different batch."""
 
 FEWER_CHIPS = (1, 2, 4, 8)
-"""Chips that are stated over those of a candidate [1]."""
+"""Stated number of chips over the number of a candidate [1]."""
 
 BATCHES = (0.25, 0.5, 1, 2, 4)
-"""Batch of a candidate over the stated one [1]."""
+"""Batch of a candidate over the stated batch [1]."""
 
 FEWEST_TOKENS, MOST_TOKENS = 1e6, 1e20
 """Range of the small-batch tokens of a run [token]."""
 
 
 class WholeRun(eqx.Module):
-    """A whole run; leaves may have an axis of plans.
+    """Figures of a whole run; leaves may have an axis of plans.
 
     Attributes:
-        loss: at the end [nat per token].
-        tokens: seen in all [token].
+        loss: final loss [nat per token].
+        tokens: training tokens [token].
         steps: optimizer steps [1].
-        seconds: from start to end, failures included [s].
-        goodput: time of all steps over that of the run [1].
+        seconds: time from start to end, failures included [s].
+        goodput: time of all steps over the time of the run [1].
         interruptions: expected failures of the job [1].
         checkpoint_interval: work between checkpoints, Young's optimum [s].
-        energy: of all chips; servers and cooling are not counted [J].
+        energy: energy of all chips, without servers and cooling [J].
         chip_hours: chips times duration [h].
-        price: of all chips; nan where no price is stated [currency of the price].
+        price: price of all chips; nan without a stated price [currency of the price].
     """
 
     loss: Array
@@ -87,7 +87,7 @@ class WholeRun(eqx.Module):
     price: Array
 
     def figures(self) -> dict[str, float]:
-        """Figures of one run in the units of documents; the price is nan where none is stated."""
+        """Figures of a run in the units of documents; the price is nan without a stated price."""
         return {
             "tokens": number(self.tokens),
             "loss": number(self.loss),
@@ -111,15 +111,15 @@ def whole_run(
     laws: Laws | None = None,
     price_per_chip_hour: ArrayLike = np.nan,
 ) -> WholeRun:
-    """The whole run that a step of a model makes; traces in every argument.
+    """Whole run from the step of a model; traces in every argument.
 
     Args:
-        model: the transformer, whose own shape carries no penalty.
-        cluster: chips of the job, and the power of one.
+        model: the transformer, whose own shape has no penalty.
+        cluster: chips of the job, with their power.
         times: terms of a step, see `jaxscale.costs.step.step_time` [s].
         batch_tokens: B [token].
         small_batch_tokens: D_0 of the goal, see `small_batch_tokens_of` [token].
-        laws: of loss, batch, failures and power; the defaults where None.
+        laws: laws of loss, batch, failures and power; the defaults where None.
         price_per_chip_hour: p, in any currency [1/h].
 
     Returns:
@@ -153,7 +153,7 @@ def whole_run(
 
 @dataclass(frozen=True)
 class RunGoal:
-    """Goal of a run: tokens that it sees at its stated batch, or a loss that it reaches; exactly one.
+    """Goal of a run: training tokens at its stated batch, or a final loss; exactly one.
 
     Attributes:
         tokens: D [token].
@@ -164,7 +164,7 @@ class RunGoal:
     loss: float | None = None
 
     def __post_init__(self):
-        """Refuse none or both, and values out of range."""
+        """Refuse none or two goals, and values out of range."""
         if (self.tokens is None) == (self.loss is None):
             raise InputError("goal of a run: expected exactly one of tokens and loss")
         if self.tokens is not None and not FEWEST_TOKENS <= self.tokens <= MOST_TOKENS:
@@ -177,10 +177,10 @@ def small_batch_tokens_of(
     """Tokens that the goal would take with small batches, $D_0$ [token].
 
     Args:
-        goal: tokens at this batch, or a loss.
+        goal: tokens at the batch, or a loss.
         model: the transformer.
         batch_tokens: B of the goal [token].
-        laws: of loss, shape and batch; the defaults where None.
+        laws: laws of loss, shape and batch; the defaults where None.
 
     Raises:
         InputError: a goal that no run, or every run, reaches.
@@ -202,14 +202,14 @@ def small_batch_tokens_of(
 
 
 def _goal_figures(model: Transformer, laws: Laws, batch_tokens: ArrayLike, tokens: ArrayLike) -> Any:
-    """Loss and tokens of a run with some small-batch tokens."""
+    """Loss and tokens of a run with a number of small-batch tokens."""
     sizes = {"small_batch_tokens": jnp.asarray(tokens), "batch_tokens": jnp.asarray(batch_tokens)}
     return run_figures(model, model, laws, **sizes, step_seconds=jnp.ones(()), n_chips=jnp.ones(()))
 
 
 @filter_jit
 def _solved(model: Transformer, laws: Laws, batch_tokens: ArrayLike, wanted: ArrayLike, is_loss: bool) -> Array:
-    """Small-batch tokens of a loss or of tokens; differentiates in all that is given."""
+    """Small-batch tokens for a loss or a number of tokens; differentiable in all arguments."""
 
     def miss(log_tokens: Array, given: Any) -> Array:
         shape, rules, batch, aim = given
@@ -226,13 +226,13 @@ def _solved(model: Transformer, laws: Laws, batch_tokens: ArrayLike, wanted: Arr
 
 
 class RunCandidate(NamedTuple):
-    """A plan with its whole run.
+    """Plan with its whole run.
 
     Attributes:
         question: model, chips and batch of the plan.
-        found: plans that a search has scored for them.
-        row: of the plan among these.
-        step_time: [s].
+        found: scored plans of the question.
+        row: row of the plan among the scored plans.
+        step_time: step time [s].
         run: the whole run.
     """
 
@@ -251,7 +251,7 @@ class RunCandidate(NamedTuple):
 
 
 MEASURES = {"days": "days", "price": "chip_hours", "energy": "energy_mwh"}
-"""Figure of a run that each objective makes least; the price goes with the hours of chips."""
+"""Minimised figure of a run for each objective; the price is proportional to the chip hours."""
 
 
 @printed(lambda choice: _shown(choice))
@@ -260,10 +260,11 @@ class RunChoice:
     """Plans of least days, price and energy of a run, beside the plan of the fastest step.
 
     Attributes:
-        objective: by which `best` is chosen.
-        best: by objective: the plan of the least of it; of `step` the plan of the fastest step as asked.
+        objective: objective of the choice.
+        best: plan of the least value of each objective; for `step` the plan of the fastest step for the stated
+            question.
         candidates: the best plan of each number of chips and batch by the objective.
-        plans: ranked plans of the chips and the batch that are chosen.
+        plans: ranked plans of the chosen chips and batch.
     """
 
     objective: str
@@ -273,18 +274,18 @@ class RunChoice:
 
     @property
     def chosen(self) -> RunCandidate:
-        """The plan that the objective chooses."""
+        """Best plan by the objective."""
         return self.best[self.objective]
 
     @property
     def days_interval(self) -> tuple[float, float]:
-        """Ends of the central 90 % interval of the days, as far as that of the step goes [d]."""
+        """Ends of the central 90 % interval of the days, from the interval of the step time alone [d]."""
         lo, hi = (end / self.plans.best.step_time for end in self.plans.step_time_interval)
         days = self.chosen.run["days"]
         return lo * days, hi * days
 
     def to_json(self) -> dict[str, Any]:
-        """What `jaxscale plan --json` adds for a run."""
+        """Entries of a run in `jaxscale plan --json`."""
         return {
             "objective": self.objective,
             "days_interval": list(self.days_interval),
@@ -294,7 +295,7 @@ class RunChoice:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """What failures do to the run that is chosen, the interval of its days, and what other objectives choose."""
+        """Sentences on failures of the chosen run, the interval of its days, and the plans by further objectives."""
         run, (lo, hi) = self.chosen.run, self.days_interval
         days, count, between = (run[name] for name in ("days", "interruptions", "checkpoint_interval_s"))
         failures = f"{count:.3g} interruptions, one in {24.0 * days / count:.3g} h"
@@ -302,7 +303,7 @@ class RunChoice:
         return (f"90 % interval of the days: {lo:.3g} to {hi:.3g}; {failures}; {checkpoints}", *self.differences())
 
     def differences(self) -> tuple[str, ...]:
-        """A sentence on each objective whose plan is not that of the fastest step: what it saves and what it costs."""
+        """A sentence on each objective whose plan differs from the plan of the fastest step: savings and costs."""
         fastest, lines = self.best["step"], []
         for objective in MEASURES:
             other = self.best[objective]
@@ -318,7 +319,7 @@ class RunChoice:
 
 
 def _shown(choice: RunChoice) -> Printout:
-    """Whole runs of the plans of the least of each objective."""
+    """Whole runs of the best plans by objective."""
     rows = [
         (name, f"{one.question.n_chips:g}", f"{one.question.batch:g}", *(f"{one.run[key]:.4g}" for key in _PRINTED))
         for name, one in choice.best.items()
@@ -330,16 +331,16 @@ def _shown(choice: RunChoice) -> Printout:
 _PRINTED = ("tokens", "days", "goodput", "energy_mwh", "chip_hours")
 
 SAME = 5e-4
-"""Relative difference of two runs that is none [1]."""
+"""Relative difference of two runs that counts as none [1]."""
 
 
 def _told(name: str, change: float) -> str:
-    """A change of a figure in words."""
+    """Change of a figure in words."""
     return f"{100.0 * change:+.1f} % {name}" if change < 1.0 else f"{1.0 + change:.1f} times the {name}"
 
 
 def _change(one: RunCandidate, other: RunCandidate, key: str) -> float:
-    """Figure of a run over that of another, less 1 [1]."""
+    """Relative excess of a figure of a run over a second run [1]."""
     return one.run[key] / other.run[key] - 1.0
 
 
@@ -357,7 +358,7 @@ def best_run(
     hardware: Hardware | None = None,
     **options: Any,
 ) -> RunChoice:
-    """The plan of the least days, price or energy of a whole run, beside that of the fastest step.
+    """Plan of the least days, price or energy of a whole run, beside the plan of the fastest step.
 
     `js.best_run("llama3-8b", "h100-80gb", 1024, n_chips=512, tokens=2e12, objective="energy")`
 
@@ -365,13 +366,13 @@ def best_run(
         model: the transformer or its name or file.
         cluster: chips and network; or the name of a chip, beside `n_chips`.
         global_batch: B, sequences per step [sequence].
-        tokens: that the run sees with this batch; or a loss instead [token].
-        loss: that the run reaches [nat per token].
-        n_chips: chips, where the cluster is given by the name of one [1].
+        tokens: training tokens at the batch; or a loss instead [token].
+        loss: final loss [nat per token].
+        n_chips: number of chips, for a cluster given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, precision and so on of the run, as in `best_plan`.
-        space: choices that are open; where None, every valid plan that the framework can run.
-        hardware: catalogue of chips; the shipped one where None.
+        space: open choices; where None, every valid plan that the framework can run.
+        hardware: catalogue of chips; the shipped catalogue where None.
         options: objective, open, price_per_chip_hour, laws, top, oom_probability; see `run_choice`.
 
     Raises:
@@ -395,21 +396,21 @@ def run_choice(
     top: int = 10,
     oom_probability: float = ACCEPTED_RISK,
 ) -> RunChoice:
-    """The plan of the least days, price or energy of a run, beside that of the fastest step.
+    """Plan of the least days, price or energy of a run, beside the plan of the fastest step.
 
     Args:
         question: model, cluster, batch and open choices of the plan.
         fit: calibration.
         goal: tokens at the batch of the question, or a loss.
-        objective: of `OBJECTIVES`, by which plans are ranked.
-        open: of `OPEN`; chips down to an eighth, batches from a quarter to four times the stated one.
+        objective: of `OBJECTIVES`, for the ranking of plans.
+        open: of `OPEN`; chips down to an eighth, batches from a quarter to four times the stated batch.
         price_per_chip_hour: in any currency [1/h].
-        laws: of loss, batch, failures and power; the defaults where None.
-        top: how many plans to rank [1].
+        laws: laws of loss, batch, failures and power; the defaults where None.
+        top: number of plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
 
     Raises:
-        InputError: an unknown word, a price that is missing or out of range, a goal out of reach, or no plan that fits.
+        InputError: an unknown word, a price missing or out of range, a goal out of reach, or no plan that fits.
     """
     for word, known, name in ((objective, OBJECTIVES, "objective"), *((word, OPEN, "open") for word in open)):
         if word not in known:
@@ -435,7 +436,7 @@ def run_choice(
         _group(asked[place], found[place], rows, columns, fixed)
         for place, rows, columns in zip(fitting, kept, judge(judged, TERM_NAMES), strict=True)
     ]
-    # The question as asked is the first, and the fastest plan the first of those that are worth a look.
+    # The stated question comes first, and within it the fastest plan.
     best = {"step": groups[0].fastest}
     best |= {
         name: min((group.best(name) for group in groups), key=lambda one, key=key: one.run[key])
@@ -458,21 +459,21 @@ class _Group(NamedTuple):
     thriftiest: RunCandidate
 
     def best(self, objective: str) -> RunCandidate:
-        """The plan of the least of an objective: on the same chips days and price go with the step."""
+        """Plan of the least of an objective: with equal chips, days and price are proportional to the step time."""
         return self.thriftiest if objective == "energy" else self.fastest
 
 
 PADDING = 64
-"""Plans are padded to multiples of this, so that few programs are compiled [1]."""
+"""Plans are padded to multiples of the number, so that few programs are compiled [1]."""
 
 
 def _group(
     question: PlanQuestion, found: FoundPlans, rows: np.ndarray, columns: Mapping[str, np.ndarray], fixed: Any
 ) -> _Group:
-    """The fastest and the thriftiest of some plans, by the terms of their steps.
+    """Plans of the fastest step and of the least energy, by the terms of their steps.
 
     Args:
-        rows: of the plans in what was found, the fastest first.
+        rows: rows of the plans among the scored plans, the fastest first.
         columns: terms of their steps [s].
         fixed: small-batch tokens, laws and price.
     """
@@ -482,7 +483,7 @@ def _group(
     with jax.enable_x64(True):
         runs = _runs(*host_arrays((question.model, question.cluster, terms, batch, *fixed)))
         runs = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), filled.shape)[: len(rows)], runs)
-    # Costs are told as paces: that of the fastest plan is its own, plans that are not looked at draw its power.
+    # Costs in units of pace: the fastest plan keeps its pace; unexamined plans are assigned its power.
     cost = found.pace.copy()
     cost[rows] = found.pace[rows[0]] * runs.energy / runs.energy[0]
     by_energy = found._replace(cost=cost)
@@ -502,7 +503,7 @@ def _runs(model: Transformer, cluster: Cluster, terms: Mapping[str, Array], *giv
 
 
 def _neighbours(question: PlanQuestion, open: Sequence[str]) -> list[PlanQuestion]:
-    """The question as asked, then with other chips and batches where these are open."""
+    """Stated question, then questions with different chips and batches where open."""
     chips = [question.n_chips / fewer for fewer in (FEWER_CHIPS if "chips" in open else (1,))]
     batches = [float(question.batch or 0) * share for share in (BATCHES if "batch" in open else (1,))]
     pairs = [(n, batch) for n in chips for batch in batches if n == round(n) >= 1 and batch == round(batch) >= 1]
@@ -514,9 +515,9 @@ def _neighbours(question: PlanQuestion, open: Sequence[str]) -> list[PlanQuestio
 
 
 def _worth_a_look(found: FoundPlans, chip: Chip, power: ChipPower) -> np.ndarray:
-    """Rows of plans among which that of the least energy is for certain, the first ranked one before the others.
+    """Rows of plans that certainly include the plan of least energy, the first ranked plan first.
 
-    No plan that takes longer than the fastest by more than the largest power over the least takes less energy.
+    A plan slower than the fastest by more than the ratio of largest to least power cannot take less energy.
     """
     idle, most = number(chip.idle_power), number(chip.max_power)
     shares = [number(power.share(kind)) for kind in ("compute", "memory", "network", "host")]
@@ -528,5 +529,5 @@ def _worth_a_look(found: FoundPlans, chip: Chip, power: ChipPower) -> np.ndarray
 
 
 def _rows_of(table: PlanTable, rows: np.ndarray) -> PlanTable:
-    """Some plans of a table."""
+    """Subset of the plans of a table."""
     return replace(table, columns={name: column[rows] for name, column in table.columns.items()})

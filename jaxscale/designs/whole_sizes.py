@@ -1,4 +1,4 @@
-"""Whole widths, depths and heads of models that somebody would build and a framework can run."""
+"""Integer widths, depths and heads of practical models that a framework can run."""
 
 import jax
 import numpy as np
@@ -9,24 +9,24 @@ from jaxscale.models.transformer import LAYER_SHARES, Transformer
 from jaxscale.plans.rules import shares_key_values
 
 TILE = 128
-"""Widths are multiples of this: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
+"""Unit of widths: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""
 
 HEAD_WIDTHS = (64, 96, 128)
-"""Widths of a head that published models have, with kernels for all of them [1]."""
+"""Widths of a head in published models, all with kernels [1]."""
 
 HEADS = 8
-"""Counts of query heads are multiples of this: the chips of a node, over which tensor parallelism splits them [1]."""
+"""Unit of the number of query heads: the chips of a node, over which tensor parallelism splits the heads [1]."""
 
 KEY_VALUE_HEADS = (4, 8, 16)
-"""Counts of key/value heads where the template's does not suit the chips [1]."""
+"""Alternative numbers of key/value heads, if the template's number does not suit the chips [1]."""
 
 
 def width_step(template: Transformer, head_dim: np.ndarray, tp: np.ndarray) -> np.ndarray:
-    """Step of the widths: whole tiles, and whole groups of heads where these are as wide as the model [shape].
+    """Step of the widths: integer tiles, and integer groups of heads where the heads span the width [shape].
 
     Args:
-        template: whose share of the heads in the width is kept.
-        head_dim: width of a head, whole [shape].
+        template: model with the share of the heads in the width.
+        head_dim: width of a head, integer [shape].
         tp: tensor-parallel degrees [shape].
     """
     if head_share(template) != 1.0:
@@ -43,16 +43,16 @@ def whole_shapes(
     mlp_ratio: np.ndarray | float = 1.0,
     head_unit: int = HEADS,
 ) -> Transformer:
-    """The template at whole widths and depths: widths of MLPs in whole tiles, heads that suit tp, whole layers.
+    """Template at integer widths and depths: MLP widths in integer tiles, heads divisible by tp, integer layers.
 
     Args:
-        template: proportions that are kept, the number of key/value heads too.
+        template: proportions of the model, and its number of key/value heads.
         d_model: d [shape].
-        n_layers: L, whole [shape].
+        n_layers: L, integer [shape].
         head_dim: width of a head [shape].
         tp: tensor-parallel degrees, which divide heads and MLPs [shape].
         mlp_ratio: MLP width over model width, relative to the template's [shape].
-        head_unit: heads are multiples of this where the width does not decide them [1].
+        head_unit: unit of the number of heads where the width does not determine the heads [1].
 
     Returns:
         Models, stacked [shape].
@@ -76,10 +76,10 @@ def whole_shapes(
 
 
 def kept_key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndarray) -> np.ndarray:
-    """Numbers of key/value heads: the template's, or another usual one that divides the heads and suits tp [shape].
+    """Numbers of key/value heads: the template's, or a usual number that divides the heads and suits tp [shape].
 
     Args:
-        template: one with a key/value head for each query head keeps that.
+        template: model; a key/value head for each query head stays so.
         n_heads: H [shape].
         tp: tensor-parallel degrees [shape].
     """

@@ -1,4 +1,4 @@
-"""Why a run is slower or faster than predicted: measured beside predicted time, part by part of a step."""
+"""Explanation of a run slower or faster than predicted: measured and predicted time by component of the step."""
 
 from typing import TYPE_CHECKING
 

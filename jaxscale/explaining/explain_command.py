@@ -1,4 +1,4 @@
-"""`jaxscale explain`: where the difference between a measured and the predicted step lies."""
+"""`jaxscale explain`: location of the difference between a measured and the predicted step."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +11,11 @@ from jaxscale.cli.console import answer, check_pictures, save_pictures, say, sta
 
 @command
 class ExplainCommand(Outputs):
-    """Put the measured step of a run beside the predicted one, and say which part the difference is in.
+    """Put the measured step of a run beside the predicted step, and say which part the difference is in.
 
     With a kernel trace of a rank (PyTorch's profiler, JAX, an SQLite export of Nsight Systems) part by part: matmuls,
-    attention, memory-bound work, optimizer, exposed and hidden collectives, waits for the host. Without one, the parts
-    and the blank cells that could account for the difference.
+    attention, memory-bound work, optimizer, exposed and hidden collectives, waits for the host. Without a trace, the
+    parts and the blank cells that could account for the difference.
     """
 
     run_file: Annotated[

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CAUSES = 3
-"""Causes that the screen tells [1]."""
+"""Maximum number of causes on the screen [1]."""
 
 MOST_FACTS = 5
-"""Words of blank cells that the screen tells [1]."""
+"""Maximum number of values of blank cells on the screen [1]."""
 
 COLUMNS = (
     text_column("part"),
@@ -37,16 +37,16 @@ COLUMNS = (
     TableColumn("to account for it", "needed"),
     text_column("", says="{}"),
 )
-"""Columns of the table of parts."""
+"""Columns of the table of step components."""
 
 
 def parts_shown(found: Explanation) -> list[str | Table]:
-    """The total, the table of parts, and what to make of it."""
+    """Total, table of step components, and sentences on the causes of the difference."""
     return [f"{found.run}: {found.summary()}", parts_table(found), *sentences(found)]
 
 
 def parts_table(found: Explanation) -> Table:
-    """Every part of the step that is there, measured and predicted."""
+    """Table of the non-zero components of the step, measured and predicted."""
     could = {cause.part for cause in found.causes}
     rows = []
     for part in found.parts:
@@ -76,7 +76,7 @@ def _total(found: Explanation) -> tuple[str, ...]:
 
 
 def sentences(found: Explanation) -> list[str]:
-    """What the difference is in, what usually makes it and what would tell."""
+    """Sentences on the deviating components, their usual causes, and the facts that would confirm a cause."""
     lines = []
     for place, cause in enumerate(found.causes[:MOST_CAUSES]):
         name = cause.part.replace("_", " ")
@@ -94,7 +94,7 @@ def sentences(found: Explanation) -> list[str]:
 
 
 def explanation_figure(found: Explanation) -> "Figure":
-    """Bars of each part: measured, exposed and hidden, beside predicted with its interval."""
+    """Bars of each step component: measured, exposed and hidden, beside predicted with its interval."""
     parts = [part for part in found.parts if max(part.predicted, np.nan_to_num(part.measured)) > 1e-3 * found.predicted]
     longest = max(max(part.hi, np.nan_to_num(part.measured) + np.nan_to_num(part.hidden)) for part in parts)
     unit, word = time_unit(longest)

@@ -1,7 +1,8 @@
-"""Measured beside predicted time of a run, part by part: which are outside their interval, and what would tell why.
+"""Measured beside predicted time of a run by component of the step: components outside their interval, and causes.
 
-Without a trace the total alone is measured: a part could account for the difference if the difference, added to it,
-stays within its interval; a blank cell of the run if one of its words brings the prediction to the measurement.
+Without a trace only the total is measured. A component is then a possible cause if its predicted time plus the
+difference stays within its interval; a blank cell is a possible cause if a value of it moves the prediction towards
+the measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,26 +33,27 @@ from jaxscale.runs.reader import read_runs
 from jaxscale.tables.tables_in_memory import AnyTable
 
 UNKNOWN = 0.02
-"""Share of the time of kernels whose names no rule knows, from which on they are told [1]."""
+"""Minimum share of kernel time without a matching rule for a remark [1]."""
 
 SAME_WORK = 1.3
-"""Factor up to which the kernels of a collective take as long as predicted: what is off is how much is hidden [1]."""
+"""Maximum ratio of measured to predicted kernel time of a collective for equal work; only its hidden share then differs
+[1]."""
 
 LATE = 0.4
-"""Share of the time of a part's kernels beyond the fastest of their kind, from which on ranks arrive late [1]."""
+"""Minimum share of kernel time beyond the fastest kernels of equal name for a diagnosis of late ranks [1]."""
 
 UNEQUAL = 1.05
-"""Ratio of the computing time of two ranks from which on the ranks are unequal [1]."""
+"""Minimum ratio of the computing times of two ranks for a diagnosis of unequal ranks [1]."""
 
 DISAGREEING = 0.05
-"""Relative difference of the steps of a trace and of its log that is told [1]."""
+"""Minimum relative difference between the step times of a trace and its log for a remark [1]."""
 
 TABLES = (".csv", ".parquet", ".tsv")
-"""Suffixes of runs tables; other files are logs or launch files."""
+"""Suffixes of runs tables; files with a different suffix are logs or launch files."""
 
 
 def verdict_on(measured: float, lo: float, hi: float) -> str:
-    """`above`, `below` or `within` an interval; empty for a time that is not measured."""
+    """Position relative to an interval, `above`, `below` or `within`; empty for an unmeasured time."""
     if not np.isfinite(measured):
         return ""
     return "above" if measured > hi else "below" if measured < lo else "within"
@@ -59,18 +61,18 @@ def verdict_on(measured: float, lo: float, hi: float) -> str:
 
 @dataclass(frozen=True)
 class PartGap:
-    """One part of a step, measured and predicted.
+    """Component of a step, measured and predicted.
 
     Attributes:
-        name: of `kernel_terms.PARTS`.
-        measured: exposed time of a step [s]; nan without a trace.
-        steps: least and greatest of the steps measured [s]; nan without a trace.
-        hidden: time of its kernels beside others [s]; nan without a trace.
-        predicted: time [s].
+        name: name in `kernel_terms.PARTS`.
+        measured: exposed time per step [s]; nan without a trace.
+        steps: minimum and maximum over the measured steps [s]; nan without a trace.
+        hidden: kernel time overlapped by kernels of different components [s]; nan without a trace.
+        predicted: predicted time [s].
         lo: lower end of the central 90 % interval [s].
-        hi: upper end [s].
-        predicted_hidden: time of its collectives that compute hides [s].
-        kernels: kernels that take most of its time, with their time in a step [s].
+        hi: upper end of the interval [s].
+        predicted_hidden: time of collectives hidden by compute, as predicted [s].
+        kernels: longest kernels by total time, with their time per step [s].
     """
 
     name: str
@@ -85,16 +87,16 @@ class PartGap:
 
     @property
     def excess(self) -> float:
-        """Measured less predicted time [s]."""
+        """Measured minus predicted time [s]."""
         return self.measured - self.predicted
 
     @property
     def verdict(self) -> str:
-        """`above`, `below` or `within` its interval; empty without a measurement."""
+        """Position relative to the interval, `above`, `below` or `within`; empty without a measurement."""
         return verdict_on(self.measured, self.lo, self.hi)
 
     def to_json(self) -> dict[str, Any]:
-        """The part in SI units."""
+        """Component in SI units."""
         return {
             "name": self.name,
             "measured_s": self.measured,
@@ -112,13 +114,13 @@ class PartGap:
 
 @dataclass(frozen=True)
 class Cause:
-    """A part that a difference is in.
+    """Component of the step with a difference between measurement and prediction.
 
     Attributes:
-        part: its name.
-        excess: measured less predicted time [s].
-        usually: what usually makes it.
-        settled_by: the fact or the row that would tell.
+        part: name of the component.
+        excess: measured minus predicted time [s].
+        usually: usual cause of the difference.
+        settled_by: fact or row that would confirm the cause.
     """
 
     part: str
@@ -127,7 +129,7 @@ class Cause:
     settled_by: str
 
     def to_json(self) -> dict[str, Any]:
-        """The cause in SI units."""
+        """Cause in SI units."""
         return {
             "part": self.part,
             "excess_s": self.excess,
@@ -142,15 +144,15 @@ class Explanation:
     """Measured beside predicted time of a run.
 
     Attributes:
-        run: what ran, in a few words.
-        measured: step time [s].
-        predicted: step time [s].
-        lo: lower end of its central 90 % interval [s].
-        hi: upper end [s].
-        parts: every part of the step, in order; they add up.
-        causes: parts that the difference is in, the first cause first; without a trace those that could account for it.
-        facts: words of blank cells that would bring the prediction closer, the closest first.
-        remarks: what a reader should know of the trace and of the prediction.
+        run: model, chips and chip type.
+        measured: measured step time [s].
+        predicted: predicted step time [s].
+        lo: lower end of the central 90 % interval [s].
+        hi: upper end of the interval [s].
+        parts: all components of the step, in order; the sum is the step time.
+        causes: deviating components, the first cause first; without a trace the possible causes.
+        facts: values of blank cells with a prediction closer to the measurement, the closest first.
+        remarks: remarks on the trace and on the prediction.
     """
 
     run: str
@@ -165,11 +167,11 @@ class Explanation:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the parts are measured."""
+        """Whether the components are measured."""
         return bool(np.isfinite(self.parts[0].measured))
 
     def summary(self) -> str:
-        """The total in one sentence."""
+        """Sentence on the total time."""
         ratio = self.measured / self.predicted
         inside = "inside" if verdict_on(self.measured, self.lo, self.hi) == "within" else "outside"
         return (
@@ -178,7 +180,7 @@ class Explanation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as a document in SI units."""
+        """Explanation as a document in SI units."""
         return {
             "run": self.run,
             "measured_s": self.measured,
@@ -219,19 +221,19 @@ def explain(
     fit: AnyFit = "default",
     hardware: Hardware | None = None,
 ) -> Explanation:
-    """Where a measured step differs from the predicted one: `js.explain("train.log", ["rank0.json.gz"])`.
+    """Differences between a measured and the predicted step: `js.explain("train.log", ["rank0.json.gz"])`.
 
     Args:
-        run: a training log, a launch file, a runs table or what else `js.read_runs` takes.
-        traces: kernel traces of one or several ranks, files or as `read_traces` gives them.
+        run: a training log, a launch file, a runs table or a further argument of `js.read_runs`.
+        traces: kernel traces of one or several ranks, files or results of `read_traces`.
         configs: launch files of a log.
         stated: further cells of the run by column.
-        line: of a table with several rows, that of the run.
+        line: line of the run in a table with several rows.
         fit: a fit, or its name or file.
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
-        Total and parts, measured and predicted, with causes.
+        Total and components, measured and predicted, with causes.
 
     Raises:
         InputError: a file that cannot be read, a run without a prediction, or nothing measured.
@@ -257,7 +259,7 @@ def explain(
 def _one_run(
     run: AnyTable, configs: Sequence[str | Path], stated: Mapping[str, Any], line: int | None, hardware: Hardware
 ) -> Runs:
-    """The run as a table of one row.
+    """Run as a table of one row.
 
     Raises:
         InputError: a file that cannot be read, or several rows and no line.
@@ -281,7 +283,7 @@ def _one_run(
 
 
 def _row_of(cells: Mapping[str, Any], name: str, hardware: Hardware) -> Runs:
-    """A table of one row of cells, whose refusals name the file that it was read from."""
+    """Table of one row of cells; error messages name the file of origin."""
     try:
         return read_runs(dict(cells), hardware=hardware)
     except InputError as error:
@@ -289,7 +291,7 @@ def _row_of(cells: Mapping[str, Any], name: str, hardware: Hardware) -> Runs:
 
 
 def _label(runs: Runs) -> str:
-    """The run in a few words."""
+    """Model, number of chips and chip of the run."""
     row: Any = runs.rows[0]
     chips = row["n_gpus"]
     return f"{row['model'] or row['workload'] or 'run'} on {'' if chips is None else f'{chips:g} '}{row['gpu']}"
@@ -298,7 +300,7 @@ def _label(runs: Runs) -> str:
 def _of_total(
     prediction: Prediction, parts: PredictedParts, measured: float, facts: Sequence[Fact], remarks: Sequence[str]
 ) -> Explanation:
-    """Explanation of a run whose total alone is measured."""
+    """Explanation of a run with a measured total alone."""
     step = float(prediction.step_time[0])
     difference = measured - step
     nan = float("nan")
@@ -326,7 +328,7 @@ def _of_total(
 
 
 def _predicted(parts: PredictedParts, place: int) -> dict[str, Any]:
-    """What is predicted of a part, by attribute of `PartGap`."""
+    """Predictions of a component, by attribute of `PartGap`."""
     names = ("predicted", "lo", "hi", "predicted_hidden")
     return {name: float(values[place]) for name, values in zip(names, parts, strict=True)}
 
@@ -341,7 +343,7 @@ def _of_traces(
     hardware: Hardware,
     remarks: list[str],
 ) -> Explanation:
-    """Explanation of a run of which ranks were traced."""
+    """Explanation of a run with traced ranks."""
     ranks, of_kinds = [], []
     for trace in kernels:
         counts = np.bincount(trace.kind, minlength=len(trace.names))
@@ -387,10 +389,10 @@ def _of_traces(
 
 
 def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
-    """Parts that a difference is in, the most telling first.
+    """Deviating components, the most informative first.
 
-    First those outside their interval on the side of the difference, by size; where there are none, the part whose
-    measured time differs most on that side.
+    First the components outside their interval on the side of the difference, by size; without such a component, the
+    component with the largest deviation on the side of the difference.
     """
     side = 1.0 if difference >= 0.0 else -1.0
     outside = [part for part in gaps if part.verdict in ("above", "below")]
@@ -402,7 +404,7 @@ def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
 
 
 def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
-    """What usually makes a part differ, and what would tell."""
+    """Usual cause of the deviation of a component, and the fact that would confirm the cause."""
     terms = kernel_term_table()["terms"]
     usually = terms[part.name]["above" if part.excess > 0.0 else "below"]
     work, usual = part.measured + part.hidden, part.predicted + part.predicted_hidden
@@ -427,7 +429,7 @@ def _cause(part: PartGap, late: float, facts: Sequence[Fact]) -> Cause:
 
 
 def _settled(name: str, facts: Sequence[Fact], terms: Mapping[str, Any]) -> str:
-    """The blank fact of a part, or the row, that would tell more of it."""
+    """Blank fact of a component, or row, with further information on the component."""
     blank = dict.fromkeys(fact.column for fact in facts if fact.column in terms[name]["facts"])
     return f"state {', '.join(blank)}" if blank else terms[name]["row"]
 
@@ -435,7 +437,7 @@ def _settled(name: str, facts: Sequence[Fact], terms: Mapping[str, Any]) -> str:
 def _longest(
     kernels: Sequence[KernelTrace], ranks: Sequence[MeasuredSteps], of_kinds: Sequence[np.ndarray], place: int
 ) -> tuple[tuple[str, float], ...]:
-    """Names of the kernels that take most of the time of a part, of a step and rank on average [s]."""
+    """Longest kernels of a component by name, with their time averaged over steps and ranks [s]."""
     times: dict[str, float] = {}
     for trace, rank, part in zip(kernels, ranks, of_kinds, strict=True):
         for kind in np.flatnonzero((part == place) & (rank.kernel_time > 0.0)).tolist():
@@ -444,7 +446,7 @@ def _longest(
 
 
 def _trace_remarks(trace: KernelTrace, rank: MeasuredSteps, known: Bool[np.ndarray, " kind"]) -> list[str]:
-    """How the steps of a trace were told apart, and kernels whose names no rule knows."""
+    """Remarks on the recognition of steps in a trace, and on kernels without a matching rule."""
     n_steps, mean = len(rank.exposed), rank.exposed.sum(axis=1).mean()
     found = [f"{trace.where}: {n_steps} step{'s' * (n_steps > 1)} of {seconds(float(mean))}, by {rank.recognised_by}"]
     unknown = np.where(known, 0.0, rank.kernel_time)
@@ -456,7 +458,7 @@ def _trace_remarks(trace: KernelTrace, rank: MeasuredSteps, known: Bool[np.ndarr
 
 
 def _rank_remarks(kernels: Sequence[KernelTrace], ranks: Sequence[MeasuredSteps]) -> list[str]:
-    """Which of several ranks computes longer than another: the others wait for it in their collectives."""
+    """Remark on the slowest of several ranks in computation: the faster ranks wait for it in their collectives."""
     computing = [
         float(sum(rank.exposed[:, NAMES.index(name)].mean() for name in ("matmul", "attention", "memory_bound")))
         for rank in ranks

@@ -1,4 +1,4 @@
-"""Words that blank cells of a run may mean, and the step that each would predict."""
+"""Possible values of blank cells of a run, and the predicted step for each value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from jaxscale.runs.row_kinds import of_a_kind
 from jaxscale.runs.schema import CARRIED
 
 SAME = 0.002
-"""Relative change of a step below which a word changes nothing [1]."""
+"""Relative change of a step below which a value counts as without effect [1]."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One word that a blank cell may mean.
+    """Possible value of a blank cell.
 
     Attributes:
-        column: of the runs table.
-        word: what it would say.
-        part: of the step that it would move.
-        part_time: predicted time of the part with it [s].
-        step_time: predicted time of the step with it [s].
+        column: column of the runs table.
+        word: value of the cell.
+        part: step component with the largest change.
+        part_time: predicted time of the component with the value [s].
+        step_time: predicted time of the step with the value [s].
     """
 
     column: str
@@ -40,7 +40,7 @@ class Fact:
     step_time: float
 
     def to_json(self) -> dict[str, Any]:
-        """The fact in SI units."""
+        """Fact in SI units."""
         return {
             "column": self.column,
             "word": self.word,
@@ -57,14 +57,14 @@ def facts_of(
     hardware: Hardware,
     names: Sequence[str] | None = None,
 ) -> tuple[Fact, ...]:
-    """Words of the blank cells of a run of one row that would move its step.
+    """Possible values of the blank cells of a run of one row that would change its step.
 
     Args:
-        prediction: of the run.
-        parts: of its step.
-        fit: that predicted it.
+        prediction: prediction of the run.
+        parts: components of its step.
+        fit: fit of the prediction.
         hardware: catalogue of chips.
-        names: parts whose facts are asked for; all where None.
+        names: components of interest; all where None.
     """
     runs, table = prediction.runs, kernel_term_table()
     wanted = dict.fromkeys(column for name in names or NAMES for column in table["terms"][name]["facts"])
@@ -81,7 +81,7 @@ def facts_of(
         ]
         changed = read_runs(rows, skip_bad=True, hardware=hardware)
     except InputError:
-        # No word goes with the rest of the row.
+        # No value is compatible with the rest of the row.
         return ()
     described = describe_runs(changed, hardware)
     found = predict_described(changed, described, fit)

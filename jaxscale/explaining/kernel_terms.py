@@ -1,8 +1,9 @@
-"""Kernels by the term of a step that they belong to: rules for names, and groups of collectives.
+"""Assignment of kernels to the terms of a step: rules for names, and groups of collectives.
 
-A collective says by its name what it does, not for whom. Its group follows, in this order, from the description of the
-group in the trace, from its ranks (tensor-parallel ranks are neighbours), from the degrees of the plan if one alone is
-above 1, and else from how often it runs: collectives of layers many times a step, of gradients and gathers less often.
+The name of a collective states its operation, not its group. The group follows, in this order, from the description of
+the group in the trace, from its ranks (tensor-parallel ranks are neighbours), from the degrees of the plan if a single
+degree is above 1, and else from the frequency: collectives of layers run many times a step, of gradients and gathers
+less often.
 """
 
 import functools
@@ -28,9 +29,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "pipeline": ("pipeline_bubble", "pipeline_imbalance", "pipeline_transfer"),
     "host": ("launch_gaps", "host", "host_per_step"),
 }
-"""Parts of a step that a trace of one rank tells apart, and the cost terms of each. Late ranks are waited for in the
-collectives that join all replicas, neighbouring stages in receives. Head and recomputation are split by their kernels
-(`predicted_parts`)."""
+"""Components of a step that the trace of a rank can separate, and the cost terms of each. Collectives over all replicas
+include waits for late ranks, receives include waits for neighbouring stages. Head and recomputation are divided by
+their kernels (`predicted_parts`)."""
 
 NAMES = tuple(PARTS)
 COLLECTIVES = ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "pipeline")
@@ -38,25 +39,25 @@ IS_COLLECTIVE = np.asarray([name in COLLECTIVES for name in NAMES])
 HOST = NAMES.index("host")
 
 DEGREE_OF = {"tp": "tensor_parallel", "cp": "context_parallel", "ep": "expert_parallel", "dp": "data_parallel"}
-"""Part of the collectives of each degree of a plan."""
+"""Step component of the collectives of each degree of a plan."""
 
 SPOKEN = "tensor_parallel", "data_parallel"
-"""Parts whose collectives have the same names."""
+"""Step components whose collectives have equal names."""
 
 SPOKEN_KINDS = "all_gather", "reduce_scatter", "all_reduce", "other"
-"""Kinds of these collectives."""
+"""Operations of the collectives of `SPOKEN`."""
 
 
 class CollectiveGroup(NamedTuple):
-    """What a trace tells of the ranks of a collective.
+    """Group of ranks of a collective, from a trace.
 
     Attributes:
-        described: name or description of the group; empty where there is none.
-        size: ranks [1]; 0 where it is not told.
-        stride: distance of neighbouring ranks [1]; 0 where it is not told.
-        operation: the collective, where the kernel's name does not say it; empty else.
-        elements: numbers of a message [1]; 0 where it is not told.
-        stream: on which it runs, where nothing tells its ranks; a program gives each group a stream of its own.
+        described: name or description of the group; empty if absent.
+        size: number of ranks [1]; 0 if unknown.
+        stride: distance of neighbouring ranks [1]; 0 if unknown.
+        operation: the collective operation, if the kernel's name does not state it; else empty.
+        elements: number of elements of a message [1]; 0 if unknown.
+        stream: stream of the collective, if the ranks are unknown; a program uses a separate stream for each group.
     """
 
     described: str = ""
@@ -67,13 +68,13 @@ class CollectiveGroup(NamedTuple):
     stream: str = ""
 
     def without_size(self) -> "CollectiveGroup":
-        """The group of messages of any size."""
+        """Group for messages of any size."""
         return self._replace(elements=0)
 
 
 @functools.cache
 def kernel_term_table() -> dict[str, Any]:
-    """`kernel_terms.toml`."""
+    """Contents of `kernel_terms.toml`."""
     return parsed_toml(files("jaxscale.explaining").joinpath("kernel_terms.toml").read_text(encoding="utf-8"))
 
 
@@ -84,7 +85,7 @@ def _patterns(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ..
 
 @functools.lru_cache(maxsize=1 << 16)
 def rule_of(name: str) -> tuple[str, str]:
-    """Term and kind of collective of a kernel by its name; empty where no rule knows the name."""
+    """Term and collective operation of a kernel by its name; empty without a matching rule."""
     for pattern, rule in _patterns("rules"):
         if pattern.search(name):
             return rule["term"], rule.get("collective", "")
@@ -94,16 +95,16 @@ def rule_of(name: str) -> tuple[str, str]:
 def parts_of(
     names: Sequence[str], groups: Sequence[CollectiveGroup], counts: Int[np.ndarray, " kind"], plan: Mapping[str, Any]
 ) -> tuple[Int[np.ndarray, " kind"], Bool[np.ndarray, " kind"]]:
-    """Part of the step of each kind of kernel, by its place in `NAMES`.
+    """Step component of each type of kernel, as an index in `NAMES`.
 
     Args:
-        names: of the kernels of each kind.
-        groups: of their ranks.
-        counts: kernels of each kind [1].
+        names: kernel name of each type.
+        groups: collective group of each type.
+        counts: number of kernels of each type [1].
         plan: degrees by name [1].
 
     Returns:
-        The parts, `memory_bound` where no rule knows the name, and whether a rule does [kind].
+        The components, `memory_bound` without a matching rule, and whether a rule matches [kind].
     """
     found, known = [], []
     often: dict[CollectiveGroup, int] = {}
@@ -122,7 +123,7 @@ def parts_of(
 
 
 def _part_of_collective(kind: str, group: CollectiveGroup, plan: Mapping[str, Any], is_most_often: bool) -> str:
-    """Part of a collective by its group, its kind and the plan."""
+    """Step component of a collective by its group, its operation and the plan."""
     if told := next((rule["term"] for pattern, rule in _patterns("groups") if pattern.search(group.described)), ""):
         return told
     operation = re.sub(r"[^a-z]", "", group.operation.lower())
@@ -143,5 +144,5 @@ def _part_of_collective(kind: str, group: CollectiveGroup, plan: Mapping[str, An
     possible = [part for part in SPOKEN if part in above]
     if len(possible) == 1:
         return possible[0]
-    # Of a replica on its own all experts and sequences are neighbours.
+    # In a single replica all experts and sequences are neighbours.
     return "tensor_parallel" if len(possible) == 2 and is_most_often else "data_parallel"

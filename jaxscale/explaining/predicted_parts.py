@@ -1,10 +1,10 @@
-"""Predicted parts of a step as a trace shows them, with intervals, and the collectives that compute hides.
+"""Predicted components of a step as visible in a trace, with intervals, and the hidden time of collectives.
 
-Kernels of the head and of recomputation cannot be told from those of the layers: the head is divided into its matmuls
-and its passes over the memory, full recomputation in the proportions of the forward pass.
+Kernels of the head and of recomputation look like kernels of the layers: the head is divided into matmuls and passes
+over memory, full recomputation in the proportions of the forward pass.
 
-Intervals of parts: the coefficients are drawn with the spreads by which stacks differ (`data/coefficients.toml`), all
-scaled by one factor so that the drawn step times have the interval that `predict` gives the step.
+Intervals of components: the coefficients are drawn with their spreads between stacks (`data/coefficients.toml`), all
+scaled by one factor to match the interval of drawn step times to the interval of `predict` for the step.
 """
 
 from dataclasses import replace
@@ -32,31 +32,32 @@ from jaxscale.runs.measured import Described
 from jaxscale.runs.predict import Prediction
 
 N_DRAWS = 94
-"""Draws behind the interval of a part [1]."""
+"""Draws behind the interval of a component [1]."""
 
 CLOSE, SCALES = 0.05, (0.02, 2.0)
-"""How close the drawn interval of the step comes to its own, and the factors of the spreads that are tried [1]."""
+"""Relative tolerance between the drawn and the predicted interval of the step, and bounds of the factor on the spreads
+[1]."""
 
 LEAST_HALF_WIDTH = 0.1
-"""Half-width of the interval of the logarithm of a part at least: kernels of one stack differ by as much from one
-version of a library to the next (companion tables, data/companion) [1]."""
+"""Minimum half-width of the interval of the log time of a component: kernels of a stack differ as much between
+versions of a library (companion tables, data/companion) [1]."""
 
 LEAST_SHARE = 0.01
-"""Half-width of the interval of a part at least, as a share of the step [1]."""
+"""Minimum half-width of the interval of a component, as a share of the step [1]."""
 
 
 ROUNDING = 1e-7
-"""Share of a step below which a part is rounding of numbers of 32 bits [1]."""
+"""Share of a step below which the time of a component is rounding error of 32-bit numbers [1]."""
 
 
 class PredictedParts(NamedTuple):
-    """Parts of a predicted step [part].
+    """Components of a predicted step [part].
 
     Attributes:
-        middle: time [s]; adds up to the step.
+        middle: time [s]; the sum is the step time.
         lo: lower end of the central 90 % interval [s].
-        hi: upper end [s].
-        hidden: time of the collectives that compute hides [s].
+        hi: upper end of the interval [s].
+        hidden: time of collectives hidden by compute [s].
     """
 
     middle: Float[np.ndarray, " part"]
@@ -75,13 +76,13 @@ class _Run(NamedTuple):
 
 
 def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> PredictedParts:
-    """Parts of the step of one row of a table.
+    """Components of the step of a row of a table.
 
     Args:
-        prediction: of the table.
-        described: its rows as the model sees them; those of a row that was completed with a plan.
-        fit: that predicted it.
-        row: of the table.
+        prediction: prediction of the table.
+        described: rows in the form of the model; for a row completed with a plan, the completed row.
+        fit: fit of the prediction.
+        row: row of the table.
     """
     step, ends = float(prediction.step_time[row]), (float(prediction.lo[row]), float(prediction.hi[row]))
     half, run = float(np.log(ends[1] / ends[0])) / 2.0, _run_of(described, fit, row)
@@ -89,11 +90,11 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row:
         width = np.full(len(NAMES), half)
         return _with_ends(_of_terms(prediction, row), width, width, step, np.zeros(len(NAMES)))
     middle, hidden, low, high = _drawn_parts(run, half)
-    # What rounding leaves of a part that is nothing.
+    # Rounding leaves a small rest of a component of zero.
     middle = np.where(middle > ROUNDING * middle.sum(), middle, 0.0)
     scale = step / middle.sum()
     found = _with_ends(middle * scale, low, high, step, hidden * scale)
-    # A part alone moves the step no further than the interval of the step.
+    # A single component cannot move the step beyond the interval of the step.
     least, most = found.middle - LEAST_SHARE * step, found.middle + LEAST_SHARE * step
     lo = np.maximum(found.lo, np.minimum(least, found.middle - (step - ends[0])))
     hi = np.minimum(found.hi, np.maximum(most, found.middle + (ends[1] - step)))
@@ -101,7 +102,7 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row:
 
 
 def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> Float[np.ndarray, " part"]:
-    """Parts of the step of one row of a table without their intervals [s]; arguments as of `predicted_parts`."""
+    """Components of the step of a row of a table without intervals [s]; arguments as of `predicted_parts`."""
     run = _run_of(described, fit, row)
     if run is None:
         return _of_terms(prediction, row)
@@ -121,7 +122,7 @@ def _run_of(described: Described, fit: Fit, row: int) -> _Run | None:
 
 
 def _of_terms(prediction: Prediction, row: int) -> Float[np.ndarray, " part"]:
-    """Parts of a traced workload: it has no head of its own, and its work done again is mostly matmuls [s]."""
+    """Components of a traced workload without a separate head; recomputation counts as matmuls [s]."""
     terms = {name: float(values[row]) for name, values in prediction.terms.items()}
     middle = np.asarray([sum(terms[name] for name in names) for names in PARTS.values()])
     middle[NAMES.index("matmul")] += terms["head"] + terms["recompute"]
@@ -131,7 +132,7 @@ def _of_terms(prediction: Prediction, row: int) -> Float[np.ndarray, " part"]:
 def _with_ends(
     middle: np.ndarray, low: np.ndarray, high: np.ndarray, step: float, hidden: np.ndarray
 ) -> PredictedParts:
-    """Parts with intervals that are nowhere narrower than can be told; ends as distances of logarithms [1]."""
+    """Components with intervals of at least the minimum width, from the distances of log ends [1]."""
     low, high = np.maximum(low, LEAST_HALF_WIDTH), np.maximum(high, LEAST_HALF_WIDTH)
     lo = np.minimum(middle * np.exp(-low), middle - LEAST_SHARE * step)
     hi = np.maximum(middle * np.exp(high), middle + LEAST_SHARE * step)
@@ -139,7 +140,7 @@ def _with_ends(
 
 
 def _drawn_parts(run: _Run, half: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Parts, hidden collectives [s], and distances of the 5 % and 95 % quantiles of logarithms [1], [part].
+    """Components, hidden collectives [s], and distances of the 5 % and 95 % quantiles of logarithms [1], [part].
 
     Args:
         run: arguments of the step-time model.
@@ -163,11 +164,11 @@ def _drawn_parts(run: _Run, half: float) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _evaluated(run: _Run, moves: Float[np.ndarray, "draw coefficient"]) -> Float[np.ndarray, "row part"]:
-    """Parts of the run itself, of the run whose collectives hide behind nothing, and of each draw, by one program [s].
+    """Components of the run, of the run without hidden collectives, and of each draw, by one program [s].
 
     Args:
         run: arguments of the step-time model.
-        moves: of the coordinates of the coefficients in each draw [1].
+        moves: changes of the coordinates of the coefficients in each draw [1].
     """
     centre = unconstrain(run.coefficients)
     coordinates = np.concatenate([centre[None], centre[None], centre + moves])
@@ -182,14 +183,14 @@ def _evaluated(run: _Run, moves: Float[np.ndarray, "draw coefficient"]) -> Float
 def _parts_of_draws(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> Float[Array, "draw part"]:
-    """Parts of the step under each of some coefficients [s]."""
+    """Components of the step for each draw of the coefficients [s]."""
     return jax.vmap(lambda some: parts_of_step(model, plan, cluster, some))(coefficients)
 
 
 def parts_of_step(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> Float[Array, " part"]:
-    """Parts of one step as a trace tells them apart; they add up to `step_time(...).total`.
+    """Components of a step as visible in a trace; the sum is `step_time(...).total`.
 
     Args:
         model: the transformer.
@@ -223,7 +224,7 @@ def parts_of_step(
 
 
 WITHOUT_OVERLAP = ("tp_overlap", "cp_overlap", "ep_overlap", "dp_overlap", "fsdp_overlap")
-"""Coefficients that say how much of a collective is hidden."""
+"""Coefficients of the hidden share of collectives."""
 
 HIDDEN = ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel")
-"""Parts of which compute may hide some."""
+"""Step components with collectives that compute may hide."""

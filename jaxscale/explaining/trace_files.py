@@ -23,43 +23,43 @@ from jaxscale.base.errors import InputError
 from jaxscale.explaining.kernel_terms import CollectiveGroup, rule_of
 
 MOST_LETTERS = 8 * 2**30
-"""Letters of a trace, unpacked, that are read [1]."""
+"""Maximum number of characters of an unpacked trace [1]."""
 
 MOST_KERNELS = 20_000_000
-"""Kernels of a trace that are read [1]."""
+"""Maximum number of kernels of a trace [1]."""
 
 KINDS = (
     "a JSON trace of PyTorch's profiler or of JAX, packed or not (.json, .json.gz), an xplane.pb of JAX, or a .sqlite"
     " that `nsys export --type sqlite` wrote"
 )
-"""What is expected of a trace, for messages."""
+"""Supported trace formats, for messages."""
 
 STEP_MARK = re.compile(r"(ProfilerStep|train|step|iter|iteration)\w*\W*\d+|ProfilerStep", re.IGNORECASE)
-"""Names of ranges that programs put around a step."""
+"""Names of ranges that programs record around a step."""
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
-"""Categories of Kineto events that run on a device."""
+"""Categories of Kineto events on a device."""
 
 LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver")
-"""Categories of Kineto events that launch them."""
+"""Categories of Kineto events that launch device events."""
 
 MICROSECOND, NANOSECOND = 1e-6, 1e-9
 
 
 @dataclass(frozen=True)
 class KernelTrace:
-    """Kernels of one device, in the order of their starts.
+    """Kernels of a device, in the order of their starts.
 
     Attributes:
         where: file and device, for messages.
-        start: of each kernel [s], [kernel].
-        end: likewise [s], [kernel].
-        launched: when the host launched it; nan where the trace does not tell [s], [kernel].
-        kind: place of its name and group in `names` and `groups` [kernel].
-        names: of each kind of kernel [kind].
-        groups: of its collective [kind].
-        marks: begin and end of each step on the device, as the trace names steps; none where it does not [s], [step].
-        host_marks: likewise on the host, which is ahead of the device [s], [step].
+        start: start time [s], [kernel].
+        end: end time [s], [kernel].
+        launched: time of the launch by the host; nan where not recorded [s], [kernel].
+        kind: index of the kernel's name and group in `names` and `groups` [kernel].
+        names: kernel names [kind].
+        groups: collective groups [kind].
+        marks: begin and end of each step on the device; empty if the trace names no steps [s], [step].
+        host_marks: begin and end of each step on the host, which is ahead of the device [s], [step].
     """
 
     where: str
@@ -75,7 +75,7 @@ class KernelTrace:
 
 @dataclass
 class _Gathered:
-    """Events of a trace as they are read: kernels by device, kinds of kernels, ranges of steps."""
+    """Events during the read of a trace: kernels by device, types of kernels, ranges of steps."""
 
     kernels: dict[Any, list[tuple[float, float, float, int]]] = field(default_factory=dict)
     kinds: dict[tuple[str, CollectiveGroup], int] = field(default_factory=dict)
@@ -94,10 +94,10 @@ class _Gathered:
         correlation: Any = None,
         group: CollectiveGroup | None = None,
     ) -> None:
-        """Take one kernel [s]; times that are no times are left out.
+        """Add a kernel [s]; invalid times are ignored.
 
         Raises:
-            ValueError: more kernels than are read.
+            ValueError: more kernels than `MOST_KERNELS`.
         """
         if not (math.isfinite(begin) and math.isfinite(length) and length > 0.0):
             return
@@ -170,7 +170,7 @@ def read_traces(path: str | Path) -> list[KernelTrace]:
 
 
 def _of_json(path: Path, is_packed: bool) -> _Gathered:
-    """Events of a JSON trace: Kineto's by their categories, others by the names of their threads."""
+    """Events of a JSON trace: Kineto events by their categories, JAX events by the names of their threads."""
     gathered = _Gathered()
     others: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     names: dict[tuple[str, Any, Any], str] = {}
@@ -209,7 +209,7 @@ def _span(event: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _take_kineto(gathered: _Gathered, event: Mapping[str, Any], args: Mapping[str, Any], category: str) -> None:
-    """Take an event with a category: a kernel, what launched one, or the range of a step."""
+    """Add an event with a category: a kernel, a launch, or the range of a step."""
     begin, length = _span(event)
     name = str(event.get("name", ""))
     if category in DEVICE_KINDS:
@@ -230,7 +230,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _kineto_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
-    """Group of a collective as Kineto tells it; None for a kernel that is none."""
+    """Group of a collective from Kineto arguments; None for a kernel that is no collective."""
     if not any(key in args for key in ("Collective name", "Process Group Name", "Group size", "Process Group Ranks")):
         return None
     ranks = [int(one) for one in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
@@ -239,7 +239,7 @@ def _kineto_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
     is_telling = described not in ("", "undefined", "default_pg")
     stride = ranks[1] - ranks[0] if len(ranks) > 1 and "..." not in str(args.get("Process Group Ranks")) else 0
     operation = str(args.get("Collective name", ""))
-    # A group without a description still differs from others by its name.
+    # The name distinguishes groups without a description.
     name = described if is_telling else f"#{args.get('Process Group Name', '')}"
     elements = _number(args.get("In msg nelems", 0))
     return CollectiveGroup(name, _count(size), stride, operation.lstrip("_"), _count(elements))
@@ -250,7 +250,7 @@ REPLICAS = re.compile(r"replica_groups=\{\{([\d,]+)\}|replica_groups=\[(\d+),(\d
 
 
 def _xla_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
-    """Group of a collective as the text of its HLO instruction tells it; None where it does not."""
+    """Group of a collective from the text of its HLO instruction; None if absent."""
     found = REPLICAS.search(str(args.get("long_name", args.get("hlo_text", ""))))
     if found is None:
         return None
@@ -263,7 +263,7 @@ def _xla_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
 def _take_xla(
     gathered: _Gathered, threads: Mapping[tuple[Any, Any], list[Mapping[str, Any]]], names: Mapping[Any, str]
 ) -> None:
-    """Take events of JAX: streams of devices, else their rows of operations; on a host those that name an operation."""
+    """Add events of JAX: device streams, or rows of operations without streams; on a host the events of HLO ops."""
     process = {pid: name for (what, pid, _), name in names.items() if what == "process_name"}
     rows = {key: names.get(("thread_name", *key), "") for key in threads}
     of_devices = {pid for pid, name in process.items() if name.startswith("/device:") and "CUSTOM" not in name}
@@ -294,7 +294,7 @@ def _ranges(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _longest_of_a_name(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs of the module that takes most of the time: the step, beside modules that move its batches."""
+    """Executions of the module with the largest total time: the step; shorter modules move batches."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
         by_name.setdefault(str(event.get("name", "")).split("(")[0], []).append(event)
@@ -302,7 +302,7 @@ def _longest_of_a_name(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str,
 
 
 def _of_xplane(path: Path) -> _Gathered:
-    """Events of an xplane.pb, as `jax.profiler` reads it."""
+    """Events of an xplane.pb, read by `jax.profiler`."""
     from jax.profiler import ProfileData
 
     threads: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
@@ -323,7 +323,7 @@ def _of_xplane(path: Path) -> _Gathered:
 
 
 COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
-"""Kinds of copies of CUPTI (`CUpti_ActivityMemcpyKind`)."""
+"""Copy types of CUPTI (`CUpti_ActivityMemcpyKind`)."""
 
 
 def _of_nsight(path: Path) -> _Gathered:
@@ -365,7 +365,7 @@ def _nanoseconds(start: Any, end: Any) -> tuple[float, float]:
 
 
 def _nvtx_steps(rows: Iterable[tuple[Any, ...]], texts: Mapping[Any, Any]) -> Iterator[tuple[float, float]]:
-    """Ranges of steps among those of NVTX."""
+    """Ranges of steps among the NVTX ranges."""
     for text, place, start, end in rows:
         begin, length = _nanoseconds(start, end)
         if STEP_MARK.match(str(text or texts.get(place) or "")) and length > 0.0:

@@ -1,7 +1,8 @@
-"""Steps of a kernel trace, and the time of each part of a step: exposed, hidden, and gaps between kernels.
+"""Steps of a kernel trace, and the time of each component of a step: exposed, hidden, and gaps between kernels.
 
-At each moment the kernels that compute share the time among their parts; where none computes, the collectives that run
-share it, and are exposed; where nothing runs, the device waits for its host. The exposed times add up to the step.
+At each moment the running compute kernels share the time among their components; without compute kernels, the running
+collectives share the time and are exposed; without any kernel, the device waits for its host. The sum of the exposed
+times is the step time.
 """
 
 from typing import NamedTuple
@@ -14,25 +15,26 @@ from jaxscale.explaining.kernel_terms import HOST, IS_COLLECTIVE, NAMES
 from jaxscale.explaining.trace_files import KernelTrace
 
 AGREEING, AS_GOOD = 0.98, 0.002
-"""Share of the kernels whose names are those of kernels a period later, from which on the period may be a step, and how
-much more of them another period may have [1]: those of layers and microbatches break at the ends of a step."""
+"""Minimum share of kernels with names equal to the kernels a period later, for the period to be a step, and
+tolerance on the share in the choice between periods [1]. Periods of layers and microbatches break at the ends of a
+step."""
 
 LEAST_KERNELS = 4
-"""Kernels of a step at least [1]."""
+"""Minimum number of kernels of a step [1]."""
 
 COVERED = 0.5
-"""Share of the time of kernels within the ranges of steps, from which on the ranges are those of the kernels [1]."""
+"""Minimum share of kernel time within the ranges of steps, for the ranges to belong to the kernels [1]."""
 
 
 class MeasuredSteps(NamedTuple):
-    """Times of the steps of one device.
+    """Times of the steps of a device.
 
     Attributes:
-        exposed: time of each part of each step; adds up to the step [s], [step, part].
-        busy: time of the kernels of each part, side by side ones counted each [s], [step, part].
-        kernel_time: of each kind of kernel, of a step on average [s], [kind].
-        late: of the kernels of each part, what they take beyond the fastest of their kind [s], [part].
-        recognised_by: how steps were told apart.
+        exposed: time of each component of each step; the sum over components is the step time [s], [step, part].
+        busy: kernel time of each component; concurrent kernels all count in full [s], [step, part].
+        kernel_time: time of each type of kernel, mean over steps [s], [kind].
+        late: kernel time of each component beyond the fastest kernels of equal type [s], [part].
+        recognised_by: method by which steps were recognised.
     """
 
     exposed: Float[np.ndarray, "step part"]
@@ -46,8 +48,8 @@ def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> Measur
     """Times of the steps of a trace.
 
     Args:
-        trace: kernels of one device.
-        part: of each kind of kernel, by its place in `NAMES`.
+        trace: kernels of a device.
+        part: component of each type of kernel, as an index in `NAMES`.
     """
     of_kernel, latest = part[trace.kind], np.maximum.accumulate(trace.end)
     edges, recognised_by = step_edges(trace, of_kernel == NAMES.index("optimizer"))
@@ -61,7 +63,7 @@ def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> Measur
 
 
 def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) -> Float[np.ndarray, " kind"]:
-    """Time of the kernels of each kind beyond that of as many of the fastest tenth of them [s]."""
+    """Kernel time of each type minus the number of its kernels times the 10 % quantile of their time [s]."""
     inside = length >= (1.0 - 1e-6) * (trace.end - trace.start)
     kind, own = trace.kind[inside], length[inside]
     order = np.lexsort((own, kind))
@@ -76,14 +78,14 @@ def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) ->
 
 
 def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tuple[Float[np.ndarray, " edge"], str]:
-    """Edges of the steps [s], and how they were recognised.
+    """Edges of the steps [s], and method of recognition.
 
-    By the ranges that the program put around its steps; else by the period of the names of the kernels; else the whole
-    trace is one step. Of several steps all but the last one count, whose end nothing marks.
+    The edges come from the ranges recorded by the program around its steps, else from the period of the kernel names;
+    else the whole trace is one step. Of several steps the last is not counted, since no mark shows its end.
 
     Args:
-        trace: kernels of one device.
-        is_update: whether a kernel updates weights, as one does at least in each step if any does.
+        trace: kernels of a device.
+        is_update: whether a kernel updates weights; each step has at least one such kernel if any step does.
 
     Raises:
         InputError: no time passes in the trace.
@@ -104,9 +106,10 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
 
 
 def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
-    """Edges of ranges, those that overlap for more than half of the shorter one taken as one step.
+    """Edges of ranges; ranges that overlap by more than half of the shorter range count as one step.
 
-    Starts of several steps, so that what passes between steps is counted; begin and end of a single one.
+    For several steps the edges are their starts, so that the time between steps counts; for a single step, begin and
+    end.
     """
     merged: list[list[float]] = []
     for begin, end in marks.tolist():
@@ -120,7 +123,7 @@ def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
 
 
 def _launch_edges(trace: KernelTrace) -> Float[np.ndarray, " edge"]:
-    """Start of the first kernel that the host launched in each of its steps; of a single step also its end."""
+    """Start of the first kernel that the host launched in each of its steps; for a single step also its end."""
     edges = _merged(trace.host_marks)
     if len(edges) < 2 or np.isnan(trace.launched).mean() > 0.5:
         return np.zeros(0)
@@ -133,13 +136,13 @@ def _launch_edges(trace: KernelTrace) -> Float[np.ndarray, " edge"]:
 
 
 def _covered(trace: KernelTrace, edges: Float[np.ndarray, " edge"]) -> float:
-    """Share of the time of all kernels that lies between the first and the last edge [1]."""
+    """Share of the time of all kernels between the first and the last edge [1]."""
     inside = np.clip(trace.end, edges[0], edges[-1]) - np.clip(trace.start, edges[0], edges[-1])
     return float(inside.sum() / (trace.end - trace.start).sum())
 
 
 def _period(kind: Int[np.ndarray, " kernel"], is_update: Bool[np.ndarray, " kernel"]) -> int:
-    """Least number of kernels after which the names of nearly all repeat; 0 where there is none.
+    """Smallest number of kernels after which nearly all names repeat; 0 without a period.
 
     Layers and microbatches repeat within a step, but not across its ends.
     """
@@ -166,8 +169,8 @@ def _accounted(
     begin: float,
     end: float,
 ) -> tuple[Float[np.ndarray, " part"], Float[np.ndarray, " part"]]:
-    """Exposed time of each part between two moments, gaps as the host's, and time of its kernels [s]."""
-    # No kernel before the first whose end, or that of one before it, is later has any time left.
+    """Exposed time of each component between two moments, with gaps counted as the host's, and kernel time [s]."""
+    # `latest` is the running maximum of ends: no kernel before the first with a later `latest` overlaps the span.
     inside = np.arange(np.searchsorted(latest, begin, "right"), np.searchsorted(trace.start, end))
     inside = inside[trace.end[inside] > begin]
     starts, ends, part = np.maximum(trace.start[inside], begin), np.minimum(trace.end[inside], end), part[inside]

@@ -1,11 +1,12 @@
 r"""Diagnostics of a fit from its Jacobian: leverage, influence, effective parameters, information criteria.
 
-A standardised residual e with the loss $\rho(e)$ of Student's t with $\nu$ degrees of freedom tells as much of its mean
-as $I = (\nu + 1) / (\nu + 3)$ normal ones. So with E the Jacobian of such residuals, $J_i = \sqrt{I} E_i$ and
-$r_i = \rho'(e_i) / \sqrt{I}$, the covariance of the parameters is $C = (J^T J)^{-1}$, priors included (Fisher scoring;
-the pseudo-residuals of the solver would count a run as 0.91 for 0.67). Run i has the leverage $h_i = J_i C J_i^T$;
-leaving it out moves the parameters by the Cook's distance $D_i = r_i^2 h_i / (1 - h_i)^2$, in posterior standard
-deviations squared. The $h_i$ add up to the number of parameters that the runs and not the priors decide.
+A standardised residual e with the loss $\rho(e)$ of Student's t with $\nu$ degrees of freedom has the Fisher
+information $I = (\nu + 1) / (\nu + 3)$ about its mean, relative to a normal residual. With E the Jacobian of the
+residuals, $J_i = \sqrt{I} E_i$ and $r_i = \rho'(e_i) / \sqrt{I}$, the covariance of the parameters is
+$C = (J^T J)^{-1}$, priors included (Fisher scoring; the pseudo-residuals of the solver would count a run as 0.91 for
+0.67). Run i has the leverage $h_i = J_i C J_i^T$; deletion of run i moves the parameters by the Cook's distance
+$D_i = r_i^2 h_i / (1 - h_i)^2$, in posterior standard deviations squared. The sum of the $h_i$ is the number of
+parameters determined by the runs rather than by the priors.
 References: Lange, Little & Taylor 1989, JASA 84, 881-896, appendix B (information of the t distribution); Cook 1977,
 Technometrics 19, 15-18; Cook and Weisberg 1980, Technometrics 22, 495-508 (several runs); Spiegelhalter et al. 2002,
 JRSS B 64, 583-639, section 4.
@@ -31,18 +32,18 @@ from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM, robust, stud
 
 
 class Diagnostics(NamedTuple):
-    """What each run does to a fit.
+    """Leverage and influence of each run on a fit.
 
     Attributes:
-        covariance: of the standardised parameters [parameter, parameter].
-        leverage: share of each run's own time in its fitted time [row].
-        cooks_distance: move of the parameters without the run, in posterior standard deviations squared [row].
-        n_effective: parameters that the runs decide [1].
-        aic: Akaike's criterion with the effective number of parameters [1].
-        bic: Schwarz's [1].
-        jacobian: J of times and memory by the parameters [entry, parameter].
+        covariance: posterior covariance of the standardised parameters [parameter, parameter].
+        leverage: sensitivity of the fitted log step time of each run to its measured log step time [row].
+        cooks_distance: shift of the parameters on deletion of the run, in posterior standard deviations squared [row].
+        n_effective: number of parameters determined by the runs [1].
+        aic: Akaike's information criterion with the effective number of parameters [1].
+        bic: Schwarz's information criterion with the effective number of parameters [1].
+        jacobian: J of log step times and log peak memory by the parameters [entry, parameter].
         errors: r [entry].
-        owner: run that each of them is of [entry].
+        owner: run of each entry, -1 for padding [entry].
     """
 
     covariance: np.ndarray
@@ -56,17 +57,17 @@ class Diagnostics(NamedTuple):
     owner: np.ndarray
 
     def without(self, rows: np.ndarray) -> float:
-        """Cook's distance of some runs together: how far the parameters would move without them all.
+        """Cook's distance of several runs together: shift of the parameters on deletion of all of the runs.
 
         Args:
             rows: positions of the runs.
 
         Returns:
-            The move, in posterior standard deviations squared [1].
+            The shift, in posterior standard deviations squared [1].
         """
         theirs = np.isin(self.owner, rows)
         jacobian = self.jacobian[theirs]
-        # By the Woodbury identity in the parameters, which are few, and not in the runs, which may be all.
+        # Woodbury identity in the parameter space: parameters are few, the deleted runs may be all runs.
         precision = np.linalg.inv(self.covariance)
         move = np.linalg.solve(precision - jacobian.T @ jacobian, jacobian.T @ self.errors[theirs])
         return float(move @ precision @ move)
@@ -76,9 +77,9 @@ def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
     """Diagnostics of a solution.
 
     Args:
-        problem: what was fitted.
-        solution: where the optimiser ended.
-        n: measured runs; rows after them are padding [1].
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        n: number of measured runs; rows after the first n are padding [1].
 
     Returns:
         The diagnostics.
@@ -114,7 +115,7 @@ def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
 
 
 def information_scale(problem: FitProblem, solution: Solution) -> Array:
-    """What turns the derivatives of pseudo-residuals of times and memory into rows of J [entry]."""
+    """Factors from the derivatives of pseudo-residuals of step time and peak memory to rows of J [entry]."""
     logs = jnp.asarray(solution.log_residuals)
     errors = jnp.concatenate(standardised_errors(logs[:, 0], logs[:, 1], problem))
     information = (DEGREES_OF_FREEDOM + 1.0) / (DEGREES_OF_FREEDOM + 3.0)
@@ -122,13 +123,13 @@ def information_scale(problem: FitProblem, solution: Solution) -> Array:
 
 
 def weights_of_measured(problem: FitProblem) -> tuple[Array, Array]:
-    """What measured step times [row] and measured peaks [memory row] count, bounds nothing [1]."""
+    """Weights of measured step times [row] and of measured peaks [memory row]; weight 0 for bounds on the peak [1]."""
     time, memory = weights(problem)
     return time, memory * ~problem.is_bound
 
 
 def log_likelihood(problem: FitProblem, solution: Solution) -> float:
-    """Log likelihood of the measured logs of time and memory under Student's t, and of bounds that are broken [1]."""
+    """Log likelihood under Student's t of measured log step times and peak memories, and of violated bounds [1]."""
     nu = DEGREES_OF_FREEDOM
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
     total = 0.0
@@ -137,7 +138,7 @@ def log_likelihood(problem: FitProblem, solution: Solution) -> float:
         errors = standardised_errors(logs[:, 0], logs[:, 1], problem)
         kinds = (errors, (problem.scatter, MEMORY_SIGMA), weights(problem), weights_of_measured(problem))
         for values, sigma, told, of_measured in zip(*kinds, strict=True):
-            # A bound that is kept is certain: its likelihood is one.
+            # A bound that holds has probability one and contributes nothing.
             total -= float(jnp.sum(told * student_loss(values)))
             total += float(jnp.sum(of_measured * (constant - jnp.log(sigma))))
     return total

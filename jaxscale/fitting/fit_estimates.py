@@ -21,26 +21,26 @@ from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.siblings import deviations
 
 MOST_INFLUENTIAL = 5
-"""Runs that the report names as the most influential [1]."""
+"""Number of most influential runs in the report [1]."""
 
 
 @dataclass(frozen=True)
 class FitEstimates(LogErrors):
-    """A fit, its problem and solution, and the errors that it makes.
+    """Fit with its problem, solution and errors.
 
     Attributes:
-        fit: coefficients, effects, intervals, limits of memory and provenance.
-        problem: what was fitted.
-        solution: where the optimiser ended.
-        effects: levels that were given effects, in parameter order.
+        fit: coefficients, effects, intervals, memory limits and provenance.
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        effects: effects of levels, in parameter order.
         residuals: predicted minus measured log step time of each run, in sample [row].
-        held_out: the same for runs that the fit did not see; nan where there were too few groups [row].
-        groups: what was left out together in the cross-validation, by run [row].
+        held_out: predicted minus measured log step time of held-out runs; nan with too few groups [row].
+        groups: group of each run in the cross-validation; a group is left out as a whole [row].
         levels: levels of each run by kind [row].
-        lines: line of each run in its table; empty where the runs are of no single table [row].
-        tightness: spreads of the priors over their own, below 1 where a fit of few runs stays near its start [1].
-        settings_left_out: whether only runs of equal settings were left out together, for want of groups.
-        paces: of the rows of the table that name traced workloads; None where none does.
+        lines: line of each run in its table; empty where the runs come from no single table [row].
+        tightness: factor on the prior spreads, below 1 where a fit of few runs stays near its start [1].
+        settings_left_out: whether, for want of groups, only runs of equal settings were left out together.
+        paces: paces of the rows with traced workloads; None without such rows.
     """
 
     fit: Fit
@@ -58,7 +58,7 @@ class FitEstimates(LogErrors):
 
     @property
     def batch(self) -> RunBatch:
-        """What ran [row]."""
+        """Measured runs, without padding [row]."""
         return self.problem.batch.take(np.arange(self.n))
 
     @cached_property
@@ -81,21 +81,21 @@ class FitEstimates(LogErrors):
 
     @property
     def identified(self) -> np.ndarray:
-        """Whether the runs, and not its prior, decide each coefficient [coefficient]."""
+        """Whether each coefficient is determined by the runs rather than by its prior [coefficient]."""
         return identified(self.diagnostics.covariance)
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Each coefficient of the runs: value, standard error and 90 % interval in its unit, whether identified.
+        """Value, standard error and 90 % interval of each coefficient in its unit, and whether the runs identify it.
 
-        The pooled one, moved by the effects of the levels that all runs share (their source, framework or chip), where
-        they move it for all alike.
+        The value is the pooled coefficient plus the effects of levels common to all runs (source, framework or chip),
+        where the sum of effects is equal for all runs.
         """
         return self._parameters_about(self._centre)
 
     @property
     def _centre(self) -> np.ndarray:
-        """Unconstrained coefficients of the runs, pooled ones where runs differ [coefficient]."""
+        """Unconstrained coefficients of the runs; the pooled value where runs differ [coefficient]."""
         rows = self.fit.unconstrained(self.levels)
         return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], unconstrain(self.fit.pooled))
 
@@ -120,19 +120,19 @@ class FitEstimates(LogErrors):
 
     @property
     def tested(self) -> np.ndarray:
-        """Predicted minus measured log step time of each run: held out, or in sample where none is held out [row]."""
+        """Predicted minus measured log step time of each run, held out if available, else in sample [row]."""
         return np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
 
     @cached_property
     def repeats(self) -> np.ndarray:
-        """Log of step time over that of all runs of the same settings; nan where no other run has them [1], [row].
+        """Deviation of log step time from the mean of runs with equal settings; nan without a repeat [1], [row].
 
-        What a prediction errs on further such runs is this scatter at least; see `jaxscale.runs.siblings`.
+        The scatter is a lower bound of the prediction error for further repeats; see `jaxscale.runs.siblings`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 
     def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
-        """Held-out error of step time by level of a kind, such as `source` or `gpu`; in sample where none is held out.
+        """Error of step time by level of a kind, such as `source` or `gpu`: held out if available, else in sample.
 
         Returns:
             Number of runs, mean and median absolute percentage error, and bias of the median run [%], by level.
@@ -150,13 +150,13 @@ class FitEstimates(LogErrors):
 
     @property
     def influence(self) -> tuple[tuple[int, float], ...]:
-        """The runs without which the parameters would move most: position among the measured, Cook's distance."""
+        """Most influential runs: position among the measured runs and Cook's distance [1]."""
         distance = self.diagnostics.cooks_distance
         order = np.argsort(-distance)[:MOST_INFLUENTIAL]
         return tuple((int(row), float(distance[row])) for row in order)
 
     def influence_by(self, kind: str) -> dict[str, float]:
-        """How far the parameters would move without all runs of each level of a kind, such as `source` or `gpu`.
+        """Influence of all runs of each level of a kind, such as `source` or `gpu`, on the parameters.
 
         Returns:
             Cook's distance of the level's runs together, in posterior standard deviations squared [1], by level.
@@ -173,11 +173,11 @@ class FitEstimates(LogErrors):
         return {level: column == level for level in sorted(set(column) - {""})}
 
     def name_of(self, row: int) -> str:
-        """A run by its line in the table, `line 12`, or else by its position among the measured, `run 10`."""
+        """Name of a run: its line in the table, `line 12`, else its position among the measured runs, `run 10`."""
         return f"line {self.lines[row]}" if self.lines else f"run {row}"
 
     def profile(self, name: str) -> Profile:
-        """Profile likelihood of a coefficient: the least deviance at each of some values about the optimum.
+        """Profile likelihood of a coefficient: least deviance at several values about the optimum.
 
         Raises:
             InputError: no such coefficient.
@@ -193,7 +193,7 @@ class FitEstimates(LogErrors):
 
     @property
     def memory_errors(self) -> np.ndarray:
-        """Predicted minus measured logs of peak memory of the runs that state one, in sample [run with a peak]."""
+        """Predicted minus measured log peak memory of runs with a stated peak, in sample [run with a peak]."""
         is_measured = np.asarray(weights_of_measured(self.problem)[1]) > 0.0
         return np.asarray(self.solution.log_residuals)[np.asarray(self.problem.with_memory)[is_measured], 1]
 
@@ -204,6 +204,6 @@ class FitEstimates(LogErrors):
 
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:
-        """Memory that runs of the fitted sources could use, of those sources of which enough ran out."""
+        """Usable memory of the fitted sources, for sources with enough runs out of memory."""
         limits = self.fit.limit_by_source
         return tuple(limits[source] for source in sorted(set(self.levels.column("source")) & set(limits)))

@@ -1,4 +1,4 @@
-"""From measured runs and a parent fit to a problem: which effects there are, where each run's coefficients begin."""
+"""Calibration problem from measured runs and a parent fit: effects of levels, and initial coefficients of each run."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from jaxscale.runs.arrays import Measured
 
 
 def named_as(start: Fit, measured: Measured) -> Measured:
-    """The runs with the source and framework that a fit gives those that name neither."""
+    """Runs with the source and framework that a fit assigns to runs without either."""
     return dataclasses.replace(measured, levels=start.seen.named(measured.levels))
 
 
 def answering(start: Fit, measured: Measured) -> Fit:
-    """The fit that answers for some runs: a start, or its parent, where that alone knows their sources or frameworks.
+    """Fit that predicts the runs: the start, or its parent where only the parent knows their sources or frameworks.
 
     Raises:
-        InputError: the start answers for some of the runs and not for others.
+        InputError: the start predicts a subset of the runs only.
     """
     is_parents = start.seen.only_parent_knows(measured.levels)
     if start.parent is None or not is_parents.any():
@@ -45,12 +45,12 @@ def base_of(measured: Measured, start: Fit) -> np.ndarray:
 
 
 def fit_problem(measured: Measured, start: Fit, stage: Stage = OFFSETS) -> tuple[FitProblem, tuple[Effect, ...]]:
-    """The problem of fitting some runs, with the priors' own spreads around a start.
+    """Calibration problem of measured runs, with the priors' spreads around a start.
 
     Args:
         measured: the runs.
-        start: fit around whose coefficients, effects included, the priors lie.
-        stage: of the calibration, which says which levels have effects.
+        start: fit at whose coefficients, effects included, the priors are centred.
+        stage: stage of the calibration, which selects the levels with effects.
 
     Returns:
         The problem, and its effects in parameter order.
@@ -64,23 +64,23 @@ def fit_problem(measured: Measured, start: Fit, stage: Stage = OFFSETS) -> tuple
 
 
 RUNS_OF_A_STACK = 40.0
-"""Runs that a stack counts for in the centre at most: a table of thousands says no more of other stacks than one of
-forty does [1]."""
+"""Maximum total weight of the runs of a stack in the centre: thousands of runs of a stack are no more informative about
+further stacks than forty runs [1]."""
 
 CENTRE_SCATTER = 0.05
-"""Least sigma of the log step time in the centre: what its few effects leave of the differences between shapes [1]."""
+"""Minimum sigma of log step time in the centre: differences between shapes that few effects cannot explain [1]."""
 
 
 SET_APART = 0.25
-"""Weight of a run that its table sets apart, composed or of a faulty release, over that of another one in the centre
-[1]."""
+"""Weight in the centre of a run that its table sets apart (composed steps, a faulty release), relative to an
+ordinary run [1]."""
 
 CENTRE_MEMORY_SCATTER = 0.15
-"""Sigma of the log peak memory in the centre: allocators differ more between stacks than repeats of one do [1]."""
+"""Sigma of log peak memory in the centre: allocators of different stacks differ by more than repeats of a run [1]."""
 
 
 def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
-    """The problem of the centre: stacks count alike, and effects are Gaussian."""
+    """Problem of the centre: capped weight per stack, and Gaussian effects."""
     apart = measured.levels.numbers(lambda source: SET_APART if is_apart(source) else 1.0, "source", of_none=1.0)
     weight = np.asarray(problem.weight)[: len(apart)] * apart
     _, stack = np.unique(measured.levels.column("stack"), return_inverse=True)
@@ -91,12 +91,12 @@ def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
 
 
 def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> np.ndarray:
-    """Where a fit from the priors stands in a problem that begins there too, effects of other levels left out.
+    """Standardised parameters of a fit from the priors; effects of levels absent from the problem are dropped.
 
     Args:
         fit: the fit.
         problem: a problem whose base is the priors' medians.
-        effects: its effects in parameter order.
+        effects: effects of the problem in parameter order.
 
     Returns:
         Standardised parameters [parameter].
@@ -112,29 +112,29 @@ def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> n
 
 
 PACE_SPREAD = 0.1
-"""How far stacks that were left out of the centre differ from it in their pace: the typical one [1]."""
+"""Typical deviation of the log pace of held-out stacks from the centre [1]."""
 
 LEAST_SPREAD = 0.25
-"""Standard deviation by which coefficients of a new stack differ from the centre, where no effect of stacks says more
+"""Standard deviation of the coefficients of a new stack about the centre, where the effects of stacks state none larger
 [1]."""
 
 PACE_RUNS = 5
-"""Runs up to which the pace alone is fitted: one row is as far off the middle of its stack as the stack off the centre
-[1]."""
+"""Number of runs up to which only the pace is fitted: the deviation of a row from the middle of its stack is as
+large as the deviation of the stack from the centre [1]."""
 
 ALONE = 1e-3
-"""Spread of a coefficient that stays as it is [1]."""
+"""Spread of a coefficient that stays fixed [1]."""
 
 
 def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
-    """The problem of a new stack around a fit: of few runs its pace alone, of more all of its numbers.
+    """Problem of a new stack around a fit: the pace alone for few runs, all coefficients for more runs.
 
     Args:
-        problem: of the runs of the stack.
-        n_runs: how many they are [1].
+        problem: problem of the runs of the stack.
+        n_runs: number of runs [1].
 
     Returns:
-        The problem with the spreads by which stacks differ.
+        The problem with the spreads between stacks.
     """
     widths = {name: max(prior.levels.get("stack", 0.0), LEAST_SPREAD) for name, prior in priors().items()}
     spread = [PACE_SPREAD if name == PACE else ALONE if n_runs <= PACE_RUNS else widths[name] for name in widths]
@@ -142,12 +142,12 @@ def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
 
 
 def held_at(problem: FitProblem) -> FitProblem:
-    """The problem with the pooled coefficients held: the second stage of a calibration never moves the centre."""
+    """Problem with the pooled coefficients held fixed: the second stage of a calibration never moves the centre."""
     spread = jnp.full(problem.parametrisation.spread.shape, 1e-6)
     return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
 
 
 def tightened(problem: FitProblem, tightness: float) -> FitProblem:
-    """The problem with all prior spreads times a factor, below 1 where the start is trusted [1]."""
+    """Problem with all prior spreads times a factor, below 1 for a trusted start [1]."""
     spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
     return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)

@@ -1,4 +1,4 @@
-"""Record of a fit to some runs: coefficients, effects, scatter and levels, merged with those of its parent."""
+"""Record of a fit to measured runs: coefficients, effects, scatter and levels, merged with the record of the parent."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -21,18 +21,18 @@ from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 
 OWN_KINDS = ("architecture", "mixture", "gpu", "precision", "attention_kernel")
-"""Kinds of level of which a fit knows those of its own runs alone: of the start's sources the start itself tells."""
+"""Kinds of level recorded for the fitted runs alone; levels of the start's sources stay in the record of the start."""
 
 
 class Attempt(NamedTuple):
-    """A fit with one tightness of the priors.
+    """Fit with one tightness of the priors.
 
     Attributes:
-        problem: what was fitted.
-        effects: levels that were given effects, in parameter order.
-        solution: where the optimiser ended.
-        held_out: log residuals of time and memory of runs that the fit did not see; nan without groups [row, 2].
-        tightness: spreads of its priors over their own [1].
+        problem: the fitted problem.
+        effects: effects of levels, in parameter order.
+        solution: optimum of the problem.
+        held_out: log residuals of step time and memory of held-out runs; nan without groups [row, 2].
+        tightness: factor on the prior spreads [1].
     """
 
     problem: FitProblem
@@ -43,12 +43,12 @@ class Attempt(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean absolute log error of step time of held-out runs; nan without any [1]."""
+        """Mean absolute log error of step time of held-out runs; nan without held-out runs [1]."""
         return float(np.mean(np.abs(self.held_out[:, 0])))
 
 
 def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_hash: str) -> Fit:
-    """Fit of some runs: effects, scatter and levels of an attempt, merged with those of its start."""
+    """Fit of measured runs: effects, scatter and levels of an attempt, merged with the record of the start."""
     before = answering(start, measured)
     scale = np.asarray(best.problem.parametrisation.scale)
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
@@ -91,14 +91,15 @@ def moved(pooled: Coefficients, best: Attempt) -> Coefficients:
 
 
 def level_kinds(levels: Sequence[Mapping[str, str | None]]) -> tuple[tuple[str, str], ...]:
-    """Kind and name of every level that occurs, sorted."""
+    """Kind and name of every level present, sorted."""
     return tuple(sorted({(kind, level) for row in levels for kind, level in row.items() if level}))
 
 
 def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter that the runs of a fit show, by source and framework.
+    """Scatter of the fitted runs by source and framework.
 
-    Runs that the start was fitted to are no longer held out: they may widen what it knows of their level, no more.
+    Runs from the data of the start are not held out: their scatter may widen the known scatter of a level but never
+    narrow it.
     """
     known = before.scatter_by_level
     return tuple(
@@ -109,19 +110,19 @@ def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[
 
 
 def novel_scatter() -> tuple[Scatter, ...]:
-    """Scatter of new models, larger clusters and new sources in the shipped fit, for one that starts from none."""
+    """Scatter of new models, larger clusters and new sources in the shipped fit, for a fit without a start."""
     novel = ("new_model", "larger", "new_source")
     return tuple(entry for entry in load_fit("default").scatter if entry.kind in novel and not entry.level)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The source and the framework of some runs, each where all of them name the same one."""
+    """Source and framework common to all runs, where all runs name one and only one."""
     named = {kind: {row[kind] for row in rows} for kind in ("source", "framework")}
     return tuple((kind, max(levels)) for kind, levels in named.items() if len(levels) == 1 and levels != {""})
 
 
 def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float], ...]:
-    """Most chips of any run of each source, those of the start included [1]."""
+    """Largest number of chips of any run of each source, sources of the start included [1]."""
     largest = dict(before.largest)
     for source, count in zip(measured.levels.column("source"), np.asarray(measured.batch.cluster.n_chips), strict=True):
         largest[source] = max(largest.get(source, 0.0), float(count))
@@ -129,15 +130,15 @@ def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float]
 
 
 def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelEffect, ...]:
-    """Effects gathered by level; shifts below a thousandth are dropped."""
+    """Effects grouped by level; shifts below a thousandth are dropped."""
     pairs = zip(effects, values, strict=False)
     return effects_of((e.kind, e.level, e.coefficient, value) for e, value in pairs if abs(value) > 1e-3)
 
 
 def kept_effects(before: Fit, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Effects of the start from which the fitted runs began: of the sources those of the runs alone.
+    """Effects of the start that the fit keeps; of effects by source only the sources of the fitted runs.
 
-    The start itself answers for others.
+    The start itself predicts runs of further sources.
     """
     own = {row["source"] for row in rows if row["source"]}
     return tuple(effect for effect in before.effects if effect.kind != "source" or effect.level in own)

@@ -1,4 +1,4 @@
-"""`fit`: from a table of measured runs to coefficients, with held-out error, intervals and effects of levels."""
+"""`fit`: coefficients from a table of measured runs, with held-out error, intervals and effects of levels."""
 
 import dataclasses
 import hashlib
@@ -40,12 +40,12 @@ from jaxscale.runs.table_checks import tell
 from jaxscale.tables.tables_in_memory import AnyTable
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
-"""Prior spreads of a fit of few runs, over those by which levels differ; `near_the_best` chooses. The first one leaves
-the start as it is [1]."""
+"""Candidate factors on the prior spreads of a fit of few runs, relative to the spreads between levels; `near_the_best`
+selects. The first factor leaves the start unchanged [1]."""
 
 NEAR_THE_BEST = 1.2
-"""Held-out error of an attempt, over that of the best, up to which left-out runs do not tell them apart (about one
-standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
+"""Held-out error of an attempt, relative to the best attempt, up to which left-out runs cannot distinguish the two
+(about one standard error of ten runs; Breiman et al. 1984, Classification and Regression Trees, section 3.4.3) [1]."""
 
 MIN_ROWS = 1
 
@@ -63,16 +63,16 @@ def fit(
     """Fit the coefficients to a table of measured runs, `js.fit("runs.csv")`, and paces to rows of traced workloads.
 
     Args:
-        runs: `Runs`, or what `js.read_runs` takes; rows without a measured step time are left out.
+        runs: `Runs`, or an argument of `js.read_runs`; rows without a measured step time are left out.
         start: fit to start from and shrink towards, or its name or file; None, or `prior`, for the priors alone.
         n_starts: starting points of the search [1].
         n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
-        name: what the fit is called.
-        hardware: catalogue of chips; the shipped one where None.
+        name: name of the fit.
+        hardware: catalogue of chips; the shipped catalogue where None.
         progress: called with a line of text at each stage.
 
     Returns:
-        The fit; of a table of which all rows name traced workloads the start with their paces.
+        The fit; the start with fitted paces if all rows name traced workloads.
 
     Raises:
         InputError: too few measured rows, or no starting point.
@@ -131,10 +131,10 @@ def fit_measured(
     resumed: Fit | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FitResult:
-    """Fit the coefficients to measured runs that are arrays already; see `fit`.
+    """Fit the coefficients to arrays of measured runs; see `fit`.
 
-    A search from random points may miss a valley that an earlier one found: `resumed`, a fit from the priors to about
-    the same runs, adds its point to them.
+    `resumed`, a fit from the priors to about the same runs, adds its optimum to the candidates: a search from random
+    points may miss a valley found by an earlier search.
     """
     say = progress or (lambda _: None)
     n = len(measured.batch)
@@ -173,7 +173,7 @@ def fit_measured(
 
 
 def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, FitProblem]:
-    """Problems by the width of their priors, tightest first; one where the start has no runs or n runs decide."""
+    """Problems by prior width, tightest first; several for `PACE_RUNS` < n <= `FEW_RUNS` about a start."""
     if start is None or not start.has_runs:
         return {1.0: problem}
     around = about_start(problem, n)
@@ -183,10 +183,10 @@ def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, Fi
 
 
 def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts that foretell left-out runs nearly as well as the best does, tightest first.
+    """Attempts whose held-out error is within `NEAR_THE_BEST` of the least error, tightest first.
 
-    Few left-out runs cannot tell these apart. An attempt without a finite error, which ran off, does not count; where
-    no run was left out, all are alike.
+    Few left-out runs cannot distinguish between the attempts. A diverged attempt, without a finite error, does not
+    count; without left-out runs all attempts are equal.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))

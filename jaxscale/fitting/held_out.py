@@ -1,4 +1,4 @@
-"""Intervals from held-out runs: how far a run that the fit has not seen may be from its prediction."""
+"""Prediction intervals from held-out runs: deviation of an unseen run from its prediction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,16 +16,17 @@ from jaxscale.runs.measured import fold_of, groups_of
 from jaxscale.runs.siblings import SOFTWARE
 
 MIN_RUNS = 5
-"""Held-out runs below which a level gets no scatter of its own [1]."""
+"""Minimum number of held-out runs for a scatter estimate of a level [1]."""
 
 MIN_GROUPS = 3
-"""Groups of runs that a cross-validation needs; below it, settings are left out instead, as far as they go [1]."""
+"""Minimum number of groups of runs for a cross-validation; with fewer groups, settings are left out instead [1]."""
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
     """Scatter of each source and framework, and of runs without a source, from residuals of time and memory [row, 2].
 
-    Runs that name neither say nothing of those that do, nor the reverse: others are as likely of a new framework.
+    Runs without a source and runs with a source have separate scatters: the framework of a run without a source may
+    well be new to the fit.
     """
     sources, frameworks = (measured.levels.column(kind) for kind in ("source", "framework"))
     found = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
@@ -36,7 +37,7 @@ def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter,
 
 
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of the runs of each level of a column that names one, as entries of a kind; see `level_scatter`."""
+    """Scatter of the runs of each named level of a column, as entries of a kind; see `level_scatter`."""
     levels = measured.levels.column(column)
     rows = {level: levels == level for level in sorted(set(levels) - {""})}
     found = [level_scatter(kind, level, measured.take(own), held_out[own]) for level, own in rows.items()]
@@ -44,12 +45,12 @@ def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray)
 
 
 def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of some runs.
+    """Scatter of the runs of a level.
 
     Args:
-        kind: what the entry is called.
-        level: which one of these.
-        measured: its runs.
+        kind: kind of the entry.
+        level: name of the level.
+        measured: runs of the level.
         held_out: log residuals of time and memory, nan where a run was not left out [row, 2].
 
     Returns:
@@ -65,27 +66,27 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
 
 
 def wider(one: Scatter, other: Scatter) -> Scatter:
-    """The wider of two scatters of one level, in time and in memory, whichever is known."""
+    """Maximum of two scatters of a level, in time and in memory; an unknown scatter is ignored."""
     return replace(one, time=max(one.time, other.time), memory=float(np.fmax(one.memory, other.memory)))
 
 
 def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
-    """Scatter of a level that is not among those of some scatters: the mean of the known ones, so that none rules."""
+    """Scatter of an unknown level: mean over the scatters of known levels, so that no single level dominates."""
     time = np.mean([scatter.time for scatter in scatters])
     memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
     return Scatter(kind, "", float(time), float(np.sqrt(np.mean(memory))) if memory else np.nan)
 
 
 def _memory_scatter(errors: np.ndarray) -> float:
-    """Standard deviation of log peak memory, nan where too few errors are known; of errors, nan where unknown [row]."""
+    """Standard deviation of log peak memory from errors [row] with nan where unknown; nan for too few known errors."""
     known = errors[np.isfinite(errors)]
     return float(np.sqrt(np.mean(known**2))) if len(known) >= MIN_RUNS else np.nan
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
-    """Groups of runs for cross-validation [row]; runs of equal settings, which foretell each other, stay together.
+    """Groups of runs for cross-validation [row]; runs of equal settings predict each other and stay together.
 
-    Where there are too few groups, settings are left out one by one; where these are too few, one group is all.
+    With too few groups, settings are left out one by one; with too few settings, all runs form a single group.
     """
     for groups in (groups_of(measured), classes(measured.batch, [measured.levels.column(kind) for kind in SOFTWARE])):
         if groups.max() + 1 >= MIN_GROUPS:
@@ -100,10 +101,10 @@ def cross_validate(
     n_folds: int,
     progress: Callable[[str], None],
 ) -> np.ndarray:
-    """Residuals of each run under the fit that did not see its group [row, 2]; nan without enough groups.
+    """Residuals of each run under the fit without its group [row, 2]; nan without enough groups.
 
-    Each fold is polished from where the whole fit ended. The posterior has many valleys: a search from elsewhere may
-    end in another one.
+    Each fold is polished from the optimum of the whole fit. The posterior has many valleys: a search from elsewhere may
+    end in a different valley.
     """
     n = len(groups)
     predicted = np.full((n, 2), np.nan)

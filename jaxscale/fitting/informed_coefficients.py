@@ -1,9 +1,9 @@
-"""Which coefficients a run informs, and which runs without a stated peak still bound their memory.
+"""Coefficients informed by each run, and runs without a stated peak whose completion bounds their peak memory.
 
-An effect of a level whose runs a coefficient cannot move would be a parameter without data. Most tables state step
-times alone; a run that ended bounds its peak by the memory of its chip, where its table says what was kept for the
-backward pass: in a fit the predicted peak counts where it exceeds the chip's memory, by as much, and nowhere else (a
-censored observation; Tobin 1958, Econometrica 26, 24-36).
+An effect of a level on a coefficient to which none of its runs is sensitive would be a parameter without data. Most
+tables state step times alone. A completed run bounds its peak by the memory of its chip, where its table states the
+activations kept for the backward pass: the excess of the predicted peak over the chip's memory counts as an error, a
+lower prediction counts as none (a censored observation; Tobin 1958, Econometrica 26, 24-36).
 """
 
 import functools
@@ -22,7 +22,7 @@ from jaxscale.runs.arrays import Measured, RunBatch, padded
 
 
 def _multiplies_with(batch: RunBatch, efficiency: str) -> np.ndarray:
-    """Whether weights are multiplied in a number format that has this coefficient."""
+    """Whether matrix products of the weights use a number format with the efficiency."""
     has_it = np.asarray([entry.efficiency == efficiency for entry in FORMATS])
     return np.any(np.asarray(batch.plan.precision)[:, has_it] > 0.0, axis=1)
 
@@ -144,26 +144,26 @@ TELLING: Mapping[str, str] = {
     "queued_bytes": "peak memory of a run with tp and a deep pipeline",
     "framework_bytes": "peak memory as the driver counts it, of a small model",
 }
-"""Runs that tell of each coefficient most, by which to identify it."""
+"""Runs that are most informative about each coefficient, as a measurement to identify the coefficient."""
 
 
 BOUNDED = "activation_factor"
-"""Coefficient of memory that runs may tell of which it is only known that they fitted: the one that moves most of the
-peak, as a bound can tell one thing."""
+"""Memory coefficient informed by runs of which only completion is known: the coefficient to which the peak is most
+sensitive, since a bound determines no more than one coefficient."""
 
 
 def informs(batch: RunBatch, name: str) -> np.ndarray:
-    """Whether a coefficient of time can move the prediction of each run [row]."""
+    """Whether the predicted step time of each run is sensitive to a coefficient [row]."""
     condition = _CONDITIONS.get(name)
     return np.ones(len(batch), dtype=bool) if condition is None else np.asarray(condition(batch))
 
 
 def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
-    """Whether each coefficient can move the prediction of each run that was measured.
+    """Whether the measured quantities of each run are sensitive to each coefficient.
 
     Args:
         measured: the runs.
-        bounds: whether all that is known of the peak of a run is that it fitted [row].
+        bounds: whether completion is the only knowledge of the peak of a run [row].
 
     Returns:
         Array of booleans [row, coefficient].
@@ -179,16 +179,16 @@ def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
 
 
 NEAR_CAPACITY = 0.5
-"""Peak over the chip's memory, as predicted before a fit, up to which it says nothing that a run ended: no fit moves a
-prediction so far that it would bound it [1]."""
+"""Predicted peak before a fit over the chip's memory, up to which completion of a run is uninformative: no fit raises a
+prediction far enough for the bound to matter [1]."""
 
 
 def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
-    """Natural log of predicted peak memory over the chip's memory of some runs.
+    """Natural log of predicted peak memory over the chip's memory.
 
     Args:
         batch: the runs, at least one.
-        unconstrained: their unconstrained coefficients [row, coefficient].
+        unconstrained: unconstrained coefficients of the runs [row, coefficient].
 
     Returns:
         Logs [1], [row].
@@ -201,11 +201,11 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
 
 
 def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
-    """Whether all that is known of the peak of each run is that it fitted, where that says something [row].
+    """Whether completion is the only knowledge of the peak of each run, and an informative bound [row].
 
     Args:
-        measured: the runs, all of which ended.
-        base: their unconstrained coefficients before a fit [row, coefficient].
+        measured: the runs, all completed.
+        base: unconstrained coefficients before a fit [row, coefficient].
 
     Returns:
         Booleans [row].

@@ -1,9 +1,9 @@
-"""How much of a chip's memory runs could use: from those that ended and those that ran out of it.
+"""Usable share of a chip's memory, from completed runs and runs that ran out of memory.
 
-A run has less than the chip's memory: allocators leave gaps, libraries and the driver take their part, and a model of
-peak memory, fitted to runs that ended, knows none of the peaks that did not fit. The share of runs that ran out rises
-with the predicted peak, as a normal distribution of its log: a probit regression (Bliss 1934, Science 79, 38-39) with
-lapses (Wichmann and Hill 2001, Perception & Psychophysics 63, 1293-1313).
+The usable memory is less than the chip's memory: allocators leave gaps, libraries and the driver use memory, and a
+model of peak memory fitted to completed runs has seen no peak above the limit. The share of runs out of memory rises
+with the log of the predicted peak as a normal distribution function: a probit regression (Bliss 1934, Science 79,
+38-39) with lapses (Wichmann and Hill 2001, Perception & Psychophysics 63, 1293-1313).
 """
 
 import dataclasses
@@ -25,27 +25,27 @@ from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs, measured_times, run_status
 
 MIN_RUNS = 5
-"""Runs that ran out, and runs that ended, below which a source has no limit of its own [1]."""
+"""Minimum number of runs out of memory, and of completed runs, for a memory limit of a source [1]."""
 
 USABLE_SPREAD = 0.15
-"""Prior standard deviation of the log of the usable share about all of the memory: contexts and libraries take 2 to 5
-of 80 GB, gaps of the allocator as much again [1]."""
+"""Prior standard deviation of the log of the usable share of memory: contexts and libraries take 2 to 5 of 80 GB,
+gaps of the allocator another 2 to 5 [1]."""
 
 SCATTER_SPREAD = 0.5
-"""Prior standard deviation of the log of the scatter about that of measured peaks [1]."""
+"""Prior standard deviation of the log of the scatter, relative to the scatter of measured peaks [1]."""
 
 LAPSE = 0.01
-"""Share of runs whose outcome has a cause that no peak tells: one of few such must not flatten the rise [1]."""
+"""Share of runs with an outcome independent of the peak: a single such run must not flatten the probit curve [1]."""
 
 
 class Outcomes(NamedTuple):
-    """Runs that ended or ran out of memory.
+    """Completed runs and runs out of memory.
 
     Attributes:
         sources: source of each [row].
         models: model of each [row].
         log_use: log of the predicted peak over the chip's memory [1], [row].
-        ran_out: whether it ran out of memory [row].
+        ran_out: whether the run ran out of memory [row].
     """
 
     sources: np.ndarray
@@ -54,12 +54,12 @@ class Outcomes(NamedTuple):
     ran_out: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Outcomes":
-        """Some of the runs."""
+        """Subset of the runs."""
         return Outcomes(*(column[rows] for column in self))
 
 
 def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes | None:
-    """Runs of a table that ended or ran out of memory, with their predicted peaks; None where none ran out."""
+    """Completed runs and runs out of memory of a table, with predicted peaks; None without runs out of memory."""
     if "oom" not in runs.column("status"):
         return None
     described = describe_runs(runs, hardware)
@@ -73,20 +73,20 @@ def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes
         log_use(described.batch, fit.unconstrained(levels)),
         status[described.index] == "oom",
     )
-    # A run that ran out of memory may not have been sharded as one that must have fitted is taken to be.
+    # The inferred sharding assumes that the run fits; a run out of memory may have been sharded less.
     return found.take(~described.is_inferred_fsdp & np.isin(status[described.index], ("ok", "oom")))
 
 
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
-    r"""Usable share and scatter that make the outcomes most probable, with their priors.
+    r"""Maximum a posteriori estimate of the usable share u and the scatter $\sigma$ from the outcomes.
 
-    Maximises $\sum_i \ln [\epsilon / 2 + (1 - \epsilon) \Phi(\pm (x_i - \ln u) / \sigma)]$, plus where a run i ran
-    out, over the logs of u and sigma; epsilon is `LAPSE`.
+    Maximises $\sum_i \ln [\epsilon / 2 + (1 - \epsilon) \Phi(\pm (x_i - \ln u) / \sigma)]$ plus the log priors over the
+    logs of u and $\sigma$, with the sign + where run i ran out of memory; $\epsilon$ is `LAPSE`.
 
     Args:
-        source: whose runs they are.
+        source: source of the runs.
         runs: the runs.
-        scatter: of measured peaks, about which the prior of sigma lies [1].
+        scatter: scatter of measured peaks, the prior centre of $\sigma$ [1].
 
     Returns:
         The limit.
@@ -104,7 +104,7 @@ def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
 
 
 def memory_limits(runs: Outcomes, fit: Fit) -> tuple[MemoryLimit, ...]:
-    """Limits of the sources of which enough runs ran out, and enough ended."""
+    """Memory limits of the sources with enough runs out of memory and enough completed runs."""
     limits = []
     for source in sorted(set(runs.sources)):
         own = runs.take(runs.sources == source)
@@ -114,7 +114,7 @@ def memory_limits(runs: Outcomes, fit: Fit) -> tuple[MemoryLimit, ...]:
 
 
 def with_memory_limits(result: FitResult, tables: Sequence[Runs], hardware: Hardware | None = None) -> FitResult:
-    """A fit that also knows how much memory the runs of some tables could use."""
+    """Fit result with the memory limits of the runs of several tables added."""
     found = [outcomes(runs, result.fit, hardware) for runs in tables]
     limits = [limit for runs in found if runs is not None for limit in memory_limits(runs, result.fit)]
     return dataclasses.replace(result, fit=dataclasses.replace(result.fit, limits=(*limits, *result.fit.limits)))

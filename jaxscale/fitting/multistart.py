@@ -1,4 +1,4 @@
-"""Minimisation: optax finds the valley from many starts, Levenberg-Marquardt of optimistix polishes the best."""
+"""Multi-start minimisation: Adam of optax from many starts, then Levenberg-Marquardt of optimistix from the best."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,44 +16,46 @@ from jaxscale.fitting.objective import SHARP, TEMPERATURE, FitProblem, RowErrors
 from jaxscale.fitting.polish import ANYWHERE, POLISHED, Solution, minimised
 
 FINALISTS = 4
-"""Starts that the search follows to the end: kinks make many valleys, and the deepest is not always ahead early [1]."""
+"""Number of starts that the search follows to the end: kinks make many valleys, and the deepest valley is not always
+ahead early [1]."""
 
 FIRST_STEPS, LAST_STEPS = 10, 40
-"""Adam steps of every start, and those that the finalists take further [1]."""
+"""Adam steps of every start, and further Adam steps of the finalists [1]."""
 
 ROUNDS, PATIENCE = 12, 2
-"""Most times that the best fit is polished again, and how many in a row may be of no help: the way over a kink may lead
-uphill first [1]."""
+"""Maximum number of repeated polishes of the best fit, and number of successive polishes without progress before the
+end:
+the path across a kink may first lead uphill [1]."""
 
 SETTLED = 0.1
-"""Fall of the negative log posterior below which polishing again is no help [1]."""
+"""Fall of the negative log posterior below which a repeated polish counts as no progress [1]."""
 
 START_SPREAD = 0.7
-"""Standard deviation of the starting points, in units of the prior's [1]."""
+"""Standard deviation of the starting points, in units of the prior's standard deviation [1]."""
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Factorise matrices on one thread meanwhile: further ones wait for cores that XLA keeps busy.
+    """Limit BLAS to one thread: further threads wait for cores that XLA keeps busy.
 
-    A fit takes a sixth longer on two cores with two.
+    On two cores, two BLAS threads make a fit a sixth slower.
     """
-    import scipy.linalg  # noqa: F401  (XLA calls its LAPACK, which can be told only once it is loaded)
+    import scipy.linalg  # noqa: F401  (loads the LAPACK of XLA, which the limit needs loaded)
 
     with threadpool_limits(1, "blas"):
         yield
 
 
 def standing_at(problem: FitProblem, parameters: Float[Array, " parameter"]) -> Solution:
-    """A point as a solution, as it is: everything is near enough, so the solver's first evaluation is its last."""
+    """Solution at a given point, without minimisation: every point meets the tolerance after a single evaluation."""
     return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)._replace(converged=jnp.asarray(False))
 
 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
-    """Parameters with the effects of levels that no counted run has at their prior's centre [parameter].
+    """Parameters with effects of levels without counted runs set to the centre of their prior [parameter].
 
-    That is their optimum. Where runs are left out of a solved problem, what these said of their own levels would
-    otherwise linger: their pull is gone, and a prior alone pulls too weakly for the solver to go all the way.
+    The prior centre is the optimum of an effect without runs. Where runs are left out of a solved problem, the effects
+    of their levels would otherwise remain: the pull of a prior alone is too weak for the solver to reach the centre.
     """
     has_runs = (problem.weight @ problem.members) > 0.0
     n = parameters.shape[0] - has_runs.shape[0]
@@ -61,12 +63,12 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitPr
 
 
 class Descent(NamedTuple):
-    """A start on its way downhill.
+    """Descent from a start.
 
     Attributes:
-        parameters: where it is [parameter].
-        state: of the optimiser.
-        loss: one step before [1].
+        parameters: current parameters [parameter].
+        state: state of the optimiser.
+        loss: loss one step before [1].
     """
 
     parameters: Float[Array, " parameter"]
@@ -75,12 +77,12 @@ class Descent(NamedTuple):
 
 
 def adam() -> optax.GradientTransformation:
-    """The optimiser of the search."""
+    """Adam optimiser of the search, with a cosine schedule of the learning rate."""
     return optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
 
 
 def begin(start: Float[Array, " parameter"]) -> Descent:
-    """A descent that has yet to move."""
+    """Descent before its first step."""
     return Descent(start, adam().init(start), jnp.zeros(()))
 
 
@@ -92,7 +94,7 @@ def _updated(now: Descent, problem: FitProblem, errors: RowErrors) -> Descent:
 
 
 def descend(problem: FitProblem, begun: Descent, n_steps: int) -> Descent:
-    """Steps of Adam from where a start is."""
+    """Descent after further Adam steps."""
     now = begun
     for _ in range(n_steps):
         now = _updated(now, problem, errors_at(now.parameters, problem))
@@ -100,19 +102,19 @@ def descend(problem: FitProblem, begun: Descent, n_steps: int) -> Descent:
 
 
 def search_starts(problem: FitProblem, starts: Float[Array, "start parameter"]) -> tuple[list[Array], Array]:
-    """Adam from every start, a few steps; then from where the best few are, many.
+    """Adam from every start for `FIRST_STEPS`, then from the best `FINALISTS` for `LAST_STEPS`.
 
     Args:
-        problem: what to fit.
+        problem: the problem to fit.
         starts: standardised starting points [start, parameter].
 
     Returns:
-        Where the best few end [parameter], and the `search_loss` that each start reached [start].
+        End points of the finalists [parameter], and the `search_loss` reached from each start [start].
     """
-    problem = smoothed(problem, SHARP)  # so that its program is the one of the polish
+    problem = smoothed(problem, SHARP)  # shares the compiled program of the polish
     reached = [descend(problem, begin(jnp.asarray(start)), FIRST_STEPS) for start in np.asarray(starts)]
     losses = np.asarray([descent.loss for descent in reached])
-    # A start that ran off into non-finite ground must never count as one of the best.
+    # A diverged start with a non-finite loss must never rank among the best.
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:FINALISTS]
     last = [descend(problem, reached[index], LAST_STEPS) for index in best]
     losses[best] = [descent.loss for descent in last]
@@ -120,7 +122,10 @@ def search_starts(problem: FitProblem, starts: Float[Array, "start parameter"]) 
 
 
 def refine(problem: FitProblem, start: Float[Array, " parameter"]) -> Solution:
-    """Polish one point: the fit itself, and enough on its own for a problem that differs little from a solved one."""
+    """Polish of one point: Levenberg-Marquardt on the smoothed, then on the exact problem.
+
+    The polish alone suffices for a problem close to a solved problem.
+    """
     near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
     return minimised(near.parameters, smoothed(problem, SHARP), POLISHED)
 
@@ -133,10 +138,10 @@ def solve(
     """Fit from several starts.
 
     Args:
-        problem: what to fit.
+        problem: the problem to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
-        known: where earlier fits of about the same problem ended [parameter]; a search from there could lose them, so
-            they count as they are, and the fit is no worse than theirs.
+        known: optima of earlier fits of about the same problem [parameter]. The points also count unchanged, since a
+            search could lose an optimum; the fit is never worse than the earlier fits.
 
     Returns:
         The best fit.
@@ -145,23 +150,23 @@ def solve(
     earlier = [standing_at(problem, end) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
-    # Settling takes long: only what is clearly ahead is worth it.
+    # Settling is slow: only for a solution that is clearly ahead.
     ahead = exposed.loss < best.loss - SETTLED
     return (settled(problem, exposed) if ahead else best)._replace(start_losses=losses)
 
 
 def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
-    """Where a solution goes when its hidden terms are made to show.
+    """Refined solution from a start where hidden terms show.
 
-    What hides behind something longer, such as the host's pace behind the chip's, has no gradient: no descent finds it
-    from there, and other coefficients have taken its place. From where it shows, one does.
+    A term hidden behind a longer term, such as the host's pace behind the chip's, has no gradient: no descent from the
+    solution finds the term, and other coefficients compensate for it. A descent from a point where the term shows does.
     """
     exposed = solution.parameters + problem.parametrisation.towards_exposed
     return refine(problem, refine(problem, exposed).parameters)
 
 
 def settled(problem: FitProblem, solution: Solution) -> Solution:
-    """A solution polished again and again, until that has not helped a few times in a row."""
+    """Solution polished repeatedly, until `PATIENCE` successive polishes make no progress."""
     best = last = solution
     idle = 0
     for _ in range(ROUNDS):
@@ -178,6 +183,6 @@ def _lowest(solutions: Sequence[Solution]) -> Solution:
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:
-    """The prior's centre and random points around it [start, parameter]."""
+    """Prior's centre and random points around the centre [start, parameter]."""
     spread = START_SPREAD * jax.random.normal(key, (n_starts - 1, n_parameters))
     return jnp.concatenate([jnp.zeros((1, n_parameters)), spread])

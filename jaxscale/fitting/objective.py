@@ -1,11 +1,11 @@
-r"""What a fit minimises: robust residuals of log step time, plus the priors.
+r"""Objective of a fit: robust residuals of log step time, plus the priors.
 
 With $r_i = \ln \hat t_i - \ln t_i$, scale $\sigma$, pooled parameters $z_p$, effects $e_j$, and minus the logarithm of
-Student's t of $\nu$ degrees $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$, the negative log posterior is
+Student's t of $\nu$ degrees of freedom $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$, the negative log posterior is
 
 $$ \sum_i w_i \, \rho\left(\frac{r_i}{\sigma}\right) + \frac12 \sum_p z_p^2 + \sum_j \rho(e_j) , $$
 
-a sum of squares of the pseudo-residuals that `residuals` returns, fit for Gauss-Newton.
+half the sum of squares of the pseudo-residuals returned by `residuals`, as Gauss-Newton methods need.
 """
 
 import dataclasses
@@ -31,40 +31,41 @@ from jaxscale.runs.arrays import Measured, RunBatch, bucket_of, padded
 from jaxscale.runs.defaults import default_for
 
 TEMPERATURE = 0.005
-"""Smoothing of the model's maxima on the way to the optimum [1].
+"""Smoothing temperature of the model's maxima on the way to the optimum [1].
 
-Kinks of rows at a maximum stop a solver that only accepts descents; a smooth model lets it slide along them. The
-exact model's optimum is close by, and the search ends there. Stages hold whole layers up to a pp of 64 at it.
+Kinks at a maximum stop a solver that only accepts descents; along the smooth model the solver can pass a kink. The
+optimum of the exact model is close by, and the search ends there. Pipeline stages hold whole layers up to pp = 64 at
+the temperature.
 """
 
 SHARP = 1e-7
-"""Smoothing at which the search ends [1]: the exact model to far more digits than any measurement, by the same compiled
-code as the smooth one."""
+"""Smoothing temperature at the end of the search [1]: equal to the exact model to far more digits than any measurement,
+with the compiled code of the smooth model."""
 
 
 MEMORY_SIGMA = 0.06
-"""Sigma of the log peak memory in a fit; that of step time is the `scatter` of its table [1]."""
+"""Sigma of log peak memory in a fit; sigma of log step time is the `scatter` of the table [1]."""
 
 
 class FitProblem(eqx.Module):
-    """A calibration problem.
+    """Calibration problem.
 
     Attributes:
-        batch: what ran [row].
+        batch: measured runs [row].
         log_time: natural log of measured step times [ln s], [row].
-        log_memory: natural log of measured peak memory, or of what bounds it [ln byte], 0 where nothing does [row].
-        with_memory: positions of the rows with a measured peak, then of those with a bound, then padding [memory row].
-        has_memory: 1 for those rows, 0 for the padding [memory row].
-        is_bound: whether it is only known that a run fitted, `log_memory` being its chip's memory [memory row].
-        memory_members: their rows of `members`, at hand since gathering them is slow [memory row, effect].
+        log_memory: natural log of measured peak memory, or of its bound [ln byte], 0 without either [row].
+        with_memory: positions of the rows with a measured peak, then of rows with a bound, then padding [memory row].
+        has_memory: 1 for rows with a peak or a bound, 0 for the padding [memory row].
+        is_bound: whether the run is only known to fit, with `log_memory` the memory of its chip [memory row].
+        memory_members: `members` at `with_memory`, stored since a gather is slow [memory row, effect].
         base: unconstrained coefficients before the fit [row, coefficient].
-        members: which effects apply to which row [row, effect].
-        weight: weight of each row; 0 leaves it out [row].
+        members: membership of rows in the levels of effects [row, effect].
+        weight: weight of each row; 0 leaves the row out [row].
         parametrisation: map from parameters to coefficients.
         scatter: sigma, relative scatter of a run's step time [1], [row].
-        is_gaussian: whether effects have a Gaussian prior, and not one of heavy tails.
+        is_gaussian: whether effects have a Gaussian prior instead of a heavy-tailed prior.
         memory_scatter: sigma of the log peak memory [1].
-        temperature: above 0 for the model with smooth maxima [1]; None for exact ones.
+        temperature: above 0 for the model with smooth maxima [1]; None for exact maxima.
     """
 
     batch: RunBatch
@@ -85,7 +86,7 @@ class FitProblem(eqx.Module):
 
     @property
     def smoothing(self) -> Temperature:
-        """Temperature at which the model is asked [1]."""
+        """Temperature at which the model is evaluated [1]."""
         return 0.0 if self.temperature is None else self.temperature
 
     def rows(self, parameters: Float[Array, " parameter"]) -> Array:
@@ -96,17 +97,17 @@ class FitProblem(eqx.Module):
 def make_problem(
     measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray, bounds: np.ndarray
 ) -> FitProblem:
-    """A problem of all measured rows, padded to a bucket of rows.
+    """Problem of all measured rows, padded to a bucket of rows.
 
     Args:
         measured: the runs.
         parametrisation: map from parameters to coefficients.
         base: unconstrained coefficients before the fit [row, coefficient].
-        members: which effects apply to which row [row, effect].
-        bounds: whether the memory of its chip bounds the peak of a row, of which nothing else is known [row].
+        members: membership of rows in the levels of effects [row, effect].
+        bounds: whether the chip's memory as an upper bound is the only knowledge of the peak of a row [row].
 
     Returns:
-        The problem; its first `len(measured.batch)` rows are the measured ones.
+        The problem; the measured rows are its first `len(measured.batch)` rows.
     """
     n = len(measured.batch)
     weight, scatter = information(measured), time_scatter(measured.levels)
@@ -136,9 +137,9 @@ def make_problem(
 
 
 def information(measured: Measured) -> np.ndarray:
-    """What each run counts in a fit, `min(1, parts / runs of its setup)` [1], [row].
+    """Weight of each run in a fit, `min(1, parts / runs of its setup)` [1], [row].
 
-    Steps that are composed of a few timed parts repeat what these say, however many there are.
+    Step times composed of a few timed parts contain no more information than the parts, however many steps there are.
     """
     _, setup, runs = np.unique(measured.levels.column("source"), return_inverse=True, return_counts=True)
     return np.minimum(1.0, np.asarray(measured.parts) / runs[setup])
@@ -154,14 +155,14 @@ def time_scatter(levels: Levels) -> np.ndarray:
 
 
 def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
-    """The problem with only the kept rows counted, each by its weight [row of the measured ones]."""
+    """Problem with the weight of each measured row times `kept` [row of the measured rows]."""
     share = np.zeros(problem.weight.shape)
     share[: len(kept)] = kept
     return eqx.tree_at(lambda p: p.weight, problem, problem.weight * jnp.asarray(share))
 
 
 def smoothed(problem: FitProblem, temperature: float) -> FitProblem:
-    """The problem with maxima of the model smoothed at a temperature [1]."""
+    """Problem with maxima of the model smoothed at a temperature [1]."""
     return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
 
 
@@ -171,7 +172,10 @@ def log_totals(
     rows: Float[Array, "row coefficient"],
     temperature: Temperature,
 ) -> Array:
-    """Natural logs of the totals of `step_time` [ln s] or `memory` [ln byte] of each row, as it is measured [row]."""
+    """Natural logs of predicted `step_time` [ln s] or `memory` [ln byte] of each row [row].
+
+    Memory is counted as in the measurement of the row.
+    """
 
     def one(run: RunBatch, row: Array) -> Array:
         found = costs(run.model, run.plan, run.cluster, constrain(row), temperature)
@@ -193,9 +197,9 @@ def predicted_logs(
 def logs_with_gradients(
     batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Predicted logs of time and memory [row], and the gradient of each by the coefficients of its row [row, .].
+    """Predicted logs of time and memory [row], and their gradients by the coefficients of the row [row, coefficient].
 
-    Its own `jit` lets every program that needs it share one trace of the model and its backward pass.
+    A separate `jit` lets all programs that call the function share a single trace of the model and its backward pass.
     """
     time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
     peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
@@ -203,11 +207,11 @@ def logs_with_gradients(
 
 
 class RowErrors(NamedTuple):
-    """Predicted minus measured logs of each row, and how they change with the unconstrained coefficients of the row.
+    """Predicted minus measured logs of each row, and their slopes in the unconstrained coefficients of the row.
 
     Attributes:
-        time: of step time [row].
-        memory: of peak memory [row].
+        time: error of log step time [row].
+        memory: error of log peak memory [row].
         by_time: slopes of `time` [row, coefficient].
         by_memory: slopes of `memory` [row, coefficient].
     """
@@ -219,14 +223,15 @@ class RowErrors(NamedTuple):
 
 
 compiled_logs_with_gradients = filter_jit(logs_with_gradients)
-"""The same as a program of its own. Nothing else in a fit takes as long to compile: whatever of it needs the model asks
-here, from outside of its own program, at an array of a temperature, and shares it with all that have as many rows."""
+"""`logs_with_gradients` as a compiled program. Compilation takes longer than that of any further program of a fit:
+all callers therefore evaluate the model here, outside of their own programs, with the temperature as an array, and
+share the program among problems with equal numbers of rows."""
 
 _rows = filter_jit(FitProblem.rows)
 
 
 def errors_at(parameters: Float[Array, " parameter"], problem: FitProblem) -> RowErrors:
-    """Errors at some parameters, with their slopes; for solvers to ask from outside of their own programs."""
+    """Errors at given parameters, with their slopes; called outside of the compiled programs of solvers."""
     answer = compiled_logs_with_gradients(problem.batch, _rows(problem, parameters), problem.smoothing)
     return _minus_measured(answer, problem)
 
@@ -238,7 +243,7 @@ def _minus_measured(answer: tuple[tuple[Array, Array], tuple[Array, Array]], pro
 
 @jax.custom_jvp
 def row_errors(rows: Float[Array, "row coefficient"], problem: FitProblem) -> tuple[Array, Array]:
-    """Predicted minus measured logs of step time [row] and peak memory [row], by the coefficients of each row."""
+    """Predicted minus measured logs of step time [row] and peak memory [row], from the coefficients of each row."""
     time, memory = predicted_logs(problem.batch, rows, problem.smoothing)
     return time - problem.log_time, memory - problem.log_memory
 
@@ -256,39 +261,40 @@ def _row_errors_jvp(
 def log_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Predicted minus measured logs of step time and memory [row, 2].
 
-    Of memory 0 where no peak was measured, but for runs that should not have fitted: how far they exceed their chip's.
+    The memory residual is 0 without a measured peak, except for runs predicted not to fit: log of peak over chip
+    memory.
     """
     return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
 
 
 def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
-    """The same, given the errors of all rows [row, 2]."""
+    """Residuals of `log_residuals` from the errors of all rows [row, 2]."""
     return _by_row(time, beyond_bound(memory[problem.with_memory], problem), problem)
 
 
 def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
-    """Numbers of step times and of what is known of peaks, side by side and 0 where nothing is [row, 2]."""
+    """Values of step times and of known peaks or bounds side by side, 0 without a peak or bound [row, 2]."""
     told = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory * memory)
     return jnp.stack([time, told], axis=1)
 
 
 def beyond_bound(memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
-    """Errors of memory, 0 where a bound is kept [memory row]."""
+    """Errors of log peak memory, 0 where a bound holds [memory row]."""
     return jnp.where(problem.is_bound & (memory < 0.0), 0.0, memory)
 
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
-    """Numbers whose squares add up to twice the negative log posterior [row + memory row + parameter]."""
+    """Pseudo-residuals, whose sum of squares is twice the negative log posterior [row + memory row + parameter]."""
     return _pseudo_residuals(*row_errors(problem.rows(parameters), problem), parameters, problem)
 
 
 def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: FitProblem) -> Array:
-    """The same, given the errors of all rows [row + memory row + parameter]."""
+    """Pseudo-residuals from the errors of all rows [row + memory row + parameter]."""
     return jnp.concatenate([of_runs(time, memory, problem), *of_priors(parameters, problem)])
 
 
 def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
-    """Pseudo-residuals of given errors of the logs of step time and peak memory [row + memory row]."""
+    """Pseudo-residuals from errors of log step time and log peak memory [row + memory row]."""
     errors = zip(_root_weights(problem), standardised_errors(time, memory, problem), strict=True)
     return jnp.concatenate([count * robust(error) for count, error in errors])
 
@@ -302,15 +308,15 @@ def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tu
 
 @jax.custom_jvp
 def residuals(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> tuple[Array, Array]:
-    """`pseudo_residuals` for solvers that ask for their whole Jacobian, and the `log_residuals` behind them.
+    """Pseudo-residuals with a fast Jacobian for solvers, and the `log_residuals`.
 
-    Rows meet only in their coefficients, and linearly: it is put together from one gradient per row. A gradient of the
-    loss alone needs no such matrix.
+    Rows depend on the parameters through their coefficients alone, and linearly: the Jacobian is assembled from one
+    gradient per row. A gradient of the loss needs no Jacobian.
 
     Args:
         parameters: standardised parameters [parameter].
-        problem: what to fit.
-        errors: those at these very parameters, see `errors_at`.
+        problem: the problem to fit.
+        errors: errors at the same parameters, see `errors_at`.
 
     Returns:
         Pseudo-residuals [row + memory row + parameter] and log residuals [row, 2].
@@ -329,7 +335,7 @@ def _residuals_jvp(
     slope_of_time, slope_of_memory = (robust_slope(values) for values in standardised)
     change = mapping.row_jacobian(errors.by_time, problem.members) @ tangent
     change_of_memory = mapping.row_jacobian(errors.by_memory[known], problem.memory_members) @ tangent
-    # A bound that is kept has an error of exactly zero, and pulls nowhere.
+    # A bound that holds has an error of exactly zero, and no gradient.
     change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
     changes = (
         counts[0] * slope_of_time / problem.scatter * change,
@@ -341,19 +347,19 @@ def _residuals_jvp(
 
 
 def standardised_errors(time: Array, memory: Array, problem: FitProblem) -> tuple[Array, Array]:
-    """Errors of step time [row] and of the peaks of which something is known [memory row], over their scatter [1]."""
+    """Errors of log step time [row] and of log peak memory or its bound [memory row], over their scatter [1]."""
     return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / problem.memory_scatter
 
 
 def weights(problem: FitProblem) -> tuple[Array, Array]:
-    """What step times [row] and the peaks of which something is known [memory row] count, padding nothing [1]."""
+    """Weights of step times [row] and of peaks or bounds [memory row]; weight 0 for padding [1]."""
     return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
 
 
 def _root_weights(problem: FitProblem) -> tuple[Array, Array]:
-    """Roots of the weights of step times [row] and of the peaks of which something is known [memory row].
+    """Square roots of the weights of step times [row] and of peaks or bounds [memory row].
 
-    They are apart from what they weigh: a row of weight zero must not meet the infinite slope of sqrt(0).
+    The roots are computed apart from the errors: a row of weight zero must not meet the infinite slope of sqrt(0).
     """
     time, memory = weights(problem)
     return jnp.sqrt(time), jnp.sqrt(memory)
@@ -365,12 +371,12 @@ def loss(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
 
 
 def search_loss(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> Array:
-    """The loss of step times alone, which have valleys to search; a polish finds the way of memory [1].
+    """Negative log posterior of step times alone, for the search of valleys; the polish adds peak memory [1].
 
     Args:
         parameters: standardised parameters [parameter].
-        problem: what to fit.
-        errors: those at these very parameters, see `errors_at`; their slopes give the gradient.
+        problem: the problem to fit.
+        errors: errors at the same parameters, see `errors_at`; their slopes give the gradient.
 
     Returns:
         The loss [1].

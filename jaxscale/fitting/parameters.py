@@ -1,13 +1,13 @@
-r"""From standardised parameters to the coefficients of each run.
+r"""Map from standardised parameters to the coefficients of each run.
 
-Each coefficient lives in an unconstrained coordinate u (log for positive ones, logit for fractions). Run i, which
-belongs to some levels (its source, chip, precision, ...), has
+Each coefficient has an unconstrained coordinate u (log for positive coefficients, logit for fractions). Run i, member
+of several levels (its source, chip, precision, ...), has
 
-$$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j , $$
+$$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j $$
 
-$u^0$ what is known before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, $e_j$ one effect of one level
-on one coefficient. z has a standard normal prior, e one with the heavier tails of Student's t (`objective`), which
-shrinks effects towards the pooled value.
+with $u^0$ the coordinate before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, and $e_j$ the effect
+of a level on a coefficient. z has a standard normal prior, e a heavy-tailed Student's t prior (`objective`), for
+shrinkage of effects towards the pooled value.
 """
 
 from collections import Counter
@@ -28,29 +28,29 @@ from jaxscale.calibration.seen import is_apart, table_of
 from jaxscale.runs.defaults import default_for
 
 OFFSET_SPREAD: Mapping[str, float] = {"source": 0.7, "mixture": 4.0, "local_shape": 5.0}
-"""Scale of the effect of a level that sets a known stack apart, in units of the coefficient's `spread_of_levels`, by
-kind of level [1].
+"""Scale of the effect of a level of a known stack, in units of the coefficient's `spread_of_levels`, by kind of level
+[1].
 
-Dense models share their kernels; those of mixtures, their routing and their recipes are each one's own.
+Dense models share their kernels; each mixture has its own routing and its own recipes.
 """
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the two stages of a calibration: which levels have effects, and of what prior.
+    """Stage of a calibration: levels with effects, and the prior of the effects.
 
     Attributes:
-        kinds: of level, in the order in which one of two kinds with the same rows keeps an effect.
-        is_centre: whether the effects make up the centre that answers for unknown stacks. These are Gaussian, so that
-            the pool lies at the mean of the stacks; offsets of known stacks have heavy tails, so that a few that differ
-            much are met without pulling the others.
+        kinds: kinds of level in order of precedence: of two kinds with equal rows, the first keeps the effect.
+        is_centre: whether the effects form the centre, the prediction for unknown stacks. Effects of the centre are
+            Gaussian, so that the pool lies at the mean of the stacks; offsets of known stacks have heavy tails, so that
+            a few deviant stacks are fitted without a pull on the rest.
     """
 
     kinds: tuple[str, ...]
     is_centre: bool
 
     def spread(self, kind: str, level: str, coefficient: str) -> float:
-        """Standard deviation (or scale) of an effect on the unconstrained coefficient, 0 where there is none [1]."""
+        """Standard deviation (or scale) of an effect on the unconstrained coefficient, 0 without an effect [1]."""
         prior = priors()[coefficient]
         if self.is_centre:
             return prior.levels.get(kind, 0.0)
@@ -60,32 +60,32 @@ class Stage:
 CENTRE, OFFSETS = Stage(CENTRE_KINDS, True), Stage(OFFSET_KINDS, False)
 
 MIN_RUNS_OF_SHAPE = 24
-"""Runs that a local shape needs to get an effect of its own [1]."""
+"""Minimum number of runs of a local shape for an effect [1]."""
 
 MIN_RUNS_OF_LEVEL = 8
-"""Runs that a stack or a chip needs to tell more than the first of its numbers [1]."""
+"""Minimum number of runs of a stack or chip for effects beyond its first coefficient [1]."""
 
 PACE = "layer_time_factor"
-"""Coefficient that a few runs of a new stack tell first."""
+"""Coefficient best identified by few runs of a new stack."""
 
 FIRST = {"stack": PACE, "source": PACE, "gpu": "matmul_efficiency"}
-"""The first number of a level by kind."""
+"""First coefficient with an effect, by kind of level."""
 
 FEW_RUNS = 60
-"""Runs up to which the data cannot overrule a wrong tightness by themselves [1]."""
+"""Number of runs up to which the data alone cannot override a wrong tightness [1]."""
 
 EFFECT_BUCKET = 64
-"""Effects are padded to whole multiples of it, so that few shapes of a solver's step are compiled [1]."""
+"""Effects are padded to multiples of the bucket, so that few shapes of a solver's step are compiled [1]."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One level's deviation of one coefficient from the pooled value.
+    """Deviation of a coefficient of a level from the pooled value.
 
     Attributes:
-        kind: what the level is a level of: source, gpu, precision, ...
-        level: its name, e.g. `h100-80gb`.
-        coefficient: which coefficient it moves.
+        kind: kind of the level: source, gpu, precision, ...
+        level: name of the level, e.g. `h100-80gb`.
+        coefficient: name of the coefficient.
     """
 
     kind: str
@@ -94,15 +94,15 @@ class Effect:
 
 
 def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> tuple[Effect, ...]:
-    """Effects that rows can tell apart.
+    """Identifiable effects of levels.
 
-    A kind counts if at least two of its levels occur. A level gets effects on the coefficients that can move some of
-    its rows; where two kinds have a level with the same rows, the first kind keeps it.
+    A kind counts if at least two of its levels occur. A level gets effects on the coefficients to which some of its
+    rows are sensitive; of two kinds with a level of equal rows, the first kind keeps the effect.
 
     Args:
         levels: level of every row by kind.
-        scope: whether a coefficient can move a row [row, coefficient].
-        stage: of the calibration.
+        scope: whether a row is sensitive to a coefficient [row, coefficient].
+        stage: stage of the calibration.
 
     Returns:
         Effects in a fixed order.
@@ -126,13 +126,13 @@ def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> t
 
 
 def tells_little(kind: str, level: str, n_runs: int) -> bool:
-    """Whether a level tells the first of its numbers alone: few runs, or single ones of many people in one table."""
+    """Whether a level has an effect on its first coefficient alone: few runs, or single runs of many users."""
     is_scattered = kind in ("stack", "source") and bool(default_for("pace_alone", None, table_of(level)))
     return is_scattered or n_runs < MIN_RUNS_OF_LEVEL
 
 
 def membership(levels: Levels, effects: Sequence[Effect]) -> np.ndarray:
-    """Which effects apply to which rows: 1 where the row has the effect's level, zero columns as padding.
+    """Membership matrix of effects: 1 where the row has the effect's level, zero columns as padding.
 
     Returns:
         Array [row, effect].
@@ -153,9 +153,10 @@ class Parametrisation(eqx.Module):
 
     Attributes:
         spread: prior spread of each coefficient [coefficient].
-        column: coefficient that each effect moves [effect].
-        scale: of the prior of each effect; 0 for padding [effect].
-        towards_exposed: change by which terms that hide behind others show, 0 for all else [parameter].
+        column: coefficient of each effect [effect].
+        scale: scale of the prior of each effect; 0 for padding [effect].
+        towards_exposed: change of the parameters that makes hidden terms show, 0 for all further parameters
+            [parameter].
     """
 
     spread: Float[Array, " coefficient"]
@@ -170,7 +171,7 @@ class Parametrisation(eqx.Module):
 
     @property
     def _moves(self) -> Float[Array, "coefficient effect"]:
-        """Scale of an effect where it moves a coefficient, else 0."""
+        """Scale of each effect at its coefficient, else 0 [coefficient, effect]."""
         return self.scale * jax.nn.one_hot(self.column, self.spread.shape[0], dtype=self.scale.dtype, axis=0)
 
     def rows(
@@ -185,7 +186,7 @@ class Parametrisation(eqx.Module):
         return base + self.spread * parameters[:n] + members @ (self._moves * parameters[n:]).T
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
-        """Chain rule: derivative of each row's value by each parameter, given that by its coefficients."""
+        """Derivative of each row's value by each parameter, from its gradient by the coefficients (chain rule)."""
         by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
@@ -193,8 +194,8 @@ class Parametrisation(eqx.Module):
 def offset_spread(kind: str, level: str) -> float:
     """Scale of the prior of a level's offsets, in units of each coefficient's `spread_of_levels` [1].
 
-    That of runs set apart is their table's own, if it states one: where something in them goes wrong it is wide, lest
-    they pull the pool.
+    Runs set apart take the scale stated by their table, if any: wide where the measurement is faulty, so that the runs
+    do not pull the pool.
     """
     usual = OFFSET_SPREAD[kind]
     if kind == "source" and is_apart(level):
@@ -203,11 +204,11 @@ def offset_spread(kind: str, level: str) -> float:
 
 
 def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parametrisation:
-    """Parametrisation of the pooled coefficients and some effects.
+    """Parametrisation of the pooled coefficients and effects.
 
     Args:
-        effects: levels that deviate.
-        stage: of the calibration.
+        effects: effects of levels.
+        stage: stage of the calibration.
 
     Returns:
         The linear map with its prior scales.
@@ -224,10 +225,10 @@ def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parame
 
 
 def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[float]:
-    """Changes that make hidden terms show: as much as levels usually differ, in standardised units [parameter].
+    """Changes of the parameters that expose hidden terms: the typical difference of levels, standardised [parameter].
 
-    Each source moves by its own effect, so that a term may stay hidden in one where it shows in another; where a
-    coefficient has no effects by source, it moves itself.
+    Each source moves by its own effect, so that a term may stay hidden in a source and show in another; a coefficient
+    without effects by source moves by its pooled parameter.
     """
     sign = {"": 0.0, "small": 1.0, "large": -1.0}
     change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}

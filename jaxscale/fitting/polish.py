@@ -1,4 +1,4 @@
-"""Levenberg-Marquardt of optimistix: the way down from one point, which only accepts descents."""
+"""Levenberg-Marquardt minimisation by optimistix: local descent from one point."""
 
 import math
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.fitting.objective import FitProblem, RowErrors, errors_at, residuals
 
 POLISH_STEPS = 12
-"""Most Levenberg-Marquardt steps at each smoothing, and at each trial value of a profile [1]."""
+"""Maximum number of Levenberg-Marquardt steps at each smoothing, and at each trial value of a profile [1]."""
 
 
 class Solution(NamedTuple):
@@ -21,11 +21,11 @@ class Solution(NamedTuple):
 
     Attributes:
         parameters: standardised parameters at the optimum [parameter].
-        loss: negative log posterior there [1].
-        start_losses: `search_loss` that each start reached, at the end or where it was given up [start].
-        converged: whether the polish met its tolerance, or settled where polishing again is of no help.
+        loss: negative log posterior at the optimum [1].
+        start_losses: `search_loss` reached from each start, at the end or on abandonment [start].
+        converged: whether the polish met its tolerance, or settled where repeated polishes make no progress.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
-        jacobian: of the pseudo-residuals, by each parameter [row + memory row + parameter, parameter].
+        jacobian: derivative of the pseudo-residuals by each parameter [row + memory row + parameter, parameter].
     """
 
     parameters: Float[Array, " parameter"]
@@ -37,18 +37,18 @@ class Solution(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A parameter that a minimisation leaves where it is.
+    """Parameter held fixed in a minimisation.
 
     Attributes:
-        index: which; past the last one, none [1].
-        value: where it is [1].
+        index: index of the parameter; beyond the last parameter, none is held [1].
+        value: value of the parameter [1].
     """
 
     index: int
     value: float
 
     def put(self, parameters: Float[Array, " parameter"]) -> Array:
-        """Parameters with the held one in its place [parameter]."""
+        """Parameters with the held parameter at its value [parameter]."""
         return parameters.at[self.index].set(self.value, mode="drop")
 
 
@@ -56,8 +56,8 @@ class Tolerance(NamedTuple):
     """Change of parameters and loss at which a minimisation ends.
 
     Attributes:
-        relative: to what changes [1].
-        absolute: in standard deviations of priors, and of the loss [1].
+        relative: relative change [1].
+        absolute: absolute change of the parameters, in standard deviations of priors, and of the loss [1].
     """
 
     relative: float
@@ -65,17 +65,18 @@ class Tolerance(NamedTuple):
 
 
 POLISHED, ANYWHERE = Tolerance(1e-5, 1e-3), Tolerance(0.0, math.inf)
-"""Of a fit, where a thousandth of a prior's standard deviation is far below any interval; and met by any point."""
+"""Tolerance of a fit, where a thousandth of a prior's standard deviation is far below any interval; and a tolerance
+met by every point."""
 
 
 class Polish(NamedTuple):
-    """A Levenberg-Marquardt minimisation on its way.
+    """State of a Levenberg-Marquardt minimisation.
 
     Attributes:
-        parameters: the best so far [parameter].
-        state: of the solver; `state.y_eval` is where it asks for the errors next.
-        ended: whether it is near enough, or lost.
-        converged: whether it is near enough.
+        parameters: best parameters so far [parameter].
+        state: state of the solver; `state.y_eval` is the next point at which the solver needs the errors.
+        ended: whether the minimisation converged or failed.
+        converged: whether the minimisation converged.
     """
 
     parameters: Float[Array, " parameter"]
@@ -85,11 +86,11 @@ class Polish(NamedTuple):
 
 
 Evaluation = tuple[FitProblem, Held, RowErrors]
-"""FitProblem, held parameter, and the errors at the point where the solver asks for them."""
+"""FitProblem, held parameter, and errors at the point requested by the solver."""
 
 
 def _solver(tolerance: Tolerance) -> optx.LevenbergMarquardt:
-    """Normal equations are quicker than a QR, and the priors keep them well conditioned."""
+    """Levenberg-Marquardt solver by normal equations: faster than a QR, and well conditioned thanks to the priors."""
     return optx.LevenbergMarquardt(*tolerance, linear_solver=lx.Normal(lx.Cholesky()))
 
 
@@ -100,7 +101,10 @@ def _function(parameters: Array, evaluation: Evaluation) -> tuple[Array, Array]:
 
 @filter_jit
 def _begun(start: Float[Array, " parameter"], evaluation: Evaluation, tolerance: Tolerance) -> Polish:
-    """Compiled too, lest each state hold a Jacobian program of its own, by which a step would be compiled anew."""
+    """Initial state of the solver, compiled.
+
+    Without compilation each state would hold its own Jacobian program, and every step would be compiled anew.
+    """
     values, logs = jax.eval_shape(_function, start, evaluation)
     state = _solver(tolerance).init(_function, start, evaluation, {}, values, logs, frozenset())
     return Polish(start, state, jnp.asarray(False), jnp.asarray(False))
@@ -117,7 +121,7 @@ def _stepped(now: Polish, evaluation: Evaluation, tolerance: Tolerance) -> Polis
 
 @filter_jit
 def _solution_of(now: Polish, held: Held) -> Solution:
-    """What the state has belongs to the best so far; the last evaluation may be of a rejected step."""
+    """Solution at the best point so far, from the solver's state; the last evaluation may be of a rejected step."""
     end, log_residuals = now.state.f_info, now.state.aux
     value = 0.5 * jnp.sum(end.residual**2)
     parameters = held.put(now.parameters)
@@ -127,16 +131,16 @@ def _solution_of(now: Polish, held: Held) -> Solution:
 def minimised(
     start: Float[Array, " parameter"], problem: FitProblem, tolerance: Tolerance, held: Held | None = None
 ) -> Solution:
-    """Levenberg-Marquardt from one start, which only accepts descents.
+    """Levenberg-Marquardt minimisation from one start; only descents are accepted.
 
     Args:
-        start: where it begins [parameter].
-        problem: what to fit; smoothed, as all problems that share the compiled program are.
-        tolerance: near enough to the optimum.
-        held: a parameter that stays where it is; None where all move.
+        start: starting point [parameter].
+        problem: the problem to fit; smoothed, as are all problems that share the compiled program.
+        tolerance: tolerance of the minimisation.
+        held: parameter held fixed; None where all parameters move.
 
     Returns:
-        Where it ends.
+        The solution at the end point.
     """
     nothing = Held(len(start), 0.0)
     kept, near = jax.tree.map(jnp.asarray, (held or nothing, tolerance))

@@ -1,7 +1,7 @@
 """Full posterior of a fit by the no-U-turn sampler of numpyro (the extra `bayes`).
 
-The potential is the negative log posterior that the fit minimises, in its standardised parameters, with the Laplace
-covariance of the fit as the metric. Reference: Hoffman & Gelman 2014, JMLR 15, 1593-1623.
+The potential is the negative log posterior of the fit in its standardised parameters, with the Laplace covariance of
+the fit as the metric. Reference: Hoffman & Gelman 2014, JMLR 15, 1593-1623.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,8 +23,8 @@ class Posterior(NamedTuple):
 
     Attributes:
         standardised: draws of all parameters in standard deviations of their priors [draw, parameter].
-        coefficients: draws of each pooled coefficient in its own unit, by name [draw].
-        n_divergent: divergent transitions; more than a few say that the draws cannot be trusted [1].
+        coefficients: draws of each pooled coefficient in its unit, by name [draw].
+        n_divergent: divergent transitions; more than a few indicate unreliable draws [1].
     """
 
     standardised: np.ndarray
@@ -32,7 +32,7 @@ class Posterior(NamedTuple):
     n_divergent: int
 
     def interval(self, name: str, probability: float = 0.9) -> tuple[float, float]:
-        """Central interval of a coefficient, in its own unit."""
+        """Central interval of a coefficient, in its unit."""
         tail = 0.5 * (1.0 - probability)
         low, high = np.quantile(self.coefficients[name], [tail, 1.0 - tail])
         return float(low), float(high)
@@ -42,10 +42,10 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
     """Draw from the posterior of a fit.
 
     Args:
-        result: the fit; its optimum is where the chain starts.
-        n_draws: draws to keep [1].
-        n_warmup: draws before them, in which the step size is adapted [1].
-        seed: of the random numbers.
+        result: the fit; the chain starts at its optimum.
+        n_draws: number of draws to keep [1].
+        n_warmup: number of preceding draws to adapt the step size [1].
+        seed: seed of the random numbers.
 
     Returns:
         The draws.
@@ -67,7 +67,7 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
             inverse_mass_matrix=covariance,
             dense_mass=True,
             adapt_mass_matrix=False,
-            # Trajectories that cross kinks of the model diverge at the usual 0.8, and with some seeds at 0.9.
+            # Trajectories across kinks of the model diverge at the usual 0.8, and for a few seeds at 0.9.
             target_accept_prob=0.95,
         )
         chain = MCMC(kernel, num_warmup=n_warmup, num_samples=n_draws, progress_bar=False)

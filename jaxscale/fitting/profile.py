@@ -1,8 +1,8 @@
-r"""Profile-likelihood intervals: how far one coefficient can go while all others make the best of it.
+r"""Profile-likelihood intervals: range of a coefficient with all other coefficients reoptimised.
 
 The deviance of coefficient j at value v is $D_j(v) = 2 (\min_{\theta: \theta_j = v} F - \min F)$, F the negative log
-posterior; the central 90 % interval ends where it reaches the 90 % quantile of chi-square with one degree of freedom.
-Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
+posterior; the central 90 % interval ends where the deviance reaches the 90 % quantile of chi-square with one degree of
+freedom. Reference: Venzon & Moolgavkar 1988, Applied Statistics 37, 87-94, section 2.
 """
 
 import math
@@ -20,42 +20,42 @@ from jaxscale.fitting.objective import SHARP, FitProblem, smoothed
 from jaxscale.fitting.polish import Held, Solution, Tolerance, minimised
 
 NEAR = Tolerance(1e-4, 1e-3)
-"""Of the other parameters at each trial value."""
+"""Tolerance of the free parameters at each trial value."""
 
 TRIALS = 6
-"""Most trial values on each side; one would do for a parabola, but the deviance of some coefficients is far from one
-[1]."""
+"""Maximum number of trial values on each side; a parabola needs a single trial, but the deviance of several
+coefficients is far from a parabola [1]."""
 
 NEAR_ENOUGH = 0.005
-"""Change of the distance from the optimum by a trial at which no further one is made [1]."""
+"""Relative change of the distance from the optimum by a trial at which the search ends [1]."""
 
 LEAST_RISE = 1e-6
-"""Rise of the deviance that counts as none [1]."""
+"""Smallest rise of the deviance; a smaller rise counts as zero [1]."""
 
 STEEPEST = 16.0
-"""Largest power of the distance for which a rise is taken [1]."""
+"""Largest exponent of the distance in the power law of the rise [1]."""
 
 LARGEST_MOVE = 3.0
-"""Factor by which one trial may change the distance from the optimum [1]."""
+"""Largest factor on the distance from the optimum in a trial [1]."""
 
 
 IDENTIFIED_BELOW = 0.7
-"""A coefficient counts as identified when its posterior spread is below this share of its prior's [1]."""
+"""Posterior spread over prior spread below which a coefficient counts as identified [1]."""
 
 PROFILED_UP_TO = 400
-"""Parameters, effects included, up to which intervals come from profiles [1]."""
+"""Maximum number of parameters, effects included, for intervals from profiles [1]."""
 
 PROFILE_REACH = 1.5
-"""How far a profile goes to both sides of the optimum, over the ends of the 90 % interval [1]."""
+"""Reach of a profile to both sides of the optimum, over the ends of the 90 % interval [1]."""
 
 
 class Profile(NamedTuple):
-    """Profile likelihood of one coefficient.
+    """Profile likelihood of a coefficient.
 
     Attributes:
         values: in the coefficient's unit, ascending [point].
-        rises: of the deviance above its least; 2.71 at the ends of a 90 % interval [1], [point].
-        parabola: what they would be if the standard error told all [1], [point].
+        rises: deviance above its minimum; 2.71 at the ends of a 90 % interval [1], [point].
+        parabola: deviance above its minimum in the Laplace approximation, from the standard error [1], [point].
     """
 
     values: np.ndarray
@@ -67,10 +67,10 @@ def deviance(index: int, value: float, start: Float[Array, " parameter"], proble
     """Twice the negative log posterior, minimised over all parameters but one.
 
     Args:
-        index: parameter that is held.
-        value: at which it is held, in standard deviations of its prior [1].
-        start: where the others begin [parameter].
-        problem: what was fitted.
+        index: index of the held parameter.
+        value: held value, in standard deviations of the prior [1].
+        start: starting point of the free parameters [parameter].
+        problem: the fitted problem.
 
     Returns:
         The minimum [1].
@@ -85,19 +85,19 @@ def rise(
     solution: Solution,
     covariance: Float[np.ndarray, "parameter parameter"],
 ) -> float:
-    """Rise of the deviance where a parameter is held some Laplace standard deviations from the optimum.
+    """Rise of the deviance with a parameter held at a distance from the optimum in Laplace standard deviations.
 
-    The others begin on the ridge.
+    The free parameters start on the ridge of the Laplace approximation.
 
     Args:
-        index: parameter that is held.
-        distance: from the optimum, in standard deviations of the Laplace approximation [1].
-        problem: what was fitted.
-        solution: its optimum.
-        covariance: Laplace covariance there [parameter, parameter].
+        index: index of the held parameter.
+        distance: distance from the optimum, in standard deviations of the Laplace approximation [1].
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        covariance: Laplace covariance at the optimum [parameter, parameter].
 
     Returns:
-        Deviance above that of the optimum [1].
+        Deviance above the minimum [1].
     """
     start = solution.parameters + distance * covariance[index] / math.sqrt(covariance[index, index])
     return deviance(index, float(start[index]), start, problem) - 2.0 * float(solution.loss)
@@ -106,12 +106,13 @@ def rise(
 def crossing(rise_at: Callable[[float], float]) -> float:
     """Distance at which the rise of a deviance reaches the 90 % quantile.
 
-    Each trial takes the rise for a power of the distance, of the exponent by which it grew from the trial before: two,
-    a parabola's, at first, and more where a term that was hidden begins to show. What would leave the bracket of
-    earlier trials gives way to its middle.
+    Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial: at
+    first two, as for a parabola, and more where a hidden term begins to show. A trial outside the bracket of earlier
+    trials is replaced by the geometric middle of the bracket.
 
     Args:
-        rise_at: of the deviance, by the distance from the optimum in standard deviations of the Laplace approximation.
+        rise_at: rise of the deviance by the distance from the optimum in standard deviations of the Laplace
+            approximation.
 
     Returns:
         The distance [1].
@@ -140,12 +141,12 @@ def profile_intervals(
     covariance: Float[np.ndarray, "parameter parameter"],
     indices: Sequence[int],
 ) -> Float[np.ndarray, "profiled 2"]:
-    """Ends of the central 90 % intervals of some parameters.
+    """Ends of the central 90 % intervals of parameters by profile likelihood.
 
     Args:
-        problem: what was fitted.
-        solution: its optimum.
-        covariance: Laplace covariance there, which gives the first trial [parameter, parameter].
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        covariance: Laplace covariance at the optimum, for the first trial [parameter, parameter].
         indices: parameters to profile.
 
     Returns:
@@ -169,13 +170,14 @@ def standardised_intervals(
 ) -> Float[np.ndarray, "coefficient 2"]:
     """Ends of the 90 % intervals of the standardised pooled coefficients.
 
-    By the profile likelihood; by the Laplace approximation for coefficients that rest on their prior, where the two
-    agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles would take an hour.
+    The ends come from the profile likelihood. The Laplace approximation replaces the profile for coefficients that rest
+    on their prior, where the two agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles
+    would take an hour.
 
     Args:
-        problem: what was fitted.
-        solution: its optimum.
-        covariance: Laplace covariance there [parameter, parameter].
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        covariance: Laplace covariance at the optimum [parameter, parameter].
 
     Returns:
         Lower and upper ends [coefficient, 2].
@@ -197,14 +199,14 @@ def profiled(
     solution: Solution,
     covariance: Float[np.ndarray, "parameter parameter"],
 ) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
-    """Rises of the deviance along one parameter, some way past the ends of its interval.
+    """Rises of the deviance along a parameter, to beyond the ends of its interval.
 
     Args:
-        index: parameter that is held.
-        interval: its 90 % interval, standardised.
-        problem: what was fitted.
-        solution: its optimum.
-        covariance: Laplace covariance there [parameter, parameter].
+        index: index of the held parameter.
+        interval: 90 % interval of the parameter, standardised.
+        problem: the fitted problem.
+        solution: optimum of the problem.
+        covariance: Laplace covariance at the optimum [parameter, parameter].
 
     Returns:
         Distances from the optimum in standard deviations of the Laplace approximation [1], [point]; rises [1], [point].

@@ -15,7 +15,7 @@ class FitResult(FitEstimates):
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Cautions for a careful reader: failed convergence, coefficients that the data leave at their prior, ..."""
+        """Cautions: failed convergence, coefficients that the data leave at their prior, ..."""
         return cautions(self)
 
     def summary(self) -> str:
@@ -23,14 +23,14 @@ class FitResult(FitEstimates):
         return text_of(summary_parts(self))
 
     def __repr__(self) -> str:
-        """The first lines of the report."""
+        """First lines of the report."""
         return "\n".join(self.summary().splitlines()[:MOST_LINES])
 
     def _repr_html_(self) -> str:
         return summary_html(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data; nan becomes None."""
+        """Report as plain data; nan becomes None."""
         return summary_json(self)
 
     def save(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""A fit in words: plain text, HTML for notebooks, plain data, and cautions for whoever uses it."""
+"""Report of a fit: plain text, HTML for notebooks, plain data, and cautions for the user."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,10 +16,11 @@ from jaxscale.fitting.informed_coefficients import TELLING, informs
 from jaxscale.fitting.objective import loss
 
 ABSURD_ERROR = 70.0
-"""Held-out error beyond that of any shipped table, even by a fit that never saw its framework (fits/README.md) [%]."""
+"""Held-out error above the error of any shipped table, even by a fit without its framework (fits/README.md) [%]."""
 
 OUTSTANDING = 5.0
-"""Influence of the most influential run over that of the next, from which on it is named as one to look at [1]."""
+"""Ratio of the largest influence of a run to the next largest, from which the report names the run for inspection
+[1]."""
 
 REPORTED_KINDS = ("source", "framework", "gpu", "precision", "release")
 """Kinds of level by which errors and influence are reported."""
@@ -42,7 +43,7 @@ ERROR_COLUMNS = (
 
 
 def headlines(result: FitEstimates) -> list[str]:
-    """What was fitted and how well, in a few lines."""
+    """Size, errors, information criteria and most influential runs of a fit, in a few lines."""
     found = result.diagnostics
     return [
         f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
@@ -56,26 +57,26 @@ def headlines(result: FitEstimates) -> list[str]:
 
 
 def held_out_words(result: FitEstimates) -> str:
-    """Mean and median error of held-out runs; where none was held out, that."""
+    """Mean and median error of held-out runs; a remark without held-out runs."""
     if not np.isfinite(result.held_out).any():
         return "no run held out"
     return f"{result.mape_cv:.2f} % held out (median {result.median_cv:.2f} %)"
 
 
 def memory_error(result: FitEstimates) -> dict[str, Any]:
-    """Runs that state a peak memory, and the mean error of theirs in sample [%]; None without any."""
+    """Number of runs with a stated peak memory, and their mean error in sample [%]; None without stated peaks."""
     found = 100.0 * np.abs(np.expm1(result.memory_errors))
     return {"n": len(found), "mape": float(np.mean(found)) if len(found) else None}
 
 
 def memory_lines(result: FitEstimates) -> list[str]:
-    """How well peak memory is met; nothing where no run states one."""
+    """Line with the error of peak memory; no line if no run states a peak."""
     found = memory_error(result)
     return [f"error of peak memory: {found['mape']:.2f} % in sample, {found['n']} runs"] if found["n"] else []
 
 
 def floor_lines(result: FitEstimates) -> list[str]:
-    """How much runs of equal settings scatter; nothing where no run repeats another's."""
+    """Line with the scatter of runs of equal settings; no line without repeated runs."""
     noise = repeat_noise(result)
     if not noise["n"]:
         return []
@@ -86,7 +87,7 @@ def floor_lines(result: FitEstimates) -> list[str]:
 
 
 def repeat_noise(result: FitEstimates) -> dict[str, Any]:
-    """Runs that repeat the settings of others, and their mean and median scatter [%]; None without such runs."""
+    """Number of runs that repeat settings, and their mean and median scatter [%]; None without such runs."""
     known = result.repeats[np.isfinite(result.repeats)]
     scatter = 100.0 * np.abs(np.expm1(known))
     middle = (float(np.mean(scatter)), float(np.median(scatter))) if len(known) else (None, None)
@@ -94,7 +95,7 @@ def repeat_noise(result: FitEstimates) -> dict[str, Any]:
 
 
 def remarks(result: FitEstimates) -> list[str]:
-    """Limits of memory that the runs showed, and what a careful reader should know."""
+    """Memory limits shown by the runs, and cautions."""
     limits = [
         f"half of the runs of {limit.source or 'no named source'} run out of memory where {limit.usable:.0%} of a "
         f"chip's is predicted, with a scatter of {limit.scatter:.0%}"
@@ -119,7 +120,7 @@ def parameter_table(result: FitEstimates) -> Table:
 
 
 def error_table(result: FitEstimates) -> Table:
-    """Table of the errors of each level of the kinds of which there are several; without rows where there are none."""
+    """Table of errors by level, for kinds with several levels; without rows if there is no such kind."""
     rows = []
     for kind in REPORTED_KINDS:
         errors = result.errors_by(kind)
@@ -149,7 +150,7 @@ def summary_parts(result: FitEstimates) -> list[str | Table]:
 
 
 def summary_html(result: FitEstimates) -> str:
-    """A fit in HTML, with what each coefficient means."""
+    """Report of a fit in HTML, with the meaning of each coefficient."""
     meanings = [prior.meaning for prior in priors().values()]
     table = parameter_table(result)
     explained = make_table(
@@ -161,7 +162,7 @@ def summary_html(result: FitEstimates) -> str:
 
 
 def summary_json(result: FitEstimates) -> dict[str, Any]:
-    """The report as plain data; nan becomes None."""
+    """Report as plain data; nan becomes None."""
     found = result.diagnostics
     return {
         "n": result.n,
@@ -217,11 +218,11 @@ def _absurd_error(result: FitEstimates) -> str:
 
 
 IN_SWITCH = 1.75
-"""Largest bandwidth of all-reduces over that of a link, which switches of eight chips may reach that reduce on the way:
-2 (n - 1) / n of it is what a ring would move (Klenk et al. 2020, ISCA, section 2) [1]."""
+"""Largest bandwidth of all-reduces over the bandwidth of a link, possible with in-network reduction by switches of
+eight chips: a ring would move 2 (n - 1) / n of the data (Klenk et al. 2020, ISCA, section 2) [1]."""
 
 MARGIN = 1.02
-"""Rates up to which rounding may lift a possible one [1]."""
+"""Tolerance for rounding: factor on the largest possible rate [1]."""
 
 RATES: Mapping[str, tuple[tuple[str, ...], float, str]] = {
     "matmul_efficiency": (("matmul_efficiency",), 1.0, "matmuls run at {:.2f} of the peak flop rate"),
@@ -236,14 +237,14 @@ RATES: Mapping[str, tuple[tuple[str, ...], float, str]] = {
     ),
     "scale_out_efficiency": (("scale_out_efficiency",), IN_SWITCH, "collectives reach {:.2f} of the network's peak"),
 }
-"""By the coefficient that runs must inform: factors of a rate, its largest possible value [1], and what it is."""
+"""By the coefficient that runs must inform: factors of a rate, largest possible value of the rate [1], and its text."""
 
 TIMES_OF_LAYERS = ("matmul", "fp8", "fp4", "attention", "scan")
-"""Rates that the time of a layer over its terms slows, by how their names begin."""
+"""Rates reduced by the ratio of the time of a layer to its terms, by the beginning of their names."""
 
 
 def impossible_rates(result: FitEstimates) -> list[str]:
-    """A sentence for each rate of the fitted runs above what hardware can give."""
+    """A sentence for each rate of the fitted runs above the possible rate of the hardware."""
     rows = constrain_values(result.fit.unconstrained(result.levels))
     values = dict(zip(names(), np.moveaxis(np.asarray(rows), -1, 0), strict=True))
     found = []
@@ -261,7 +262,7 @@ def impossible_rates(result: FitEstimates) -> list[str]:
 
 
 def telling_runs(result: FitEstimates) -> dict[str, str]:
-    """The run that would tell most of each coefficient that the fitted ones do not identify."""
+    """Most informative run for each coefficient that the fitted runs do not identify."""
     return {name: TELLING[name] for name, known in zip(names(), result.identified, strict=True) if not known}
 
 
@@ -274,7 +275,7 @@ def _stopped_early(result: FitEstimates) -> str:
 
 
 def _shared_levels(result: FitEstimates) -> str:
-    """Levels that all runs share and that move the coefficients, as `gpu h100-80gb`."""
+    """Levels common to all runs with an effect on the coefficients, as `gpu h100-80gb`."""
     moving = {(effect.kind, effect.level) for effect in result.fit.effects if effect.shifts}
     columns = {kind: result.levels.column(kind) for kind in result.levels.codes}
     single = {kind: levels[0] for kind, levels in columns.items() if len(set(levels)) == 1}
@@ -309,7 +310,7 @@ def _near_parent(result: FitEstimates) -> str:
 
 
 def _seen_by_parent(result: FitEstimates) -> str:
-    """Sources of the runs that the parent was fitted to, which were not held out of it."""
+    """Sources of the runs in the data of the parent fit, not held out of the parent."""
     parent = result.fit.parent
     if parent is None:
         return ""

@@ -1,4 +1,4 @@
-"""Measuring: kernels and collectives timed on the devices at hand, and the record of the chip that they make."""
+"""Measurement: kernels and collectives timed on the local devices, and the resulting record of the chip."""
 
 from typing import TYPE_CHECKING
 

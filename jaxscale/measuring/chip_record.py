@@ -1,18 +1,18 @@
 r"""Record of a chip from its timed kernels: peaks, bandwidths, anchor of training, coefficients of traced steps.
 
-A chip that the catalogue knows keeps the peaks and the memory bandwidth of its data sheet. Those of another are the
-best that its kernels attain, of matmuls taken as nine tenths of the peak. Against these peaks
+A chip of the catalogue keeps the peaks and the memory bandwidth of its data sheet. For an unknown chip, peaks and
+bandwidth are the best attained rates, with matmuls taken as nine tenths of the peak. Relative to the peaks
 
-- the anchor is the efficiency e of large matmuls in the terms of the training step (`costs/matmul.py`), with half area
-  and exposed traffic fitted beside it;
-- coefficients of traced steps are fitted to the same terms that predict them: each kernel is traced, and
+- the anchor is the efficiency e of large matmuls in the terms of the training step (`costs/matmul.py`), fitted together
+  with half area and exposed traffic;
+- coefficients of traced steps are fitted to the terms of their prediction: each kernel is traced, and
 
 $$ \min_c \sum_i \rho\left( \frac{\log t_i(c) - \log t_i}{\sigma} \right)
    + \sum_p \rho\left( \frac{\log c_p - \log c^0_p}{s_p} \right) $$
 
 with the priors of `data/kernels.toml` and the soft-l1 loss;
-- bandwidth and latency of the links are those with which the ring model at its usual efficiencies takes the times of
-  the collectives.
+- bandwidth and latency of the links are fitted to the times of the collectives by the ring model at its usual
+  efficiencies.
 """
 
 import datetime
@@ -48,20 +48,20 @@ from jaxscale.plans.plan import Plan
 from jaxscale.tracing import KernelRows, kernel_rows, trace, traced_kernel_times
 
 OUTLIER = 0.05
-"""Log error of a matmul from which it counts linearly [1]."""
+"""Log error of a matmul above which the loss is linear [1]."""
 
 NOISE = 0.1
 """Scatter of a timed kernel about the terms of traced steps [1]."""
 
 MATMUL = ("matmul_efficiency", "matmul_half_area", "matmul_exposed_bytes")
-"""Coefficients of training that single matmuls tell."""
+"""Coefficients of training identified by single matmuls."""
 
 BEST_SHARE = 0.9
-"""Share of the peak that the best matmul reaches, from which the peak of a chip without data sheet follows: 0.95 on TPU
-v4 to v5p, 0.87 on A100, 0.80 on H100 (MAMF of stas00/ml-engineering, 2025-06) [1]."""
+"""Share of the peak attained by the best matmul, for the peak of a chip without data sheet: 0.95 on TPU v4 to v5p,
+0.87 on A100, 0.80 on H100 (MAMF of stas00/ml-engineering, 2025-06) [1]."""
 
 MOST_EFFICIENT = 0.99
-"""Greatest efficiency that a record states [1]."""
+"""Upper bound of efficiencies in a record [1]."""
 
 
 def fitted_logs(
@@ -70,11 +70,11 @@ def fitted_logs(
     """Coefficients of training that minimise a robust sum of squared log errors, from their prior medians.
 
     Args:
-        names: of the coefficients.
-        log_error: of each row, by the coefficients [1].
+        names: names of the coefficients.
+        log_error: function from the coefficients to the log error of each row [1].
 
     Returns:
-        Values by name, and the errors that are left [row].
+        Values by name, and the remaining errors [row].
     """
     start = prior_medians()
 
@@ -86,7 +86,7 @@ def fitted_logs(
 
 
 def _minimised(residuals: Callable[[Array], Array], start: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Argument at which a robust sum of squares is least, and the residuals there."""
+    """Minimiser of a robust sum of squares, and the residuals at the minimum."""
     compiled, slopes = jax.jit(residuals), jax.jit(jax.jacfwd(residuals))
     jacobian: Any = lambda x: np.asarray(slopes(x))  # noqa: E731
     found = least_squares(lambda x: np.asarray(compiled(x)), start, jacobian, loss="soft_l1", f_scale=scale)
@@ -104,9 +104,9 @@ def fitted_matmuls(
 
     Args:
         sizes: m, k and n of each matmul [1].
-        is_gradient: whether it sums over tokens, as gradients of weights do [row].
+        is_gradient: whether the matmul sums over tokens, as for gradients of weights [row].
         rates: attained [flop/s].
-        chips: whose peak and memory bandwidth count.
+        chips: cluster with the relevant peak and memory bandwidth.
         precision: number format.
 
     Returns:
@@ -129,7 +129,7 @@ def fitted_matmuls(
 
 
 def fitted_links(timings: Sequence[CollectiveTiming]) -> dict[str, float]:
-    """Bandwidth [byte/s] and latency of a hop [s] of the links, from collectives; empty without any."""
+    """Bandwidth [GB/s] and latency of a hop [us] of the links, from collectives; empty without collectives."""
     told = [one for one in timings if one.collective != "all_to_all"]
     if not told:
         return {}
@@ -158,9 +158,9 @@ def fitted_kernels(
     """Coefficients of traced steps from timed kernels.
 
     Args:
-        timings: of kernels.
-        chip: whose peaks and memory bandwidth count.
-        attention: implementation that was timed.
+        timings: timings of kernels.
+        chip: chip with the relevant peaks and memory bandwidth.
+        attention: timed implementation of attention.
 
     Returns:
         Values by name, and log errors of predicted times [row].
@@ -170,7 +170,7 @@ def fitted_kernels(
         program = program_of(one.kernel, attention if one.kernel.dtype == "bf16" else "xla")
         works.append(kernel_rows(trace(program.function, *program.shapes)))
     longest = max(len(rows.code) for rows in works)
-    # What is padded takes no time: no flop, no bytes, no launches.
+    # Padding takes no time: no flop, no bytes, no launches.
     columns = [[np.pad(np.asarray(leaf), (0, longest - len(leaf))) for leaf in rows] for rows in works]
     rows = KernelRows(*(jnp.asarray(np.stack(leaves)) for leaves in zip(*columns, strict=True)))
     rows = rows._replace(area=jnp.maximum(rows.area, 1.0))
@@ -197,19 +197,20 @@ def fitted_kernels(
 
 @dataclass(frozen=True)
 class ChipRecord:
-    """A chip as its timed kernels show it.
+    """Record of a chip from its timed kernels.
 
     Attributes:
         id: catalogue id.
         name: full name.
-        is_known: whether the catalogue has the chip, whose peaks and memory bandwidth then are those of the data sheet.
-        numbers: in the units of the table of chips.
+        is_known: whether the chip is in the catalogue; its peaks and memory bandwidth are then taken from the data
+            sheet.
+        numbers: numbers in the units of the table of chips.
         attained: best rate of matmuls by number format, and of streams as `memory` [flop/s], [byte/s].
         anchor: matmul efficiency of training [1].
         kernels: coefficients of traced steps.
         errors: log errors of predicted times of the timed kernels [1].
-        drift: of the kernel that was repeated.
-        source: how and with what it was measured.
+        drift: drift of the repeated kernel.
+        source: method and software of the measurement.
     """
 
     id: str
@@ -224,7 +225,7 @@ class ChipRecord:
     source: str
 
     def entry(self) -> ChipEntry:
-        """The chip as an entry of a catalogue."""
+        """Chip as an entry of a catalogue."""
         return parsed_chip(self.source, self.id, self.numbers)
 
     def document(self) -> dict[str, Any]:
@@ -238,7 +239,7 @@ class ChipRecord:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write a hardware file, which commands take by `--hardware`; whole or not at all.
+        """Write a hardware file for the option `--hardware`, atomically.
 
         Raises:
             InputError: the folder is missing or closed to writing.
@@ -249,7 +250,7 @@ class ChipRecord:
 def best_rates(timings: Sequence[Timing]) -> dict[str, float]:
     """Best rate of matmuls by number format [flop/s], and of large streams as `memory` [byte/s].
 
-    Streams count whose arrays are within a quarter of the largest: smaller ones may stay in a cache.
+    Only streams of at least a quarter of the largest size count: smaller arrays may stay in a cache.
     """
     rates: dict[str, float] = {}
     for one in timings:
@@ -280,17 +281,17 @@ def chip_record(
     """Record of a chip from timings; equal timings give an equal record.
 
     Args:
-        timings: of kernels.
-        collectives: of groups of its devices.
-        chip_id: catalogue id, or a new one.
+        timings: timings of kernels.
+        collectives: timings of collectives on groups of its devices.
+        chip_id: catalogue id, or a new id.
         name: full name; the id where empty.
-        memory_bytes: of a device [byte].
-        n_devices: that are joined by links [1].
-        launch: time of a program that does nothing [s].
-        drift: of the kernel that was repeated.
-        source: how and with what it was measured.
-        attention: implementation that was timed.
-        hardware: catalogue in which the chip may be; the shipped one where None.
+        memory_bytes: memory of a device [byte].
+        n_devices: number of devices joined by links [1].
+        launch: time of an empty program [s].
+        drift: drift of the repeated kernel.
+        source: method and software of the measurement.
+        attention: timed implementation of attention.
+        hardware: catalogue to search for the chip; the shipped catalogue where None.
 
     Raises:
         InputError: too few timings.
@@ -314,7 +315,7 @@ def chip_record(
     sizes = np.asarray([[getattr(one.kernel, axis) for one in matmuls] for axis in "mkn"], float)
     is_gradient = np.asarray([one.kernel.variant == "wgrad" for one in matmuls])
     trained, _ = fitted_matmuls(sizes, is_gradient, np.asarray([one.rate for one in matmuls]), chips, main)
-    # The terms of traced steps take 32-bit products at the rate of tf32, and know no groups of matmuls.
+    # The terms of traced steps run 32-bit products at the rate of tf32, and have no grouped matmuls.
     told = [
         one
         for one in timings

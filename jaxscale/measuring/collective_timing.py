@@ -1,4 +1,4 @@
-"""Time of collectives among the devices of this process, by kind, size and group."""
+"""Time of collectives among the devices of the process, by operation, size and group."""
 
 import math
 import time
@@ -22,19 +22,19 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "reduce_scatter": lambda x: lax.psum_scatter(x, "chips", tiled=True),
     "all_to_all": lambda x: lax.all_to_all(x, "chips", 0, 0, tiled=True),
 }
-"""Collectives by name, on the part of one chip."""
+"""Collectives by name, on the shard of a chip."""
 
 
 class CollectiveTiming(NamedTuple):
-    """A collective and how long it took.
+    """Collective and its time.
 
     Attributes:
         collective: a name of `COLLECTIVES`.
         n_gpus: chips of the group [1].
-        size: of the array of each chip, gathered or before it is scattered [byte].
-        seconds: what counts, see `Timing` [s].
-        median: of repeats [s].
-        least: of repeats [s].
+        size: size of the array of each chip, after a gather or before a scatter [byte].
+        seconds: representative time, see `Timing` [s].
+        median: median over the repeats [s].
+        least: minimum over the repeats [s].
     """
 
     collective: str
@@ -46,13 +46,13 @@ class CollectiveTiming(NamedTuple):
 
     @property
     def bus_bandwidth(self) -> float:
-        """Bytes per second that leave a chip of a ring, as nccl-tests count them [byte/s]."""
+        """Bus bandwidth as defined by nccl-tests: rate at which data leave a chip of a ring [byte/s]."""
         rounds = 2.0 if self.collective == "all_reduce" else 1.0
         return rounds * (self.n_gpus - 1.0) / self.n_gpus * self.size / self.seconds
 
 
 def group_sizes(n: int) -> list[int]:
-    """Sizes of groups that are timed: powers of two, and all."""
+    """Sizes of the timed groups: powers of two, and all devices."""
     return sorted({2**power for power in range(1, int(math.log2(n)) + 1)} | {n}) if n > 1 else []
 
 
@@ -60,14 +60,14 @@ def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float
     """Time of a collective of 32-bit numbers.
 
     Args:
-        name: of `COLLECTIVES`.
-        devices: of the group.
+        name: name in `COLLECTIVES`.
+        devices: devices of the group.
         size: see `CollectiveTiming` [byte].
-        seconds: of all repeats [s].
+        seconds: total time of all repeats [s].
     """
     n = len(devices)
     mesh = Mesh(np.asarray(devices, dtype=object), ("chips",))
-    count = max(size // 4 // (n * n), 1) * n  # of a part of the array
+    count = max(size // 4 // (n * n), 1) * n  # elements of a shard
     parts = PartitionSpec("chips")
     turns = max(math.ceil(WINDOW / (1e-5 + size / 1e11)), 1)
 
@@ -85,11 +85,11 @@ def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float
 
 
 def time_collectives(devices: Sequence[Any], seconds: float) -> Iterator[CollectiveTiming]:
-    """Timings of all collectives and groups, small sizes first, as many as a time holds.
+    """Timings of all collectives and groups, small sizes first, within a time budget.
 
     Args:
-        devices: of this process.
-        seconds: for all of them [s].
+        devices: devices of the process.
+        seconds: total time budget [s].
     """
     begin = time.perf_counter()
     cases = [(name, n) for n in group_sizes(len(devices)) for name in COLLECTIVES]

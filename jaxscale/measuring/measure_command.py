@@ -1,4 +1,4 @@
-"""`jaxscale measure`: the chip and the network at hand, in five minutes."""
+"""`jaxscale measure`: record of the local chip and network, in five minutes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ QUICK = 40.0
 """Time of a quick measurement [s]."""
 
 LONG = 240.0
-"""Time of a measurement without further words [s]."""
+"""Default time of a measurement [s]."""
 
 
 @command

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def record_document(found: Measurement) -> dict[str, Any]:
-    """A measurement as JSON: the hardware file, what was attained, how well the record predicts its own kernels."""
+    """Measurement as JSON: hardware file, attained rates, and prediction error of the record for its own kernels."""
     record = found.record
     return {
         "id": record.id,
@@ -34,7 +34,7 @@ def record_document(found: Measurement) -> dict[str, Any]:
 
 
 def record_tables(found: Measurement, hardware: Hardware | None = None) -> list[str | Table]:
-    """What was measured beside the data sheet and the catalogue, coefficients of kernels, drift of the clocks."""
+    """Tables of measured rates beside data sheet and catalogue, coefficients of kernels, and drift of the clocks."""
     record, parts = found.record, []
     parts.append(make_table(f"{record.id}: {record.name}", RATES, _rates(found, hardware or load_hardware())))
     usual, table = vars(kernel_coefficients("jax")), kernel_priors()["coefficients"]
@@ -58,7 +58,7 @@ KERNELS = (text_column("coefficient"), TableColumn("measured"), TableColumn("pac
 
 
 def drift_text(found: Measurement) -> str:
-    """What the repeated kernel says of the clocks, in a sentence."""
+    """Sentence on the drift of the clocks from the repeated kernel."""
     drift = found.record.drift
     change = f"one repeated matmul took {1.0 + drift.slowdown:.2f} times as long at the end as at the start"
     if drift.throttles:
@@ -69,7 +69,7 @@ def drift_text(found: Measurement) -> str:
 
 
 def _rates(found: Measurement, hardware: Hardware) -> list[tuple[str, str, str, str]]:
-    """Attained rates, anchor and links, beside those of the catalogue where it has the chip."""
+    """Attained rates, anchor and links, beside the catalogue values of a known chip."""
     record, known = found.record, hardware.chips.get(found.record.id)
     rows = []
 
@@ -96,7 +96,7 @@ def _rates(found: Measurement, hardware: Hardware) -> list[tuple[str, str, str, 
 
 
 def measure_report(found: Measurement, hardware: Hardware) -> Report:
-    """Report of a measurement: tables and remarks as on the screen, and attained rates beside the roofline."""
+    """Report of a measurement: tables and remarks of the screen, and attained rates beside the roofline."""
     report = Report(f"{found.record.id}: measured kernels and collectives")
     for block in record_tables(found, hardware):
         report.text(block) if isinstance(block, str) else report.add(block)
@@ -105,7 +105,7 @@ def measure_report(found: Measurement, hardware: Hardware) -> Report:
 
 
 def attained_figure(found: Measurement) -> "Figure":
-    """Attained rates of matmuls against the bytes that they have to move, beside the roofline of the record."""
+    """Attained rates of matmuls by arithmetic intensity, beside the roofline of the record."""
     record = found.record
     chip = record.entry().chip()
     (main, *_) = [one.kernel.dtype for one in found.timings if one.kernel.op == "matmul"]

@@ -1,4 +1,4 @@
-"""Devices of this process measured: kernels, collectives, drift, and the record of the chip."""
+"""Measurement of the devices of the process: kernels, collectives, drift, and the record of the chip."""
 
 import os
 import re
@@ -19,10 +19,10 @@ from jaxscale.measuring.timing import Stopwatch, Timing, drift_of, launch_second
 from jaxscale.tables.writer import cell_of, write_table
 
 LEAST_SECONDS = 10.0
-"""Least time in which enough kernels are timed [s]."""
+"""Minimum time for a sufficient number of kernels [s]."""
 
 SHARE_OF_COLLECTIVES = 0.2
-"""Share of the time for collectives, where there are several devices [1]."""
+"""Share of the time for collectives, with several devices [1]."""
 
 COLUMNS = (
     *("gpu", "op", "variant", "dtype", "b", "m", "k", "n", "n_groups", "n_heads", "head_dim", "q_len", "n_gpus"),
@@ -33,14 +33,14 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """Timings of the devices of this process.
+    """Timings of the devices of the process.
 
     Attributes:
-        record: of the chip.
-        timings: of kernels.
-        collectives: of groups of devices.
-        platform: of JAX.
-        seconds: that all of it took [s].
+        record: record of the chip.
+        timings: timings of kernels.
+        collectives: timings of collectives on groups of devices.
+        platform: platform of JAX.
+        seconds: total time of the measurement [s].
     """
 
     record: ChipRecord
@@ -50,7 +50,7 @@ class Measurement:
     seconds: float
 
     def save_timings(self, path: str | Path) -> None:
-        """Write the table of timings as CSV: median and least time [s], flop, bytes; sizes that do not apply are empty.
+        """Write the table of timings as CSV: median and minimum time [s], flop, bytes; inapplicable sizes are empty.
 
         Raises:
             InputError: the folder is missing or closed to writing.
@@ -67,7 +67,7 @@ class Measurement:
 
 
 def chip_id_of(kind: str, hardware: Hardware) -> str:
-    """Catalogue id of a kind of device as JAX names it, or a new id from its letters and digits."""
+    """Catalogue id of a device by its JAX name, or a new id from the letters and digits of the name."""
     try:
         return hardware[kind].id
     except InputError:
@@ -75,7 +75,7 @@ def chip_id_of(kind: str, hardware: Hardware) -> str:
 
 
 def memory_of(devices: Sequence[Any]) -> float:
-    """Memory of one device; of processors, its share of the host's [byte]."""
+    """Memory of a device; for CPUs, an equal share of the host's memory [byte]."""
     told = (devices[0].memory_stats() or {}).get("bytes_limit")
     return float(told or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices))
 
@@ -89,15 +89,15 @@ def measure_devices(
     stage: Callable[[str, int], None] = lambda text, total: None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> Measurement:
-    """Time kernels on a device, and collectives among all of them, and make the record of the chip.
+    """Time kernels on a device and collectives among all devices, and derive the record of the chip.
 
     Args:
-        seconds: for all timings [s]; a kernel that has begun ends, and the fit takes some seconds more.
-        name: id of the chip; that of the catalogue where None, or one from the name that JAX knows.
-        hardware: catalogue in which the chip may be; the shipped one where None.
-        devices: of one kind; all local ones of JAX where None.
-        stage: told what is done from now on, and in how many parts.
-        advance: told of finished parts.
+        seconds: time for all timings [s]; a started kernel completes, and the fit takes a few seconds more.
+        name: id of the chip; where None, the catalogue id, or an id from the JAX name.
+        hardware: catalogue to search for the chip; the shipped catalogue where None.
+        devices: devices of equal type; all local devices of JAX where None.
+        stage: callback with the name of the next stage and its number of steps.
+        advance: callback with the number of finished steps.
 
     Returns:
         Record and timings.

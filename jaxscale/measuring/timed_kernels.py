@@ -1,4 +1,4 @@
-"""Kernels that are timed on a chip: what each computes, the sizes that a chip gets, arguments of given shapes."""
+"""Kernels timed on a chip: function, sizes for the chip, and arguments of given shapes."""
 
 import functools
 import itertools
@@ -11,11 +11,11 @@ import optax
 from jax import lax
 
 DTYPES = {"bf16": jnp.bfloat16, "fp32": jnp.float32, "tf32": jnp.float32}
-"""Arrays of a number format: 32-bit matmuls are done in tf32 where nothing else is asked and the chip has it."""
+"""Array type of each number format: 32-bit matmuls run in tf32 by default on chips with tf32."""
 
 
 class TimedKernel(NamedTuple):
-    """A kernel and its sizes; what a kind of kernel lacks is 0.
+    """Kernel and its sizes; inapplicable sizes are 0.
 
     Attributes:
         op: `matmul`, `grouped_matmul`, `attention`, `stream`, `launch`, `optimizer`.
@@ -48,8 +48,8 @@ class TimedProgram(NamedTuple):
     """Function of a kernel and the shapes of its arguments.
 
     Attributes:
-        function: of the arguments.
-        shapes: of the arguments.
+        function: function of the arguments.
+        shapes: shapes of the arguments.
         flop: multiplications and additions of matmuls [flop].
         bytes: arguments read once and results written once [byte].
     """
@@ -64,7 +64,7 @@ def program_of(kernel: TimedKernel, attention: str = "xla") -> TimedProgram:
     """Program of a kernel.
 
     Args:
-        kernel: kind and sizes.
+        kernel: operation and sizes.
         attention: implementation of attention, `xla` or `cudnn`.
     """
     made = {
@@ -154,11 +154,11 @@ STREAMS: dict[str, Callable[..., Any]] = {
     "column_sum": lambda x: jnp.sum(x.astype(jnp.float32), axis=0),
     "gather": lambda x, rows: x[rows],
 }
-"""Kernels that the memory bounds, by name."""
+"""Memory-bound kernels by name."""
 
 
 def _stream(kernel: TimedKernel) -> _Parts:
-    """A kernel that multiplies no matrices, on m rows of n numbers."""
+    """Kernel without matrix products, on m rows of n numbers."""
     one, function = _shape(kernel.dtype, kernel.m, kernel.n), STREAMS[kernel.variant]
     if kernel.variant == "gather":
         return function, (one, jax.ShapeDtypeStruct((kernel.m // 2,), jnp.int32)), 0.0
@@ -167,11 +167,11 @@ def _stream(kernel: TimedKernel) -> _Parts:
 
 
 CHAIN = 16
-"""Dependent kernels of a chain that times the gap between them [1]."""
+"""Number of dependent kernels of a chain to time the gap between kernels [1]."""
 
 
 def _launch(kernel: TimedKernel) -> _Parts:
-    """A chain of tiny matmuls, none of which starts before the last one ends."""
+    """Chain of tiny matmuls; each matmul starts after the end of the previous matmul."""
 
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(CHAIN):
@@ -199,17 +199,17 @@ ROWS = (256, 1024, 4096, 16384, 131072)
 """Rows of streams [1]."""
 
 LARGE = 32768
-"""Rows of a stream that no cache holds [1]."""
+"""Rows of a stream too large for any cache [1]."""
 
 
 def formats_on(platform: str) -> tuple[str, ...]:
-    """Number formats whose matmuls are timed on a platform of JAX, that of training first; CPUs have no tf32."""
+    """Number formats of the timed matmuls on a JAX platform, the training format first; CPUs have no tf32."""
     return ("fp32", "bf16") if platform == "cpu" else ("bf16", "tf32", "fp32")
 
 
 @functools.cache
 def every_kernel(platform: str) -> tuple[TimedKernel, ...]:
-    """Kernels for chips of any speed, kinds in turn, small ones first; a `Stopwatch` leaves out what suits no chip."""
+    """Kernels for chips of any speed, operations in turn, small sizes first; a `Stopwatch` omits unsuitable kernels."""
     dtype, *others = formats_on(platform)
     streamed = (dtype,) if platform == "cpu" else (dtype, "fp32")
     squares = [TimedKernel("matmul", "forward", dtype, width, width, width) for width in WIDTHS]

@@ -1,8 +1,8 @@
-r"""Time of kernels on the devices at hand: iterations chained inside one program, so that no launch of it is timed.
+r"""Time of kernels on local devices: iterations chained inside one program, so that launches are not timed.
 
-Each iteration writes one number of its result into its first argument, so that none can be left out or done once for
-all. A timing is the median of repeats after a warm-up. One kernel is timed again and again between all others: its
-drift tells of clocks that throttle.
+Each iteration writes a number of its result into its first argument, so that the compiler can neither omit nor hoist
+an iteration. A timing is the median of repeats after a warm-up. A reference kernel is timed repeatedly between all
+kernels: its drift shows throttled clocks.
 """
 
 import math
@@ -19,31 +19,31 @@ from jaxtyping import Float
 from jaxscale.measuring.timed_kernels import TimedKernel, TimedProgram, program_of
 
 WINDOW = 0.004
-"""Least time of the program that is timed, beside which that of its launch is small [s]."""
+"""Minimum time of a timed program, so that the launch time is negligible [s]."""
 
 GAP = 1e-6
 """Rough time of the smallest kernel [s]."""
 
 MOST_TURNS = 2048
-"""Most iterations of a program [1]."""
+"""Maximum number of iterations of a program [1]."""
 
 LEAST_REPEATS, MOST_REPEATS = 5, 50
-"""Repeats of a timing [1]."""
+"""Minimum and maximum number of repeats of a timing [1]."""
 
 PART = 0.004
-"""Share of the time of a whole measurement that a timing may take [1]."""
+"""Maximum share of the time of a whole measurement for a timing [1]."""
 
 
 class Timing(NamedTuple):
-    """A kernel and how long it took.
+    """Kernel and its time.
 
     Attributes:
-        kernel: kind and sizes.
-        seconds: what counts: the median, or the least on a processor, which other programs use as well [s].
-        median: of repeats [s].
-        least: of repeats [s].
-        flop: of matmuls [flop].
-        bytes: read and written, each array once [byte].
+        kernel: operation and sizes.
+        seconds: representative time: the median, or on a CPU, shared with further programs, the minimum [s].
+        median: median over the repeats [s].
+        least: minimum over the repeats [s].
+        flop: flop of matmuls [flop].
+        bytes: bytes read and written, each array once [byte].
     """
 
     kernel: TimedKernel
@@ -60,11 +60,11 @@ class Timing(NamedTuple):
 
 
 def times_of_repeats(call: Callable[[], Any], seconds: float) -> Float[np.ndarray, " repeat"]:
-    """Times of repeats of a call after a warm-up, as many as a budget holds [s].
+    """Times of repeats of a call after a warm-up, within a time budget [s].
 
     Args:
-        call: returns arrays, for which is waited.
-        seconds: of all repeats [s].
+        call: function that returns arrays, awaited in each repeat.
+        seconds: total time of all repeats [s].
     """
     jax.block_until_ready(call())
     jax.block_until_ready(call())
@@ -82,10 +82,10 @@ def empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def chain_of_turns(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
-    """Function that runs another in so many turns, each after the last one, from arguments and any result.
+    """Function that runs the given function repeatedly, each turn after the last, from arguments and any result.
 
     Args:
-        function: of arrays, the first of them of floating point.
+        function: function of arrays, the first of floating point.
         turns: iterations [1].
     """
 
@@ -102,11 +102,11 @@ def chain_of_turns(function: Callable[..., Any], turns: int) -> Callable[..., An
 
 
 def again_and_again(run: Callable[..., Any], state: tuple[Any, Any]) -> Callable[[], Any]:
-    """Function without arguments that calls another with what it returned the last time, in the same memory.
+    """Function without arguments that calls `run` with its previous output, in the same memory.
 
     Args:
-        run: of arguments and result, to arguments and result.
-        state: with which it begins; its memory is used.
+        run: function from arguments and result to arguments and result.
+        state: initial arguments and result; their memory is reused.
     """
     held, compiled = [state], jax.jit(run, donate_argnums=(0, 1))
 
@@ -124,7 +124,7 @@ def random_arguments(program: TimedProgram, device: Any) -> tuple[Any, ...]:
     def one(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return jax.random.randint(next(keys), leaf.shape, 0, max(leaf.size, 1), leaf.dtype)
-        # Squares of moments are positive.
+        # Second moments are positive.
         return jnp.abs(jax.random.normal(next(keys), leaf.shape, jnp.float32)).astype(leaf.dtype)
 
     with jax.default_device(device):
@@ -132,14 +132,14 @@ def random_arguments(program: TimedProgram, device: Any) -> tuple[Any, ...]:
 
 
 class Stopwatch:
-    """Times kernels on a device, within a time for all of them.
+    """Timer of kernels on a device, within a total time.
 
     Attributes:
-        device: of JAX.
-        seconds: for all kernels [s].
+        device: device of JAX.
+        seconds: time for all kernels [s].
         rate: best rate of matmuls so far [flop/s].
-        bandwidth: best so far [byte/s].
-        reference: times of the kernel that is repeated between the others [s].
+        bandwidth: best bandwidth so far [byte/s].
+        reference: times of the reference kernel, repeated between all kernels [s].
     """
 
     def __init__(self, device: Any, seconds: float):
@@ -160,14 +160,14 @@ class Stopwatch:
         return program.flop / self.rate + program.bytes / self.bandwidth + GAP
 
     def suits(self, program: TimedProgram, is_small: bool) -> bool:
-        """Whether a kernel is neither too short to tell, nor too long for the time or too large for the memory."""
+        """Whether a kernel is long enough to time, short enough for the time, and small enough for the memory."""
         room = (self.device.memory_stats() or {}).get("bytes_limit", 8e9)
         expected = self.expected(program)
         is_short = (LEAST_REPEATS + 2) * expected < max(0.01 * self.seconds, WINDOW)
         return is_short and program.bytes < room / 8.0 and (is_small or expected > 2.0 * GAP)
 
     def time(self, kernel: TimedKernel) -> Timing | None:
-        """Time of a kernel; None where it does not suit the device."""
+        """Time of a kernel; None if unsuitable for the device."""
         program = program_of(kernel, self.attention if kernel.dtype == "bf16" else "xla")
         if not self.suits(program, kernel.op in ("launch", "optimizer") or kernel.m == kernel.n):
             return None
@@ -190,14 +190,14 @@ class Stopwatch:
         return timing
 
     def time_reference(self) -> None:
-        """Time the reference kernel once more."""
+        """Time the reference kernel again."""
         if self._again is not None:
             begin = time.perf_counter()
             jax.block_until_ready(self._again())
             self.reference.append(time.perf_counter() - begin)
 
     def time_all(self, kernels: Sequence[TimedKernel]) -> Iterator[Timing | None]:
-        """Timings of kernels, as many as the time holds; None for one that does not suit the device."""
+        """Timings of kernels within the total time; None for a kernel unsuitable for the device."""
         for kernel in kernels:
             if self.spent > self.seconds:
                 return
@@ -206,25 +206,25 @@ class Stopwatch:
 
 
 def launch_seconds(device: Any) -> float:
-    """Time of a program that does nothing, from its call until its result is there [s]."""
+    """Time of an empty program, from its call to its result [s]."""
     nothing = jax.jit(lambda x: x + 1.0)
     argument = jax.device_put(jnp.zeros(()), device)
     return float(np.median(times_of_repeats(lambda: nothing(argument), 0.05)))
 
 
 DRIFT = 0.05
-"""Slowdown from which a drift of clocks is told [1]."""
+"""Minimum slowdown for a report of clock drift [1]."""
 
 SURE = 3.0
-"""Standard errors by which a slowdown is told from noise [1]."""
+"""Number of standard errors by which a slowdown must exceed noise [1]."""
 
 
 class Drift(NamedTuple):
-    """Slowdown of a kernel that was timed again and again.
+    """Slowdown of a repeatedly timed kernel.
 
     Attributes:
-        slowdown: time in the last third over that in the first, less 1 [1].
-        error: standard error of it [1].
+        slowdown: time in the last third over time in the first third, minus 1 [1].
+        error: standard error of the slowdown [1].
     """
 
     slowdown: float
@@ -232,18 +232,19 @@ class Drift(NamedTuple):
 
     @property
     def throttles(self) -> bool:
-        """Whether clocks throttle: a slowdown beyond a twentieth, and beyond the noise."""
+        """Whether clocks throttle: a slowdown above a twentieth, and above the noise."""
         return self.slowdown > max(DRIFT, SURE * self.error)
 
 
 UNKNOWN_DRIFT = Drift(0.0, math.inf)
-"""Drift of too few repeats."""
+"""Drift for too few repeats."""
 
 
 def drift_of(seconds: Sequence[float] | np.ndarray) -> Drift:
-    """Drift of the times of one kernel, in the order in which they were taken [s].
+    """Drift of the times of a kernel, in the order of measurement [s].
 
-    Medians of the first and of the last third are compared; errors follow from the median deviation within both.
+    The medians of the first and the last third are compared; the standard error follows from the median deviation
+    within both thirds.
     """
     third = len(seconds) // 3
     if third < 3:
@@ -252,6 +253,6 @@ def drift_of(seconds: Sequence[float] | np.ndarray) -> Drift:
     ends = [logs[:third], logs[-third:]]
     middles = [float(np.median(end)) for end in ends]
     spread = np.median(np.abs(np.concatenate([end - middle for end, middle in zip(ends, middles, strict=True)])))
-    # Deviation of a normal number by its median deviation, 1.48; of a median by that of the mean, 1.25.
+    # 1.48: standard over median deviation of a normal variable; 1.25: standard error of median over mean.
     error = 1.48 * 1.25 * float(spread) * math.sqrt(2.0 / third)
     return Drift(math.expm1(middles[1] - middles[0]), error)

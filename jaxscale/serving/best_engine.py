@@ -1,4 +1,4 @@
-"""The engine that answers most per chip under limits of latency and memory, and the frontier of throughput."""
+"""Search for the engine of highest throughput per chip under limits of latency and memory, and the Pareto front."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
 
 BATCH_STEP = 1.15
-"""Ratio of a batch of the first search to the next [1]."""
+"""Ratio between successive batches of the first search [1]."""
 
 MOST_SEQUENCES = 4096.0
-"""Sequences of a copy at most: beyond, schedulers set the limit [1]."""
+"""Maximum number of sequences of a copy: beyond, schedulers set the limit [1]."""
 
 DECODING_SHARES = tuple(part / 8.0 for part in range(1, 8))
 """Shares of decoding copies if prompts have separate copies [1]."""
@@ -35,7 +35,7 @@ DECODING_SHARES = tuple(part / 8.0 for part in range(1, 8))
 
 @dataclass(frozen=True)
 class ServingSpace:
-    """Choices that are open.
+    """Search space of engines.
 
     Attributes:
         precisions: formats of the weights.
@@ -68,7 +68,7 @@ class EngineTable(NamedTuple):
     precision: np.ndarray
 
     def __len__(self) -> int:
-        """Candidates [1]."""
+        """Number of candidates [1]."""
         return len(self.n_prefill)
 
 
@@ -81,15 +81,15 @@ def engine_table(
     output_len: float,
     batches: np.ndarray | None = None,
 ) -> EngineTable:
-    """Every candidate of a space.
+    """All candidates of a search space.
 
     Args:
-        n_chips: chips at hand [1].
-        domain_size: chips within which tensor parallelism stays [1].
-        space: choices that are open.
+        n_chips: number of available chips [1].
+        domain_size: chips of a scale-up domain, the limit of tensor parallelism [1].
+        space: search space.
         input_len: prompt of a request [token].
         output_len: answer of a request [token].
-        batches: sequences of a copy that are tried; a ladder where None [1].
+        batches: sequences of a copy to try; a geometric series where None [1].
 
     Raises:
         InputError: an unknown precision, or no degrees that fit the chips.
@@ -157,11 +157,11 @@ def _table(
 
 
 FINE = 64
-"""Batches around the best of the first search that are tried in the second [1]."""
+"""Number of batches of the second search, around the best batch of the first search [1]."""
 
 
 NEAR = 0.97
-"""Share of a limit from which on it binds [1]."""
+"""Share of a limit above which the limit counts as binding [1]."""
 
 
 class EngineScores(NamedTuple):
@@ -171,7 +171,7 @@ class EngineScores(NamedTuple):
         ttft: time to the first token [s].
         tpot: time per token after the first [s].
         throughput: answer tokens of all copies [token/s].
-        memory: of a chip at full length [byte].
+        memory: memory of a chip at full length [byte].
         waiting: queueing delay of a request [s].
     """
 
@@ -184,7 +184,7 @@ class EngineScores(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredEngine:
-    """An engine with its scores.
+    """Engine with its scores.
 
     Attributes:
         engine: decoding copies and degrees.
@@ -194,8 +194,8 @@ class ScoredEngine:
         ttft: time to the first token [s].
         tpot: time per token [s].
         throughput: answer tokens [token/s].
-        throughput_per_chip: of all chips in use, also for prompts [token/s].
-        memory: of a chip [byte].
+        throughput_per_chip: throughput over all chips in use, chips for prompts included [token/s].
+        memory: memory of a chip [byte].
         dollars_per_million_tokens: price of a million answer tokens; nan without a price of a chip [dollar].
     """
 
@@ -235,11 +235,11 @@ class ServingChoice:
     """Outcome of a search.
 
     Attributes:
-        best: the engine that answers most per chip.
+        best: the engine with the highest throughput per chip.
         top: the best engines of different degrees, best first.
         frontier: time per token [s] and throughput per chip [token/s] of engines on the Pareto front [point, 2].
         prices: relative change of throughput per relative change of each limit [1].
-        searched: candidates [1].
+        searched: number of candidates [1].
     """
 
     best: ScoredEngine
@@ -255,7 +255,7 @@ class ServingChoice:
         return f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}"
 
     def to_json(self) -> dict[str, Any]:
-        """The choice as a document."""
+        """Choice as a document."""
         return {
             "best": self.best.to_json(),
             "top": [scored.to_json() for scored in self.top],
@@ -275,7 +275,7 @@ def _scored(
         ranks = engine.copies * engine.attention_dp
         batch = load.concurrency / ranks
         memory = serving_memory(model, engine, cluster, n_sequences=batch, context=load.input_len + load.output_len)
-        # Copies for prompts work them off one by one; the slower side sets the rate.
+        # Prefill copies process prompts one by one; the slower of prefill and decode sets the rate.
         work = coefficients.pace * times.prefill.total
         admitted = prefill * engine.attention_dp / work * load.output_len
         rate = jnp.where(prefill > 0, jnp.minimum(times.throughput, admitted), times.throughput)
@@ -307,9 +307,10 @@ def best_serving_plan(
     dollars_per_chip_hour: float | None = None,
     top: int = 5,
 ) -> ServingChoice:
-    """The engines that answer most tokens per chip under limits of latency and memory.
+    """Engines of highest throughput per chip under limits of latency and memory.
 
-    Every combination of degrees, format and split is scored on a ladder of batches, then the batches around the best.
+    Every combination of degrees, format and split is scored on a series of batches, then on the batches around the
+    best.
 
     Args:
         cluster: the chips; not all need be used.
@@ -319,12 +320,12 @@ def best_serving_plan(
         ttft_limit: largest time to the first token; none where None [s].
         fit: a fit, `default`, `prior`, or a file.
         levels: framework, chip and so on, whose fitted effects apply.
-        space: choices that are open.
-        dollars_per_chip_hour: price of a chip, where money is asked for [dollar/h].
-        top: engines to rank [1].
+        space: search space.
+        dollars_per_chip_hour: price of a chip, for the price of tokens [dollar/h].
+        top: number of engines to rank [1].
 
     Returns:
-        The ranked engines, the frontier, and the price of each limit.
+        The ranked engines, the Pareto front, and the price of each limit.
 
     Raises:
         InputError: an argument out of range, or no engine within the limits.
@@ -367,7 +368,7 @@ def best_serving_plan(
 
 
 def _chips(table: EngineTable) -> np.ndarray:
-    """Chips in use, also for prompts [candidate]."""
+    """Chips in use, chips for prompts included [candidate]."""
     engine = table.engine
     return engine.tp * engine.pp * engine.attention_dp * (engine.copies + table.n_prefill)
 
@@ -407,7 +408,7 @@ def _keys(table: EngineTable) -> np.ndarray:
 
 
 def _best_keys(keys: np.ndarray, gain: np.ndarray, is_allowed: np.ndarray, top: int) -> list[np.ndarray]:
-    """Degrees and splits whose best batch answers most, best first."""
+    """Degrees and splits ranked by the throughput at their best batch, best first."""
     order = np.argsort(-np.where(is_allowed, gain, -np.inf))[: int(is_allowed.sum())]
     first = np.unique(keys[order], axis=0, return_index=True)[1]
     return [keys[order[place]] for place in np.sort(first)[:top]]
@@ -448,7 +449,7 @@ def _engine_of(
 def _slopes(
     model: Transformer, cluster: Cluster, coefficients: ServingCoefficients, engine: Engine, requests: Requests
 ) -> Array:
-    """Slopes of the logarithms of throughput, time per token, first token and memory by that of the batch [4]."""
+    """Log-log slopes of throughput, time per token, time to the first token and memory by the batch [4]."""
 
     def logs(log_batch: Array) -> Array:
         load = with_fields(requests, {"concurrency": jnp.exp(log_batch)})

@@ -1,7 +1,7 @@
-"""Engines that serve a model, and the requests that they answer: the inputs of every time and size of serving.
+"""Engines for inference, and the requests to engines: the inputs of every time and size of serving.
 
 An engine is a copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
-Words such as the kind of serving become switches, so that rows of every kind stack and one program evaluates them all.
+Words such as the kind of serving become switches, so that all rows stack and a single program evaluates them.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ WEIGHT_FORMATS = {
     "bf16": (2.0, "bf16"),
     "fp16": (2.0, "bf16"),
     "fp8": (1.0, "fp8"),
-    # Integers weigh as the floats of their width. A100 and older multiply 8-bit weights in 16 bits, as they do fp8.
+    # Integers take the bytes of floats of equal width. A100 and older multiply 8-bit weights, as fp8, in 16 bits.
     "int8": (1.0, "fp8"),
     # NVFP4, NVIDIA 2025: 4 bits and an 8-bit scale for each block of 16 weights.
     "fp4": (0.5 + 1.0 / 16.0, "fp4"),
@@ -74,18 +74,18 @@ REQUESTS = Domain(
 
 @printed(lambda engine: _shown(engine))
 class Engine(eqx.Module):
-    """Copies of a model and how each is spread over chips.
+    """Copies of a model and the distribution of each copy over chips.
 
     Attributes:
         tp: tensor-parallel degree [1].
         pp: pipeline stages [1].
         attention_dp: ranks with the attention of separate sequences and shared experts [1].
-        copies: engines that answer requests side by side [1].
+        copies: number of parallel engines [1].
         weight_bytes: stored bytes of a weight of the layers [byte].
         cache_bytes: stored bytes of an element of the key/value cache [byte].
         formats: share of the matmuls in each number format [1].
-        overlap: share of the collectives that may hide behind the work on the other half of the batch [1].
-        expert_nodes: most domains to which a token is sent [1].
+        overlap: share of the collectives that may hide behind the work on the second half of the batch [1].
+        expert_nodes: maximum number of domains to which a token is sent [1].
     """
 
     tp: Number
@@ -113,7 +113,7 @@ class Engine(eqx.Module):
         overlap: Any = 0.0,
         expert_nodes: Any = 1e3,
     ):
-        """Describe an engine; bytes and formats follow from the words where they are not given.
+        """Describe an engine; bytes and formats default to the values of the words.
 
         Raises:
             InputError: a precision that is not in the tables of this module.
@@ -151,24 +151,24 @@ def _entry(argument: str, word: str, table: dict[str, Any]) -> Any:
 
 @printed(lambda requests: _shown(requests))
 class Requests(eqx.Module):
-    """Requests that engines answer.
+    """Load of requests on engines.
 
     Attributes:
-        concurrency: requests in flight over all copies, as the client asks for; for a static batch its size; of an open
-            stream the most that the client lets be in flight [1].
+        concurrency: requests in flight over all copies, as the client requests; for a static batch its size; for an
+            open stream the client's maximum [1].
         input_len: S_in, prompt of a request [token].
         output_len: S_out, answer of a request [token].
         continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
         at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
         disaggregated: 1 for prompts on separate engines [1].
-        n_requests: requests of a benchmark that sends them all at once; 0 for a stream without end [1].
+        n_requests: requests of a benchmark that sends all requests at once; 0 for an endless stream [1].
         prefix_hit: share of prompt tokens whose keys and values are cached [1].
-        draft_tokens: tokens guessed ahead in each step, by speculation or multi-token prediction [1].
-        acceptance: probability that a guessed token is right [1].
-        request_rate: requests that arrive at all copies of an open stream; 0 for clients that wait for answers [1/s].
+        draft_tokens: draft tokens per step, by speculation or multi-token prediction [1].
+        acceptance: acceptance probability of a draft token [1].
+        request_rate: arrival rate at all copies of an open stream; 0 for clients that wait for answers [1/s].
         gap_variance: squared coefficient of variation of the gaps between arrivals: 1 Poisson, 0 constant [1].
         length_variance: squared coefficient of variation of the lengths of requests [1].
-        lengths_open: 1 for lengths that vary in a way that is not stated, by the `length_spread` of a fit [1].
+        lengths_open: 1 for lengths of unstated variation; the `length_spread` of a fit then applies [1].
     """
 
     concurrency: Number = eqx.field(converter=as_float)
@@ -188,12 +188,12 @@ class Requests(eqx.Module):
 
     @property
     def is_open(self) -> Number:
-        """1 where requests arrive at a rate, whatever the answers take [1]."""
+        """1 where requests arrive at a rate independent of the answers [1]."""
         return (self.request_rate > 0.0) * 1.0
 
     @property
     def is_closed(self) -> Number:
-        """1 where clients keep requests in flight, which wait where there are more than places [1]."""
+        """1 where clients keep a number of requests in flight, with a queue if requests exceed places [1]."""
         return (1.0 - self.is_open) * (1.0 - self.at_limit)
 
     def __check_init__(self):

@@ -1,7 +1,8 @@
-"""Requests on one rank of an engine, step by step: continuous batching with chunked prompts, the check of its formulas.
+"""Discrete simulation of requests on one rank of an engine: continuous batching with chunked prompts.
 
-Each step gives every running request a token and takes on as much of the waiting prompts as its budget of tokens holds,
-first come, first served. Its time is that of `decode_pass` and `prefill_pass`; a token reaches its client a step later.
+The simulation checks the formulas of `serving_time` and `under_load`. Each step gives every running request a token and
+adds waiting prompts up to the token budget, first come, first served. The time of a step is the time of `decode_pass`
+and `prefill_pass`; a token reaches its client a step later.
 """
 
 import equinox as eqx
@@ -20,12 +21,12 @@ from jaxscale.serving.serving_time import tokens_yielded
 
 
 class SimulatedRequests(eqx.Module):
-    """Times of every request of a run; infinite where the steps did not suffice.
+    """Times of every request of a run; infinite where the number of steps was too small.
 
     Attributes:
         ttft: time to the first token [s], [request].
         e2e: time from being sent to the last token [s], [request].
-        sent: when a request was sent [s], [request].
+        sent: time at which a request was sent [s], [request].
         answers: tokens of its answer [token], [request].
     """
 
@@ -41,12 +42,12 @@ class SimulatedRequests(eqx.Module):
 
     @property
     def throughput(self) -> Array:
-        """Answer tokens over the run [token/s]."""
+        """Throughput of answer tokens over the run [token/s]."""
         return self.answers.sum() / ((self.sent + self.e2e).max() - self.sent.min())
 
 
 class _State(eqx.Module):
-    """Clock, and of each request what is left of prompt and answer, and when it was sent, first and last answered."""
+    """Clock, and for each request the remaining prompt and answer, and the times of sending, first and last token."""
 
     now: Array
     prompt: Array
@@ -70,16 +71,16 @@ def simulate_requests(
     n_steps: int,
     chunk: float = 8192.0,
 ) -> SimulatedRequests:
-    """Requests on one rank of an engine, simulated step by step.
+    """Discrete simulation of requests on one rank of an engine.
 
     Args:
-        engine: the copy, of which one rank is simulated.
-        requests: prompt, mean answer and cached share; `concurrency` is the most that the client keeps in flight.
-        arrivals: when each is ready to be sent, rising; all zero for a burst or a closed loop [s].
+        engine: copy of the model; one rank of the copy is simulated.
+        requests: prompt, mean answer and cached share; `concurrency` is the client's maximum in flight.
+        arrivals: times at which requests are ready to be sent, ascending; all zero for a burst or a closed loop [s].
         answers: tokens of each answer [token].
-        places: requests that the engine runs together at most [1].
-        n_steps: steps at most [1].
-        chunk: tokens of a step at most, prompts included [token].
+        places: maximum number of requests in the running batch [1].
+        n_steps: maximum number of steps [1].
+        chunk: token budget of a step, prompts included [token].
 
     Returns:
         Times of every request.
@@ -116,7 +117,7 @@ def simulate_requests(
         waiting = jnp.where(is_running, state.prompt, 0.0)
         taken = jnp.clip(chunk - count - (jnp.cumsum(waiting) - waiting), 0.0, waiting)
         alone = jnp.where(count > 0, steps[count], floors)
-        # An engine without requests sleeps until the next is sent.
+        # An idle engine sleeps until the next request is sent.
         later = jnp.minimum(
             jnp.where(arrivals > state.now, arrivals, jnp.inf).min(),
             jnp.where(state.last > state.now, state.last, jnp.inf).min(),

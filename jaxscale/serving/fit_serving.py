@@ -1,4 +1,4 @@
-"""Fit of serving stacks to tables of measured runs: from the priors, or from an earlier fit where rows are few."""
+"""Fit of serving stacks to tables of measured runs: from the priors, or from an earlier fit for few rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,17 +34,17 @@ KNOWN_SPREAD = 0.7
 """Spread of a further effect of a known level, relative to a new level [1]."""
 
 FEW_ROWS = 10
-"""Rows of a stack shown to the fit that predicts the rest [1]."""
+"""Number of rows of a stack shown to the fit that predicts the rest [1]."""
 
 LEAST_ROWS = 30
-"""Least rows of a scored stack [1]."""
+"""Minimum number of rows of a scored stack [1]."""
 
 
 def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> ServingFit:
     """Earlier fit refined by few rows.
 
     Args:
-        earlier: the fit, whose pooled values and spreads stay.
+        earlier: fit with the pooled values and spreads, which stay fixed.
     """
     spreads = {
         kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in serving_spec().effect_spreads().items()
@@ -52,7 +52,7 @@ def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> Servin
     problem = serving_problem(measured, earlier.unconstrained(measured.levels), spreads)
     everything = np.ones(len(measured.groups), dtype=bool)
     solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=20)
-    # Rows of one table differ less among themselves than rows of all: their own scale of errors.
+    # Rows of one table differ less than rows of different tables: a separate scale of errors.
     noise = np.clip(_scales(problem, solution), 0.02, 0.1)
     start = MixedSolution(solution.effects, solution.spreads, noise, solution.log_errors)
     solution = solve_mixed(problem.mixed, everything, start, learns_spreads=False, steps=20)
@@ -87,7 +87,7 @@ def _own_widths(
     rows = np.arange(len(measured.groups)).astype(str)
     errors = errors_left_out(problem, solution, folds(rows, 5))
     levels, targets = measured.levels.take(problem.row), np.asarray(TARGETS, dtype=object)[problem.target]
-    # Each row counts as a group: the rows are those of the user, and so are the rows to come.
+    # Each row counts as a group: fitted and future rows both come from the user.
     found = widths_of({"seen": errors}, targets, levels, rows[problem.row])
     return tuple(width for width in found if width.stack)
 
@@ -95,10 +95,10 @@ def _own_widths(
 def stacks_left_out(
     measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of stacks under a fit without them, and under that fit refined by ten of their rows [measurement].
+    """Errors of stacks under a fit without the stack, and under the same fit refined by ten rows of it [measurement].
 
-    The ten rows are drawn group by group. They and stacks of fewer than `LEAST_ROWS` rows have no error of the second
-    kind.
+    The ten rows are drawn group by group. The second error is nan for the ten rows and for stacks of fewer than
+    `LEAST_ROWS` rows.
     """
     stacks = names_left_out(measured, "stack").astype(str)
     unseen, few = np.full((2, len(problem.row)), np.nan)
@@ -138,7 +138,7 @@ def fit_and_hold_out(
         progress: receives messages of progress.
 
     Returns:
-        The fit with its intervals, and the errors they rest on.
+        The fit with its intervals, and the errors behind the intervals.
     """
     tell = progress or (lambda _: None)
     with jax.enable_x64(True), one_blas_thread():
@@ -177,8 +177,8 @@ def fit_serving(
 
     Args:
         tables: serving tables.
-        start: an earlier fit, from which levels that it has not seen may differ by its spreads, and levels that it has
-            seen by a part of them; `prior` to begin from the priors alone.
+        start: an earlier fit; unseen levels may differ from it by its spreads, seen levels by a fraction of its
+            spreads. `prior` starts from the priors alone.
         progress: receives messages of progress.
 
     Raises:

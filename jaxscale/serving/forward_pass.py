@@ -1,13 +1,13 @@
-r"""Forward passes of an engine: a decode step, and the work on prompts.
+r"""Forward passes of an engine: a decode step, and the prefill of prompts.
 
 Through all stages of the pipeline, on each chip of a stage,
 
 $$ T = \max\left(\frac{B_w}{\epsilon_w W}, \frac{F}{\epsilon_C C}\right) + T_{att} + T_{coll} + L o_L + o + n_s o_s $$
 
-with the bytes of the weights that the tokens touch, the flops of their matmuls, the cache, the collectives, and floors
-for launches, scheduler and sampler. Of E experts, n tokens with k experts each touch $E (1 - (1 - k / E)^n)$.
-Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is that of the kernels
-that serving frameworks bring (data/serving).
+with the bytes of the weights that the tokens use, the flops of their matmuls, the cache, the collectives, and floors
+for launches, scheduler and sampler. Of E experts, n tokens with k experts each use $E (1 - (1 - k / E)^n)$.
+Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is the latency of the
+all-reduce kernels of serving frameworks (data/serving).
 """
 
 import equinox as eqx
@@ -39,28 +39,28 @@ from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, over_cach
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 
 WIDE_BYTES = 2.0
-"""Stored bytes of activations, and of the weights of router and logits head, which stay in 16 bits [byte]."""
+"""Stored bytes of 16-bit numbers: activations, and weights of router and logits head [byte]."""
 
 FLASH = 0.6
-"""Rate of attention over prompts relative to that of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
+"""Rate of attention over prompts relative to the rate of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
 2407.08608 figure 5: 0.5 to 0.7) [1]."""
 
 EXPERT_TILE = 64.0
-"""Rows of a tile of the grouped matmuls of experts, of which the last of each expert is filled by half on average (128
-in DeepGEMM, DeepSeek 2025; 16 to 128 in the fused kernels of vLLM and SGLang) [token]."""
+"""Rows of a tile of the grouped matmuls of experts; the last tile of each expert is half full on average (128 in
+DeepGEMM, DeepSeek 2025; 16 to 128 in the fused kernels of vLLM and SGLang) [token]."""
 
 RAMP_PEERS = 8.0
-"""Chips for which `link_ramp` is stated, and up to which it was seen to grow [1]."""
+"""Number of chips at which `link_ramp` is stated, the largest at which growth was observed [1]."""
 
 SEND_LATENCY = 1e-5
-"""Hand-over between pipeline stages: a kernel launch on either side and one hop [s]."""
+"""Latency of a send between pipeline stages: a kernel launch on either side and one hop [s]."""
 
 
 class PassTime(eqx.Module):
-    """Time of one forward pass by cause [s].
+    """Time of a forward pass by cause [s].
 
     Attributes:
-        weights: roofline of the matmuls: the longer of reading weights and computing.
+        weights: roofline of the matmuls: maximum of the time to read weights and to compute.
         attention: cache reads or flops of the attention core.
         collectives: latency and bandwidth of tensor and expert parallelism, and sends between stages.
         floors: launches, scheduler and sampler.
@@ -78,19 +78,19 @@ class PassTime(eqx.Module):
 
 
 class Shares(eqx.Module):
-    """Quantities of a model on one chip of its engine that do not depend on the tokens of a pass.
+    """Quantities of a model on a chip of its engine, independent of the tokens of a pass.
 
     Attributes:
-        dense: parameters that every token meets, on a chip, over all stages [1].
+        dense: parameters used by every token, on a chip, over all stages [1].
         expert: parameters of one expert of every mixture layer, on a chip [1].
         head: parameters of the logits head on a chip [1].
         layers: layers of the model [1].
         peak: seconds per flop at the peak of the engine's format [s/flop].
         wide_peak: seconds per flop at the peak in 16 bits [s/flop].
-        latency: of the small collectives of one pass, in units of `collective_latency` [1].
-        link: seconds per token at the full bandwidth of the links, of all collectives of one pass [s].
-        ramp: root of the seconds of one token at full bandwidth, summed over collectives by their peers [s^0.5].
-        sends: latency of the hand-overs between stages [s].
+        latency: latency of the small collectives of a pass, in units of `collective_latency` [1].
+        link: seconds per token at the full bandwidth of the links, of all collectives of a pass [s].
+        ramp: root of the seconds of a token at full bandwidth, summed over collectives by their peers [s^0.5].
+        sends: latency of the sends between stages [s].
     """
 
     dense: Number
@@ -106,7 +106,7 @@ class Shares(eqx.Module):
 
 
 def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Shares:
-    """Quantities of a model on one chip of its engine."""
+    """Quantities of a model on a chip of its engine, independent of the tokens of a pass."""
     tp, ranks = engine.tp, engine.tp * engine.attention_dp
     mixtures = moe_layers(model)
     wide = _split(dense_layer_params(model) + mixtures * router_params(model), tp)
@@ -115,10 +115,10 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
     small, large, slow = _collective(tp, cluster)
     small_moe, large_moe, slow_moe = _collective(ranks, cluster)
     per_token = model.d_model * WIDE_BYTES
-    # Experts on other ranks get a copy of a token each, or the tokens of all ranks where these are fewer.
+    # Each remote expert receives a copy of a token, or all ranks' tokens where fewer.
     copies = smaller(engine.attention_dp, larger(model.moe_top_k, 1.0))
     sent = copies * large_moe + _beyond(model, engine, cluster)
-    # Tokens go out in the format of the matmuls and come back in 16 bits (DeepEP, DeepSeek 2025).
+    # Dispatch is in the format of the matmuls, combine in 16 bits (DeepEP, DeepSeek 2025).
     narrow = 0.5 + 0.5 * smaller(larger(engine.weight_bytes, 1.0), WIDE_BYTES) / WIDE_BYTES
     link = (attention + mlps) * large + mixtures * sent * narrow
     return Shares(
@@ -140,12 +140,12 @@ def _split(params: ArrayLike, tp: ArrayLike) -> Array:
 
 
 def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
-    """One all-reduce among n chips: latency in units of that of two chips [1], time of one byte, and how it ramps.
+    """All-reduce among n chips: latency relative to two chips [1], time of a byte [s/byte], and ramp [s^0.5/byte^0.5].
 
-    The latency grows as (1 + log2 n) / 2, and doubles where the group leaves its domain. Within a domain the bytes are
-    reduced first, so that each chip sends its own part of them over the network. Links reach their bandwidth with large
-    messages alone: those of m bytes take a further time that grows as the root of m and with the peers (all-reduce
-    times of `data/serving.toml`, 64 kB to 16 MB).
+    The latency grows as (1 + log2 n) / 2, and doubles for a group larger than a domain. Within a domain the bytes are
+    reduced first, so that each chip sends its own share over the network. Links reach full bandwidth with large
+    messages only: a message of m bytes takes an additional time proportional to the root of m and growing with the
+    peers (all-reduce times of `data/serving.toml`, 64 kB to 16 MB).
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
@@ -159,9 +159,9 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
 
 
 def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
-    """Further time of a byte of tokens whose experts are in other domains, there and back [s/byte].
+    """Additional time of a byte of tokens with experts in remote domains, there and back [s/byte].
 
-    Of N domains, k experts are in $N (1 - (1 - 1/N)^k)$; a token is sent once to each but its own.
+    Of N domains, k experts are in $N (1 - (1 - 1/N)^k)$; a token is sent once to each remote domain.
     """
     network = cluster.network
     domain, outside = jnp.asarray(network.domain_size)[..., 0], jnp.asarray(network.bandwidth)[..., 1]
@@ -171,7 +171,7 @@ def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
 
 
 def experts_touched(model: Transformer, n_tokens: ArrayLike) -> Array:
-    """Experts of a layer that at least one of n tokens is sent to: E (1 - (1 - k/E)^n) [1]."""
+    """Number of experts of a layer used by at least one of n tokens: E (1 - (1 - k/E)^n) [1]."""
     spared = jnp.log1p(-smaller(model.moe_top_k / model.n_experts, 1.0 - 1e-6))
     return -model.n_experts * jnp.expm1(n_tokens * spared)
 
@@ -188,14 +188,14 @@ def weight_times(
     efficiency: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> tuple[Array, Array]:
-    """Time to read the weights that tokens touch, and to multiply by them, on one chip.
+    """Time to read the used weights, and time of the matmuls with the weights, on a chip.
 
     Args:
-        engine: its spread over chips.
-        shares: of the model on one chip.
+        engine: distribution over chips.
+        shares: quantities of the model on a chip.
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
-        efficiency: share of the peak that the matmuls reach [1].
+        efficiency: share of the peak attained by the matmuls [1].
         temperature: unused maxima stay exact at 0 [1].
 
     Returns:
@@ -209,7 +209,7 @@ def weight_times(
     read = (shares.dense + experts) * engine.weight_bytes + shares.head * WIDE_BYTES
     rows = everywhere * model.moe_top_k + touched * 0.5 * EXPERT_TILE
     routed = is_mixture * rows * shares.expert / coefficients.expert_bandwidth
-    # The narrower the format, the smaller the part of its higher peak that matmuls reach.
+    # Matmuls attain a smaller share of the higher peak in narrower formats.
     peak = shares.peak * coefficients.narrow_matmul ** -jnp.log2(shares.wide_peak / shares.peak)
     computed = (n_tokens * shares.dense + routed) * peak + n_logits * shares.head * shares.wide_peak
     return read / bandwidth, 2.0 * computed / efficiency
@@ -223,7 +223,7 @@ def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: Arra
 def _collectives(
     engine: Engine, shares: Shares, coefficients: ServingCoefficients, n_tokens: ArrayLike, work: Array
 ) -> Array:
-    """Collectives of a pass that do not hide behind its work [s]."""
+    """Collectives of a pass not hidden behind its work [s]."""
     latency = shares.latency * coefficients.collective_latency + shares.sends
     ramp = shares.ramp * jnp.sqrt(n_tokens * coefficients.link_ramp)
     large = ramp + n_tokens * shares.link / coefficients.link
@@ -242,14 +242,14 @@ def decode_pass(
     shares: Shares | None = None,
     temperature: Temperature = 0.0,
 ) -> PassTime:
-    """Time of one decode step: every sequence of an attention rank gets a token.
+    """Time of a decode step: every sequence of an attention rank gets a token.
 
     Args:
-        engine: its spread over chips.
+        engine: distribution over chips.
         n_sequences: sequences on each attention rank [1].
-        context: tokens of each, prompt included [token].
-        tokens_each: tokens of each sequence in the step, more than one where some are guessed [token].
-        shares: of the model on one chip, where the caller has them.
+        context: tokens of a sequence, prompt included [token].
+        tokens_each: tokens of each sequence in the step, more than one with draft tokens [token].
+        shares: quantities of the model on a chip, if already computed.
         temperature: 0 for exact maxima, else their smoothing [1].
 
     Returns:
@@ -264,7 +264,7 @@ def decode_pass(
     )  # fmt: skip
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature)
     fetched = cache / (coefficients.cache_bandwidth * cluster.chip.hbm_bandwidth)
-    # Absorbed latent attention multiplies by the cached latent vectors themselves (arXiv 2405.04434, section 2.1.2).
+    # Absorbed latent attention multiplies by the cached latent vectors (arXiv 2405.04434, section 2.1.2).
     latent = 2.0 * model.kv_lora_rank + model.rope_head_dim
 
     def scored(kind: Heads, keys: ArrayLike) -> Array:
@@ -295,14 +295,14 @@ def prefill_pass(
     shares: Shares | None = None,
     temperature: Temperature = 0.0,
 ) -> PassTime:
-    """Time of the work on prompts, all in one pass.
+    """Time of the prefill of prompts in a single pass.
 
     Args:
-        engine: its spread over chips.
+        engine: distribution over chips.
         n_sequences: prompts on each attention rank [1].
-        input_len: tokens of a prompt that are not cached [token].
-        cached_len: tokens of a prompt before them, whose keys and values are cached [token].
-        shares: of the model on one chip, where the caller has them.
+        input_len: uncached tokens of a prompt [token].
+        cached_len: preceding tokens of a prompt with cached keys and values [token].
+        shares: quantities of the model on a chip, if already computed.
         temperature: 0 for exact maxima, else their smoothing [1].
 
     Returns:
@@ -315,7 +315,7 @@ def prefill_pass(
         model, engine, cluster, shares, coefficients,
         n_tokens=tokens, n_logits=n_sequences, efficiency=coefficients.prefill_matmul,
     )  # fmt: skip
-    # A window of w tokens meets w - w^2 / (2 S) keys, the causal whole S / 2.
+    # Keys per token: w - w^2 / (2 S) for a window of w tokens, S / 2 for full causal attention.
     held = cached_keys(model, input_len, temperature)
     keys = held * (1.0 - 0.5 * held / input_len) + cached_len
     widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))

@@ -1,7 +1,7 @@
-r"""Key/value cache: bytes of a sequence, and how tensor parallelism splits them.
+r"""Key/value cache: bytes of a sequence, and their distribution by tensor parallelism.
 
 Grouped-query attention caches $2 K h$ elements per token and layer, latent attention $r_{kv} + h_{rope}$ (DeepSeek-V2,
-arXiv 2405.04434, section 2.1.4). Window layers hold at most a window, state-space layers a constant state.
+arXiv 2405.04434, section 2.1.4). Window layers cache at most a window, state-space layers a constant state.
 """
 
 from collections.abc import Callable
@@ -29,30 +29,30 @@ STATE_BYTES = 4.0
 def over_cached_keys(
     model: Transformer, context: ArrayLike, of: Callable[[Heads, ArrayLike], Number], temperature: Temperature = 0.0
 ) -> Number:
-    """Mean over attention layers of a quantity of their heads and of the tokens of a context that they hold."""
+    """Mean over attention layers of a function of the heads and of the number of cached tokens."""
     full, windowed = head_kinds(model)
     held = smooth_min(model.window + (1.0 - jnp.clip(model.window, 0.0, 1.0)) * context, context, temperature)
     return full.share * of(full, context) + windowed.share * of(windowed, held)
 
 
 def cached_keys(model: Transformer, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Tokens of a context that an attention layer holds, on average over layers with and without a window [token]."""
+    """Number of cached tokens of a context, mean over attention layers with and without a window [token]."""
     return over_cached_keys(model, context, lambda _, keys: keys, temperature)
 
 
 def state_bytes(model: Transformer) -> Number:
-    """Constant state of one sequence over all state-space layers [byte]."""
+    """Constant state of a sequence over all state-space layers [byte]."""
     return ssm_layers(model) * model.ssm_d_inner * model.ssm_state / model.ssm_groups * STATE_BYTES
 
 
 def cached_on_rank(model: Transformer, engine: Engine, kind: Heads, temperature: Temperature = 0.0) -> Array:
-    """Numbers of a token in the cache of one layer on one of min(tp, K) ranks; whole latents on each of all [1]."""
+    """Numbers of a token in the cache of a layer on one of min(tp, K) ranks; latents in full on every rank [1]."""
     split = key_value_numbers(kind) / smooth_min(engine.tp, kind.n_kv_heads, temperature)
     return split + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - split)
 
 
 def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Cache of one sequence on one chip of its rank, over all layers of all pipeline stages [byte].
+    """Cache of a sequence on a chip of its rank, over all layers of all pipeline stages [byte].
 
     Args:
         engine: number format and degrees.

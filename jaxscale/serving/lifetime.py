@@ -1,11 +1,11 @@
-r"""Models for a lifetime: training and serving together, and rollouts that share chips with training.
+r"""Lifetime cost of models: training and serving together, and rollouts that share chips with training.
 
 Sardana et al. 2024 (arXiv 2401.00448) minimise $6 N D + 2 N D_{inf}$ at equal loss. Here each kind of work has a price:
-$p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$, or the chip time follows from an engine that answers.
+$p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$, or the chip time follows from an engine.
 
 Answers of lengths $l_1 \le \dots \le l_n$ that start together take
 $T = T_{prefill} + \sum_i (l_i - l_{i-1})\, T_{dec}(n - i + 1, S_{in} + (l_i + l_{i-1}) / 2)$: the batch shrinks as
-answers end, and the longest answer alone is held up by launches and by reading weights.
+answers end, and launches and reads of weights bound the time of the longest answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from jaxscale.serving.serving_time import serving_time
 
 
 class TrainingPlans(eqx.Module):
-    """Plans on which shapes may train, and the chips that train them.
+    """Candidate plans for the training of shapes, and the chips of training.
 
     Attributes:
         plans: degrees and batch [plan].
@@ -59,7 +59,7 @@ class TrainingPlans(eqx.Module):
         r"""Chip time of a training token on the fastest plan that fits into memory: $n\,t_\mathrm{step} / (B S)$.
 
         Args:
-            may_run: plans that are valid for it; all where None [plan].
+            may_run: plans that are valid for the model; all where None [plan].
 
         Returns:
             Chip time, infinite where no plan fits [s/token], and index of the plan [1].
@@ -96,7 +96,7 @@ def training_plans(
     levels: Mapping[str, str | None] | None = None,
     oom_probability: float = 0.1,
 ) -> TrainingPlans:
-    """Plans on which shapes may train, with coefficients for step time and memory.
+    """Candidate plans for the training of shapes, with coefficients for step time and memory.
 
     Args:
         plans: degrees and batches; each uses all chips.
@@ -142,19 +142,19 @@ class LifetimeLoad(eqx.Module):
     answer_price: Number = eqx.field(converter=as_float, default=1.0)
 
     def cost(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Cost of training N parameters on D tokens and serving them, in the unit of the prices."""
+        """Cost of training N parameters on D tokens and of serving, in the unit of the prices."""
         training = self.training_price * FLOP_PER_PARAM_TOKEN * n_tokens
         served = self.prompt_price * self.prompt_tokens + self.answer_price * self.answer_tokens
         return jnp.multiply(n_params, training + SERVING_FLOP * served)
 
 
 class LifetimeOptimum(NamedTuple):
-    """Cheapest model of a loss.
+    """Model of a given loss with the least cost.
 
     Attributes:
         n_params: N [1].
         n_tokens: D [token].
-        cost: of the lifetime, in the unit of the prices.
+        cost: cost of the lifetime, in the unit of the prices.
     """
 
     n_params: Array
@@ -163,12 +163,12 @@ class LifetimeOptimum(NamedTuple):
 
 
 def least_params(law: LossLaw, loss: ArrayLike) -> Array:
-    """Parameters that reach a loss with tokens without end: (A / (l - E))^(1 / alpha) [1]."""
+    """Minimum number of parameters for a loss, with infinitely many tokens: (A / (l - E))^(1 / alpha) [1]."""
     return jnp.power(law.params_coefficient / jnp.subtract(loss, law.irreducible), 1.0 / law.params_exponent)
 
 
 def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array:
-    r"""Tokens with which N parameters reach a loss [token].
+    r"""Training tokens to reach a loss with N parameters [token].
 
     $D = (B / [(l - E)^{1/k} - (A N^{-\alpha})^{1/k}]^k)^{1/\beta}$ for a law with joint exponent k.
     """
@@ -179,9 +179,9 @@ def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array
 
 
 def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> LifetimeOptimum:
-    """Parameters and tokens that reach a loss at the least cost of training and serving.
+    """Parameters and tokens of least cost of training and serving for a given loss.
 
-    The slope of the cost along the curve of equal loss is zero; it is found by bisection, and differentiates by the
+    The root of the slope of the cost along the curve of equal loss is found by bisection, and is differentiable by the
     implicit function theorem.
 
     Args:
@@ -223,7 +223,7 @@ class LifetimeCost(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Chip seconds in all [s]."""
+        """Total chip seconds [s]."""
         return self.training + self.serving
 
 
@@ -242,17 +242,17 @@ def lifetime_cost(
     experts_exponent: ArrayLike = 0.0,
     may_run: Bool[ArrayLike, " plan"] | None = None,
 ) -> LifetimeCost:
-    r"""Chip time of training a shape to a loss and of serving all its answers; differentiates by the shape.
+    r"""Chip time to train a shape to a loss and to serve all its answers; differentiable in the shape.
 
-    A shape whose loss is $1 + p$ times that of the best shape of its size needs the tokens of a loss $l / (1 + p)$. The
-    law counts the parameters of a token, times $E^\gamma$ for E experts.
+    A shape whose loss is $1 + p$ times the loss of the best shape of its size needs the tokens of a loss $l / (1 + p)$.
+    The law counts the parameters of a token, times $E^\gamma$ for E experts.
 
     Args:
-        engine: on which it answers.
-        cluster: the chips, of training as well.
-        loss: to train to [nat per token].
+        engine: engine for inference.
+        cluster: the chips, for inference and for training at a given utilisation.
+        loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
-        training: plans whose step time counts, or the model flop utilisation of training [1].
+        training: training plans for the step time, or the model flop utilisation of training [1].
         temperature: 0 for exact maxima, else their smoothing [1].
         shape: law of the shape; every shape is as good as the best where None.
         experts_exponent: gamma, 0 for experts without effect (Clark et al. 2022, equation 6) [1].
@@ -279,10 +279,10 @@ class RolloutTime(NamedTuple):
     """Time of a batch of answers on a copy.
 
     Attributes:
-        prefill: work on prompts [s].
-        decode: steps until the longest answer has ended [s].
-        refresh: new weights over the network [s].
-        idle: share of the sequence steps that no answer fills, 1 - mean length / longest [1].
+        prefill: prefill of the prompts [s].
+        decode: steps until the end of the longest answer [s].
+        refresh: transfer of new weights over the network [s].
+        idle: share of sequence steps without an answer, 1 - mean length / longest [1].
     """
 
     prefill: Array
@@ -305,12 +305,12 @@ def rollout_time(
     lengths: Float[ArrayLike, " answer"],
     samples_per_prompt: ArrayLike = 1.0,
 ) -> RolloutTime:
-    """Time in which a copy answers a batch of unequal lengths.
+    """Time of a batch of answers of unequal lengths on a copy.
 
     Args:
         input_len: prompt of every answer [token].
-        lengths: of the answers, in any order [token], [answer].
-        samples_per_prompt: answers that share a prompt, which is worked off once [1].
+        lengths: lengths of the answers, in any order [token], [answer].
+        samples_per_prompt: answers that share a prompt and its prefill [1].
 
     Returns:
         The time by cause.
@@ -339,7 +339,7 @@ def rollout_time(
 
 
 class RolloutSplit(NamedTuple):
-    """Chips of rollout and of training, and the time of a step of both.
+    """Division of chips between rollout and training, and the time of a step with both.
 
     Attributes:
         rollout_chips: for rollouts [1].
@@ -357,15 +357,15 @@ class RolloutSplit(NamedTuple):
 def rollout_split(
     n_chips: ArrayLike, rollout_chip_seconds: ArrayLike, training_chip_seconds: ArrayLike, swap: ArrayLike = 0.0
 ) -> RolloutSplit:
-    """Chips for rollouts and for training of equal duration.
+    """Division of chips between rollouts and training for equal duration.
 
     With chip seconds r and t of a step, $n_r = n r / (r + t)$, and a step takes $(r + t) / n$.
 
     Args:
-        n_chips: in all [1].
+        n_chips: total number of chips [1].
         rollout_chip_seconds: r, of the rollouts of a step [s].
         training_chip_seconds: t, of the training of a step [s].
-        swap: time to swap memory between the two where they share all chips [s].
+        swap: time to swap memory between rollout and training on shared chips [s].
     """
     work = jnp.add(rollout_chip_seconds, training_chip_seconds)
     share, time = jnp.divide(rollout_chip_seconds, work), jnp.divide(work, n_chips)

@@ -1,7 +1,8 @@
-"""Shapes for a lifetime: width, depth, key/value heads, experts, degree and batch of least chip time in all.
+"""Shapes of least lifetime chip time: width, depth, key/value heads, experts, degree and batch.
 
-Training to a loss and serving so many answer tokens under a limit of the time per token, at equal loss. The search
-steps over a lattice of whole sizes: all neighbours of a point at once, from several starts, until none is better.
+The chip time covers training to a loss and serving a number of answer tokens under a limit of the time per token. The
+search steps over a lattice of integer sizes: all neighbours of a point at once, from several starts, to a local
+minimum.
 """
 
 import itertools
@@ -32,24 +33,24 @@ AXES = ("n_layers", "d_model", "n_kv_heads", "n_experts", "tp", "batch")
 """Axes of the lattice."""
 
 BLOCK_OF_SHAPES = 1024
-"""Points that are evaluated at a time [1]."""
+"""Number of points evaluated at a time [1]."""
 
 N_STARTS = 6
-"""Points from which the search descends [1]."""
+"""Number of starting points of the search [1]."""
 
 STRIDES = (2, 2, 2, 1, 1, 1)
-"""Steps along each of `AXES` to the farthest neighbour [1]: kernels suit some widths better than the next, and memory
-admits a training plan up to a size, which makes valleys of one step."""
+"""Steps along each of `AXES` to the farthest neighbour [1]: kernel efficiency varies between neighbouring widths,
+and the memory limit of a training plan is a jump, so that single steps end in local valleys."""
 
 
 @dataclass(frozen=True)
 class LifetimeLattice:
-    """Sizes that a search may take.
+    """Lattice of the sizes in the search.
 
     Attributes:
         n_layers: depths [1].
         d_model: widths [1].
-        n_kv_heads: key/value heads. Fewer cost nothing in the laws of loss: the least is for the user to say [1].
+        n_kv_heads: key/value heads. Fewer heads cost nothing in the laws of loss: the user states the minimum [1].
         n_experts: experts of each mixture layer; the template's where empty [1].
         tp: tensor-parallel degrees of the engine [1].
         batch: sequences in flight of an engine [1].
@@ -77,14 +78,14 @@ class LifetimeTask(NamedTuple):
 
     Attributes:
         template: proportions of the model.
-        cluster: chips that serve.
+        cluster: chips for inference.
         requests: lengths and kind of serving.
-        coefficients: of the serving stack.
-        law: of the loss.
-        loss: to train to [nat per token].
+        coefficients: coefficients of the serving stack.
+        law: law of the loss.
+        loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
         tpot_limit: largest time per token [s].
-        training: plans on which shapes train, or the model flop utilisation of training [1].
+        training: training plans, or the model flop utilisation of training [1].
         shape: law of the shape.
         experts_exponent: gamma of the worth of experts [1].
     """
@@ -113,8 +114,8 @@ class LifetimeShape:
         serving: chip seconds of all answers [s].
         tpot: time per token [s].
         n_tokens: training tokens [token].
-        plan: on which it trains fastest; None where a utilisation counts.
-        searched: points of the lattice that were evaluated [1].
+        plan: fastest training plan; None for a given utilisation.
+        searched: number of evaluated points of the lattice [1].
     """
 
     sizes: dict[str, float]
@@ -128,7 +129,7 @@ class LifetimeShape:
 
     @property
     def total(self) -> float:
-        """Chip seconds in all [s]."""
+        """Total chip seconds [s]."""
         return self.training + self.serving
 
 
@@ -141,7 +142,7 @@ def lifetime_model(template: Transformer, sizes: Float[Array, " axis"]) -> Trans
 
 @array_jit
 def _scored_shapes(points: Array, may_run: Bool[Array, "point plan"], task: LifetimeTask) -> Array:
-    """Training and serving chip time, time per token, tokens and plan of points; infinite time past a bound."""
+    """Training and serving chip time, time per token, tokens and plan of points; infinite time outside the bounds."""
 
     def one(sizes: Array, own_plans: Array) -> Array:
         model, tp, batch = lifetime_model(task.template, sizes), sizes[4], sizes[5]
@@ -206,23 +207,23 @@ def best_lifetime_shape(
     shape: ShapeLaw | None = None,
     experts_exponent: float = 0.0,
 ) -> LifetimeShape:
-    """Shape and engine that reach a loss and serve a lifetime at the least chip time under a limit of latency.
+    """Shape and engine of least chip time to reach a loss and serve a lifetime under a limit of latency.
 
     Args:
-        template: proportions that are kept.
-        cluster: chips that serve.
-        requests: lengths and kind of serving; the batch is chosen.
-        loss: to train to [nat per token].
+        template: proportions of the model, kept fixed.
+        cluster: chips for inference.
+        requests: lengths and kind of serving; the batch is optimised.
+        loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
-        lattice: sizes that may be chosen.
+        lattice: lattice of sizes.
         tpot_limit: largest time per token [s].
-        training: plans of which the fastest that fits trains a shape, see `training_plans`; or the model flop
-            utilisation of training on the chips that serve [1].
+        training: candidate plans, see `training_plans`, the fastest of which within memory trains a shape; or the model
+            flop utilisation of training on the chips for inference [1].
         shape: law of the shape; every shape is as good where None.
         experts_exponent: gamma of the effect of experts; 0 without effect [1].
 
     Returns:
-        The best point that the search meets.
+        The best point found by the search.
 
     Raises:
         InputError: no point of the lattice reaches the loss within the bounds, or an axis is out of range.
@@ -250,7 +251,7 @@ def best_lifetime_shape(
 
 
 def _time(scores: np.ndarray) -> float:
-    """Chip time in all [s]."""
+    """Total chip time [s]."""
     return float(scores[0] + scores[1])
 
 
@@ -283,7 +284,7 @@ def _starts(
 def _descended(
     start: tuple[int, ...], axes: list[np.ndarray], task: LifetimeTask, seen: dict[tuple[int, ...], np.ndarray]
 ) -> tuple[int, ...]:
-    """Point of which no neighbour is better."""
+    """Local minimum: no neighbour is better."""
     at = start
     while True:
         steps = [

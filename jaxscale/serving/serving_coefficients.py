@@ -21,7 +21,7 @@ _VERSION = re.compile(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def model_level(name: str) -> str:
-    """Level of a model by its name: the catalogue's id, or the name in lower case where the catalogue lacks it."""
+    """Level of a model by its name: the catalogue id, or the name in lower case for an unknown model."""
     return model_id(name) or name.lower()
 
 
@@ -32,20 +32,20 @@ def serving_facts() -> Mapping[str, Any]:
 
 
 def _years(date: str) -> float:
-    """Time of a month as `2024-12` [year]."""
+    """Decimal year of a month such as `2024-12` [year]."""
     month = datetime.date.fromisoformat(f"{date}-01")
     return month.year + (month.month - 1) / 12.0
 
 
 def release_time(framework: str, release: str) -> float:
-    """Time of a release of a framework, nan where its text tells none [year].
+    """Time of a release of a framework, nan if unknown [year].
 
-    A month in the text counts, or the middle of several; else the version, by the months of versions in
-    `data/serving.toml`: it takes the time of the latest lower release there.
+    A month in the text counts, or the mean of several months. Otherwise the time is the time of the latest version in
+    `data/serving.toml` that is not above the version in the text.
 
     Args:
-        framework: its name; a port has the months of its framework.
-        release: its text, as `0.9.1 rocm 6.4.1`, `2024-09 to 2024-11` or `nightly-dev-20260402`.
+        framework: name of the framework; a port has the months of its framework.
+        release: text of the release, as `0.9.1 rocm 6.4.1`, `2024-09 to 2024-11` or `nightly-dev-20260402`.
     """
     months = [int(year) + (int(month) - 1) / 12.0 for year, month in _MONTH.findall(release) if 1 <= int(month) <= 12]
     if months:
@@ -61,13 +61,13 @@ def release_time(framework: str, release: str) -> float:
 
 
 def nearest_release(level: str, known: Collection[str]) -> str:
-    """Release that stands in for a release without effects: the nearest of its framework in time.
+    """Substitute for a release without effects: the release of its framework nearest in time.
 
     A release without a known time counts as not stated.
 
     Args:
         level: framework and release, separated by a blank.
-        known: levels that have effects.
+        known: levels with effects.
     """
     if level in known:
         return level
@@ -79,17 +79,17 @@ def nearest_release(level: str, known: Collection[str]) -> str:
     others = [name for name in known if name.startswith(unstated) and name != unstated]
     apart = {name: abs(release_time(framework, name.removeprefix(unstated)) - time) for name in others}
     dated = {name: gap for name, gap in apart.items() if not math.isnan(gap)}
-    # Of releases of one month the last in the order of their names.
+    # Of several releases in a month, the last by name.
     return min(sorted(dated, reverse=True), key=lambda name: dated[name], default=level)
 
 
 def framework_level(framework: str, maker: str, release: str) -> str:
-    """Name of a framework on chips of a maker: that of its port from the month on in which the port became usual.
+    """Name of a framework on chips of a maker: the name of its port from the month in which the port became usual.
 
     Args:
-        framework: its name, as `vllm`.
-        maker: of the chip, as `AMD`.
-        release: its text; a release without a known time is a present release.
+        framework: name of the framework, as `vllm`.
+        maker: maker of the chip, as `AMD`.
+        release: text of the release; a release without a known time counts as a present release.
     """
     port = serving_facts()["ports"].get(framework)
     if port is None or port["maker"] != maker:
@@ -99,7 +99,7 @@ def framework_level(framework: str, maker: str, release: str) -> str:
 
 
 class ServingCoefficients(eqx.Module):
-    """Efficiencies and times of a stack, above zero; `data/serving.toml` has their units, priors and meanings."""
+    """Efficiencies and times of a stack, above zero; units, priors and meanings are in `data/serving.toml`."""
 
     weight_bandwidth: Number
     expert_bandwidth: Number
@@ -136,7 +136,7 @@ SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
 @functools.cache
 def serving_spec() -> Spec:
     """Table of the coefficients, `data/serving.toml`, in the order of `SERVING_NAMES`."""
-    # A fork or a wrapper often bears the name of a framework within its own.
+    # The name of a fork or wrapper often contains the name of its framework.
     choices = {"framework": longest_within, "release": nearest_release}
     return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(choices=choices))
 
@@ -149,8 +149,8 @@ def usual_coefficients() -> ServingCoefficients:
 def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:
     r"""Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
 
-    Those of `SHARES` are bounded by one, $x (1 + x^8)^{-1/8}$: shares above it would have floors that are too long make
-    up for them, and small models would come out too slow.
+    Coefficients in `SHARES` are bounded by one, $x (1 + x^8)^{-1/8}$: a share above one would be compensated by
+    overlong floors, and the times of small models would be overestimated.
     """
     import jax.numpy as jnp
 

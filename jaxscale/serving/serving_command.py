@@ -94,7 +94,7 @@ ServingFitName = Annotated[
 class ServingPredict(Outputs):
     """Predict first token, time per token, throughput and memory for every row of a serving table.
 
-    Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
+    Measured columns are never read to make a prediction; where present, they are compared with the predictions.
     """
 
     table: ServingTable
@@ -183,7 +183,7 @@ class ServingFitCommand(Outputs):
 
 
 def draw(plot: Path | None, report: Path | None, runs: "Runs", prediction: "ServingPrediction", title: str) -> None:
-    """Draw the figure and the report of predictions that are asked for."""
+    """Draw the requested figure and report of predictions."""
     from jaxscale.serving.serving_report import serving_errors, serving_figure
 
     save_pictures(

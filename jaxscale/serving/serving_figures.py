@@ -1,4 +1,4 @@
-"""Figures of serving: latency against the requests in flight, and the frontier of throughput against latency."""
+"""Figures of serving: latency against the requests in flight, and the Pareto front of throughput and latency."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -43,10 +43,10 @@ def latency_against_load(
 
     Args:
         concurrency: requests in flight over all copies [1], [load].
-        times: at each load [load].
+        times: times at each load [load].
         throughput_per_chip: answer tokens of all copies over all chips in use [token/s], [load].
         limits: largest time per token `tpot` and to the first token `ttft` [s].
-        chosen: requests in flight that were chosen [1].
+        chosen: chosen number of requests in flight [1].
     """
     bounds, room = limits or {}, float(np.asarray(times.max_batch).ravel()[0])
     first = np.where(np.asarray(times.ttft) < MANY_SECONDS, times.ttft, np.nan)
@@ -71,7 +71,7 @@ def latency_against_load(
             axes.set(xscale="log", xlabel="requests in flight", ylabel=label, title=title)
             axes.set_xlim(concurrency[0], concurrency[-1])
             if bound == "ttft":
-                axes.set_yscale("log")  # waiting takes it from fractions of a second to minutes
+                axes.set_yscale("log")  # queueing raises the time from fractions of a second to minutes
                 round_ticks(axes.yaxis, axes.get_ylim())
             else:
                 axes.set_ylim(bottom=0.0)
@@ -85,8 +85,8 @@ def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime"
     """Percentiles of end-to-end time against the rate of requests, with saturation.
 
     Args:
-        rates: requests that arrive [1/s], [rate].
-        load: answers of `serving_under_load` at each [rate].
+        rates: arrival rates of requests [1/s], [rate].
+        load: results of `serving_under_load` at each rate [rate].
     """
     saturation = float(np.asarray(load.saturation).ravel()[0])
     kept = rates < saturation

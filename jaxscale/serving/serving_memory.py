@@ -19,12 +19,12 @@ from jaxscale.serving.engine import Engine
 from jaxscale.serving.kv_cache import cache_per_sequence
 
 USABLE = 0.92
-"""Share of the memory that an engine takes: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the
-cache 0.9 of what weights leave, SGLang's mem_fraction_static lies between 0.85 and 0.95 [1]."""
+"""Share of the memory used by an engine: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the
+cache 0.9 of the memory left by weights, SGLang's mem_fraction_static lies between 0.85 and 0.95 [1]."""
 
 BUFFERS = 2.5e9
-"""Activations, graphs and communication buffers of one chip (NVIDIA aiconfigurator 0.12, systems/*.yaml, reserves
-3.5 GB, and 0.34 to 0.41 GB for NCCL, on chips of 80 GB and more) [byte]."""
+"""Activations, graphs and communication buffers of a chip (NVIDIA aiconfigurator 0.12, systems/*.yaml, reserves 3.5 GB,
+and 0.34 to 0.41 GB for NCCL, on chips of 80 GB and more) [byte]."""
 
 LEAST_BUFFERS = 0.04
 """Buffers as a share of the memory of a small chip [1]."""
@@ -34,7 +34,7 @@ class ServingMemory(eqx.Module):
     """Memory of a chip by purpose [byte].
 
     Attributes:
-        weights: of the layers and embeddings.
+        weights: weights of the layers and embeddings.
         cache: keys and values of the sequences in flight.
         buffers: activations, graphs, communication.
     """
@@ -73,12 +73,12 @@ def serving_memory(
     context: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> ServingMemory:
-    """Memory of a chip.
+    """Memory of a chip by purpose.
 
     Args:
-        engine: its spread over chips.
+        engine: distribution over chips.
         n_sequences: sequences in flight on each attention rank [1].
-        context: tokens of each [token].
+        context: tokens of each sequence [token].
         temperature: 0 for exact minima, else their smoothing [1].
 
     Returns:
@@ -92,12 +92,12 @@ def serving_memory(
 def max_batch(
     model: Transformer, engine: Engine, cluster: Cluster, context: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    """Sequences of a given context in the memory of an attention rank; at least 0, perhaps below 1 [1].
+    """Maximum number of sequences of a given context in the memory of an attention rank, as a real number >= 0 [1].
 
     Args:
-        engine: its spread over chips.
-        context: tokens of a sequence: its length at the end where all start together, the mean over its life where
-            pages fill as sequences grow [token].
+        engine: distribution over chips.
+        context: tokens of a sequence: the final length for a static batch, the mean over its life where pages fill as
+            sequences grow [token].
         temperature: 0 for exact minima, else their smoothing [1].
 
     Returns:

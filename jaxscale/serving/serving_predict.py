@@ -26,32 +26,33 @@ from jaxscale.serving.under_load import ANSWERS, LOADED, answers
 from jaxscale.tables.tables_in_memory import AnyTable
 
 BEYOND = "the rate is beyond the predicted saturation: the queue grows to the end of the run, an endless one is cut"
-"""Note of rows whose requests arrive faster than they are answered."""
+"""Note of rows with an arrival rate above saturation."""
 
 RATE = "output_tokens_per_s_total"
 """Column of throughput."""
 
 BLOCK = 16384
-"""Rows that are evaluated together [1]."""
+"""Number of rows evaluated together [1]."""
 
 NEW_KINDS = ("framework", "chip", "stack", "model")
 """Factors whose unseen levels widen an interval, in the order of a note."""
 
 GUESSING = 1.8
-"""Tokens of a step with a token guessed ahead and right in 80 of 100 cases (DeepSeek-V3, arXiv 2412.19437, section
-5.4.3: 85 to 90 %, 1.8 times the tokens per second) [token]."""
+"""Tokens of a step with one draft token and an acceptance of 80 % (DeepSeek-V3, arXiv 2412.19437, section 5.4.3: 85 to
+90 %, 1.8 times the tokens per second) [token]."""
 
 
 @dataclass(frozen=True)
 class ServingPrediction:
-    """Predictions for the rows of a table, in its order; nan where a row cannot be answered.
+    """Predictions for the rows of a table, in its order; nan for a row without a prediction.
 
     Attributes:
-        values: of each of `ANSWERS` [s] or [token/s] and, where rows state their arrivals, of `LOADED`, [answer, row].
+        values: values of each of `ANSWERS` [s] or [token/s] and, where rows state their arrivals, of `LOADED`,
+            [answer, row].
         lo: lower end of the central 90 % interval [answer, row].
         hi: upper end [answer, row].
         memory: peak memory of a chip [byte], [row].
-        max_batch: sequences for which all copies have memory [1], [row].
+        max_batch: maximum number of sequences in the memory of all copies [1], [row].
         notes: reason of an absent prediction, or assumptions [row].
     """
 
@@ -63,7 +64,7 @@ class ServingPrediction:
     notes: np.ndarray
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Columns that `serving predict --out` adds, by name [row]."""
+        """Additional columns of `serving predict --out`, by name [row]."""
         added: dict[str, np.ndarray] = {}
         for name in self.values:
             parts = (self.values[name], self.lo[name], self.hi[name])
@@ -76,7 +77,7 @@ class ServingPrediction:
         }
 
     def errors(self, runs: Runs) -> dict[str, dict[str, float | int]]:
-        """Error of the predictions where the table has measurements [%], and coverage of the intervals [1]."""
+        """Error of the predictions against measured cells of the table [%], and coverage of the intervals [1]."""
         result: dict[str, dict[str, float | int]] = {}
         for name in self.values:
             measured = runs.numbers(name)
@@ -130,7 +131,7 @@ def predict_serving(
     """Predict every row of a serving table; measured columns are never read.
 
     Args:
-        runs: the table, as `read_serving` takes it.
+        runs: the table, in any form of `read_serving`.
         fit: a fit, `default`, `prior`, or a file.
 
     Returns:
@@ -168,7 +169,7 @@ def predict_serving(
 
 
 def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of each row on the host, block by block; rows that state their arrivals have a program of their own."""
+    """Values of each row on the host, block by block; rows with stated arrivals have a separate program."""
     answered: dict[str, np.ndarray] = {}
     for evaluate, mask in ((_evaluate, ~rows.is_loaded), (_evaluate_loaded, rows.is_loaded)):
         if rows.batch is None or not mask.any():
@@ -182,7 +183,7 @@ def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
-    """Masks of the rows of each kind of `NOVELTIES` to a fit [row]."""
+    """Masks of the rows of each kind of `NOVELTIES` relative to a fit [row]."""
     new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
     new["stack"] &= ~(new["framework"] | new["chip"])
     return {**new, "seen": ~np.any(list(new.values()), axis=0)}
@@ -196,9 +197,9 @@ def _intervals(
     hi: dict[str, np.ndarray] = {}
     new = novelties(levels, fit)
     for name in values:
-        # A rate at saturation is known as well as the tokens there.
+        # The saturation rate has the relative error of the throughput.
         low, high = fit.intervals.ends(RATE if name == "saturation_rate" else name, levels, new)
-        # Where a table does not say whether tokens are guessed ahead, both may be: steps then yield more.
+        # Without a statement on draft tokens the interval covers both cases: draft tokens raise the yield of a step.
         is_shorter = is_open & name.startswith(("tpot", "e2e"))
         is_faster = is_open & (name in (RATE, "saturation_rate"))
         lo[name] = values[name] * np.exp(np.minimum(low, np.where(is_shorter, -np.log(GUESSING), 0.0)))
@@ -207,10 +208,10 @@ def _intervals(
 
 
 def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
-    """Notes: levels that the fit has not seen, and open cells of the table [row]."""
+    """Notes: levels unseen by the fit, and open cells of the table [row]."""
     combinations, index = levels.only(dict.fromkeys((*NEW_KINDS, "release"), bool)).distinct()
     new = novelties(combinations, fit)
-    # Of a framework that the fit has not seen there is no release to stand in.
+    # An unseen framework has no substitute release.
     other = fit.is_new("release", combinations) & ~new["framework"]
     counted = fit.spec().stand_ins.applied(combinations, fit.level_shifts.by_kind).column("release")
     texts = []
@@ -227,7 +228,7 @@ def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
 
 
 def _release_remark(release: str, counted: str) -> str:
-    """Release that stands in for an unseen release."""
+    """Note on the substitute for an unseen release."""
     if counted == release:
         return f"not seen by the fit: release {release}"
     stated = "" if counted.partition(" ")[2] else " of no stated release"

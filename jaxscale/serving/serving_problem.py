@@ -1,4 +1,4 @@
-"""Measured serving runs as a problem of mixed effects, and its errors on left-out folds."""
+"""Mixed-effects problem of measured serving runs, and its errors on left-out folds."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -32,10 +32,10 @@ class MeasuredServing(NamedTuple):
 
     Attributes:
         batch: engines, models and loads [row].
-        levels: of each row.
+        levels: levels of each row.
         measured: measurements, nan where absent [row, target].
         sources: table of each row [row].
-        groups: rows that differ in load alone share a group: model, chip, chips, degrees [row].
+        groups: group of each row by model, chip, chips, degrees; rows of a group differ in load alone [row].
         is_loaded: whether the table states how requests arrive [row].
     """
 
@@ -47,13 +47,13 @@ class MeasuredServing(NamedTuple):
     is_loaded: np.ndarray
 
     def take(self, rows: np.ndarray) -> "MeasuredServing":
-        """The given rows, by index or mask."""
+        """Subset of the rows, by index or mask."""
         columns = (self.measured, self.sources, self.groups, self.is_loaded)
         return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
 
 
 def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -> MeasuredServing:
-    """Rows of tables that may be fitted: status ok or none, with a measured time or rate."""
+    """Rows of tables suitable for a fit: status ok or none, with a measured time or rate."""
     parts = []
     for runs in tables:
         rows = describe_serving(runs, hardware)
@@ -102,8 +102,8 @@ def _with_slopes_loaded(batch: ServingBatch, logs: Array) -> tuple[Array, Array]
 def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     """Row and target of each independent measurement.
 
-    Throughput follows from the latency of a static batch, and the latency of a request from first token and rate; that
-    of a stream is its rate.
+    Dependent measurements are dropped: throughput follows from the latency of a static batch, the latency of a request
+    from the first token and the time per token, and the throughput of a stream is its arrival rate.
     """
     there = measured.measured > 0.0
     is_stream = np.asarray(measured.batch.requests.request_rate) > 0.0
@@ -122,13 +122,13 @@ def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.nda
 
 
 class ServingProblem(NamedTuple):
-    """Problem of mixed effects, with a description of its measurements.
+    """Mixed-effects problem, with a description of its measurements.
 
     Attributes:
         mixed: the problem.
         row: row of each measurement [measurement].
         target: index of its column in `TARGETS` [measurement].
-        class_names: class of error of each [measurement].
+        class_names: class of error of each measurement [measurement].
     """
 
     mixed: MixedProblem
@@ -142,11 +142,11 @@ def serving_problem(
     base: np.ndarray | None = None,
     spreads: Mapping[str, Mapping[str, float]] | None = None,
 ) -> ServingProblem:
-    """Measured rows as a problem of mixed effects.
+    """Mixed-effects problem of measured rows.
 
     Args:
-        base: log coefficients of each row from an earlier fit, whose pooled values then stay; the priors' medians
-            where None [row, coefficient].
+        base: log coefficients of each row from an earlier fit, with fixed pooled values; the priors' medians where None
+            [row, coefficient].
         spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None.
     """
     spec = serving_spec()
@@ -181,7 +181,7 @@ def as_fit(
     widths: tuple[ServingWidth, ...],
     is_counted: np.ndarray,
 ) -> ServingFit:
-    """A solution of a problem as a fit, with the levels of the rows that count [row]."""
+    """Solution of a problem as a fit, with the levels of the counted rows [row]."""
     mixed = problem.mixed
     centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
     shifts: list[tuple[str, str, str, float]] = []
@@ -200,7 +200,7 @@ def as_fit(
 
 
 def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -> Evaluate:
-    """Logarithms and slopes of the measurements: rows that state their arrivals by a program of their own."""
+    """Logarithms and slopes of the measurements; rows with stated arrivals have a separate program."""
     n_rows = len(measured.groups)
     kinds = (
         (_with_slopes, np.flatnonzero(~measured.is_loaded)),
@@ -223,35 +223,35 @@ FOLDS = {"seen": 5, "model": 10, "stack": 8, "chip": 8, "framework": 8}
 """Folds of the rows, by novelty [1]."""
 
 LEAST_RUNS = 25
-"""Errors from which quantiles are taken at least; fewer are pooled with others [1]."""
+"""Minimum number of errors for quantiles of a class; smaller classes are pooled [1]."""
 
 LEAST_GROUPS = 19
-"""Groups of runs from which quantiles are taken at least: the least and the largest error of G cover
-(G - 1) / (G + 1) of new ones, 90 % of them from here on [1]."""
+"""Minimum number of groups of runs for quantiles: the smallest and the largest error of G groups cover (G - 1) / (G
++ 1) of new groups, which is 90 % at the minimum [1]."""
 
 FEW_GROUPS = 5
-"""Groups of runs of a stack in a kind of serving below which its runs are pooled with those of other such stacks: what
-the fit knows of them rests on few [1]."""
+"""Minimum number of groups of runs of a stack in a kind of serving for separate intervals; stacks with fewer groups are
+pooled, since the fit rests on few runs [1]."""
 
 LEAST_SPARSE_GROUPS = 9
-"""Groups of runs of such stacks from which quantiles are taken at least [1]."""
+"""Minimum number of groups of runs of pooled stacks for quantiles [1]."""
 
 LEAST_UNITS = 4
-"""Models, stacks, chips or frameworks left out from which quantiles are taken at least [1]."""
+"""Minimum number of left-out models, stacks, chips or frameworks for quantiles [1]."""
 
 HELD_STEPS = 6
 """Gauss-Newton steps from the fit of all rows to the fit without a fold [1]."""
 
 
 class HeldOutServing(NamedTuple):
-    """Errors of rows that a fit did not see.
+    """Errors of held-out rows.
 
     Attributes:
         measured: the rows.
-        problem: their measurements.
-        log_errors: log predicted less log measured by what was left out, `fit` for nothing [novelty][measurement].
-        few_rows: the same of each stack under a fit without it and ten of its rows, nan for those ten and for stacks
-            of few rows [measurement].
+        problem: problem of their measurements.
+        log_errors: log predicted minus log measured by left-out factor, `fit` for none [novelty][measurement].
+        few_rows: error of each stack under a fit without the stack, refined by ten of its rows; nan for the ten rows
+            and for stacks of few rows [measurement].
     """
 
     measured: MeasuredServing
@@ -297,16 +297,16 @@ def widths_of(
     levels: Levels,
     groups: np.ndarray,
 ) -> tuple[ServingWidth, ...]:
-    """Widths from the errors of runs that were left out.
+    """Interval widths from the errors of left-out runs.
 
     Rows left out together count as one: groups of runs, models, stacks, chips and frameworks.
 
     Args:
-        log_errors: log predicted less log measured by what was left out, nan where nothing was
+        log_errors: log predicted minus log measured by left-out factor, nan for rows not left out
             [novelty][measurement].
         targets: column of each measurement [measurement].
-        levels: `serving`, `kind`, `stack` and the novelties of each [measurement].
-        groups: group of runs of each [measurement].
+        levels: `serving`, `kind`, `stack` and the novelties of each measurement [measurement].
+        groups: group of runs of each measurement [measurement].
 
     Returns:
         Widths of every class with enough errors, and of their unions.
@@ -332,7 +332,7 @@ def widths_of(
 def _sparse_widths(
     errors: np.ndarray, columns: Sequence[np.ndarray], classes: Collection[tuple[str, ...]], groups: np.ndarray
 ) -> list[ServingWidth]:
-    """Widths of stacks with few groups of runs, from all those stacks, by kind of serving where groups suffice."""
+    """Widths of stacks with few groups of runs, pooled over such stacks, by kind of serving where groups suffice."""
     served = np.asarray([" ".join(names) for names in zip(columns[1], columns[3], strict=True)])
     pairs, codes = np.unique(served, return_inverse=True)
     is_few = np.asarray([_count(groups[codes == code]) < FEW_GROUPS for code in range(len(pairs))])
@@ -342,7 +342,7 @@ def _sparse_widths(
     for target, serving, density, stack in sorted(classes):
         if not is_few[np.searchsorted(pairs, f"{serving} {stack}")]:
             continue
-        # Errors of other targets tell nothing: first tokens scatter ten times as far as throughputs.
+        # Targets are not pooled: first tokens scatter ten times as far as throughputs.
         for place in ((target, serving, density, ""), (target, serving, "", ""), (target, "", "", "")):
             mask = is_sparse & _is_in(place, columns)
             if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_SPARSE_GROUPS:
@@ -353,7 +353,7 @@ def _sparse_widths(
 
 
 def _is_in(place: Sequence[str], columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Whether each measurement belongs to a class, whose empty words stand for any [measurement]."""
+    """Whether each measurement belongs to a class; empty words match any value [measurement]."""
     mask = np.ones(len(columns[0]), dtype=bool)
     for column, word in zip(columns, place, strict=True):
         mask &= (column == word) | (word == "")

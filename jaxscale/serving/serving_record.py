@@ -1,6 +1,6 @@
 """Fit of serving stacks: coefficients by level, widths of intervals by novelty, and its file.
 
-`serving_held_out` measures the widths on runs that were left out; `calibration.intervals` has the rule of the widest.
+`serving_held_out` measures the widths on left-out runs; `calibration.intervals` defines the rule of the widest.
 """
 
 import functools
@@ -28,9 +28,9 @@ NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 
 
 def stand_ins(target: str) -> tuple[str, ...]:
-    """Targets whose errors stand in for those of a target that was not measured, in order.
+    """Targets whose errors substitute for the errors of an unmeasured target, in order.
 
-    A percentile is known as its neighbours are, or as the mean.
+    The substitutes of a percentile are the neighbouring percentiles, then the mean.
     """
     kind = target.partition("_")[0]
     near = [name for name in MEANS if name.startswith(kind)]
@@ -42,10 +42,10 @@ MEANS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Columns of means."""
 
 STAND_INS = ("tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
-"""Targets that stand in for a missing target, in order."""
+"""Substitutes for a missing target, in order."""
 
 WIDEST = math.log(4.0)
-"""Interval where no errors say more: within a factor of four [1]."""
+"""Interval without further information: a factor of four [1]."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class ServingWidth:
     """Interval of the logarithm of measured over predicted.
 
     Attributes:
-        target: column that was measured; empty for any.
+        target: measured column; empty for any.
         serving: kind of serving; empty for any.
-        density: `dense` or `mixture`; empty for both.
+        density: `dense` or `mixture`; empty for either.
         stack: framework and chip; empty for any.
         novelty: one of `NOVELTIES`.
         lo: 5 % quantile [1].
         hi: 95 % quantile [1].
-        n: errors behind it [1].
+        n: number of errors [1].
     """
 
     target: str
@@ -75,10 +75,10 @@ class ServingWidth:
 
 @dataclass(frozen=True)
 class ServingWidths:
-    """Widths for look-up.
+    """Look-up of interval widths.
 
     Attributes:
-        widths: all of a fit.
+        widths: all widths of a fit.
     """
 
     widths: tuple[ServingWidth, ...]
@@ -89,16 +89,16 @@ class ServingWidths:
         """Ends of the intervals of rows, the widest over their novelties, around the prediction.
 
         Args:
-            target: column that is predicted.
+            target: predicted column.
             new: masks by kind of `NOVELTIES`.
 
         Returns:
             Lower and upper ends of log measured over predicted [1], [row].
         """
-        # Widths differ by these kinds of level alone: looked up once for each combination.
+        # Widths depend on three kinds of level alone: a single look-up for each combination.
         classed, index = with_density(levels).only(dict.fromkeys(("serving", "density", "stack"), bool)).distinct()
         usual = (np.zeros(len(levels)), np.zeros(len(levels)))
-        # A row of which less is new is known better; quantiles alone may say otherwise, as their classes differ.
+        # Intervals grow with novelty; quantiles alone may not, as their classes differ.
         sides, below, above = {}, np.zeros(len(classed)), np.zeros(len(classed))
         for kind in NOVELTIES:
             lower, upper = self.sides(target, classed, kind)
@@ -108,19 +108,19 @@ class ServingWidths:
         return -below, above
 
     def interval(self, target: str, serving: str, density: str, stack: str, novelty: str) -> tuple[float, float]:
-        """Ends of the interval of log measured over predicted: of the narrowest class that has runs [1]."""
+        """Ends of the interval of log measured over predicted, from the narrowest class with runs [1]."""
         one = Levels.of_rows([{"serving": serving, "density": density, "stack": stack}])
         below, above = self.sides(target, one, novelty)
         return -float(below[0]), float(above[0])
 
     def sides(self, target: str, levels: Levels, novelty: str) -> tuple[np.ndarray, ...]:
-        """Reach of intervals below and above the prediction for a novelty.
+        """Extent of intervals below and above the prediction for a novelty.
 
-        For a target that was not measured in a kind of serving another target of the kind stands in.
+        For an unmeasured target of a kind of serving, a measured target of the kind substitutes.
 
         Args:
-            target: column that is predicted.
-            levels: of the rows: `serving`, `density` and `stack`.
+            target: predicted column.
+            levels: `serving`, `density` and `stack` of the rows.
             novelty: one of `NOVELTIES`.
 
         Returns:
@@ -149,16 +149,16 @@ def with_density(levels: Levels) -> Levels:
 
 
 def sign_of(target: str) -> float:
-    """1 for times and -1 for rates, which are high where a time is short [1]."""
+    """1 for times and -1 for rates, since a short time is a high rate [1]."""
     return -1.0 if target.startswith("output") else 1.0
 
 
 @dataclass(frozen=True)
 class ServingFit(Record):
-    """Coefficients of serving stacks that measured runs tell; shares of the centre are as before their bound of one.
+    """Coefficients of serving stacks from measured runs; shares of the centre are stored before their bound of one.
 
     Attributes:
-        n_rows: measured rows behind it [1].
+        n_rows: number of measured rows [1].
     """
 
     n_rows: int = 0
@@ -181,7 +181,7 @@ class ServingFit(Record):
         """Coefficients of a stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.
 
         Args:
-            levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; a kind that is left out adds nothing.
+            levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; an absent kind adds nothing.
 
         Raises:
             InputError: an unknown kind of level.
@@ -198,20 +198,20 @@ class ServingFit(Record):
 
     @classmethod
     def of_tables(cls, path: Path, table: Mapping[str, Any]) -> "ServingFit":
-        """The record of nested tables, models by the names that levels have today.
+        """Record from nested tables, with models under the present names of their levels.
 
-        Files of before name models as the tables of runs do.
+        Older files name models as in tables of runs.
         """
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
         head = cls.file.head if cls.file.head in table else cls.file.old_head
-        # Of a coefficient that came later the prior counts.
+        # A coefficient absent from an older file takes its prior.
         centre = {**cls.spec().medians, **table.get(head, {})}
         return super().of_tables(path, {**table, "effects": effects, head: centre})
 
 
 def _model_of_today(entry: Mapping[str, str]) -> str:
-    """Level of an effect, whose model is the catalogue's id."""
+    """Level of an effect, with the model's catalogue id."""
     if entry["kind"] == "model":
         return model_level(entry["level"])
     if entry["kind"] == "pair":
@@ -224,7 +224,7 @@ def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
     """Fit by object, by name (`default`, `prior`), or from a TOML file.
 
     Raises:
-        InputError: unknown fit, or the file is not one.
+        InputError: unknown fit, or the file holds no fit.
     """
     if isinstance(fit, ServingFit):
         return fit

@@ -61,10 +61,10 @@ ENGINE_COLUMNS = (
 """Columns of the tables."""
 
 MOST_ROWS = 12
-"""Rows of a figure of answers at most [1]."""
+"""Maximum number of rows of a figure of answers [1]."""
 
 LOADS = 60
-"""Loads of a curve [1]."""
+"""Number of loads of a curve [1]."""
 
 
 def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Report:
@@ -90,7 +90,7 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
     """Table of the errors by measured column.
 
     Args:
-        errors: as `ServingPrediction.errors` gives them.
+        errors: result of `ServingPrediction.errors`.
     """
     rows = []
     for name, one in errors.items():
@@ -100,7 +100,7 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
 
 
 def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Figure":
-    """Predicted against measured: the first measured answer; of a table without any, the answers of its first rows."""
+    """Predicted against measured values of the first measured answer; without measurements, predictions of few rows."""
     errors = prediction.errors(runs)
     for name in (name for name in ANSWERS if name in errors):
         return _answer_figure(runs, prediction, name, title)
@@ -160,7 +160,7 @@ def engine_report(
     title: str,
     limits: Mapping[str, float] | None = None,
 ) -> Report:
-    """Report of engines chosen under limits: the frontier, latency against load, and where the time goes.
+    """Report of engines chosen under limits: the Pareto front, latency against load, and times by cause.
 
     Args:
         limits: largest time per token `tpot` and to the first token `ttft` [s].
@@ -183,7 +183,7 @@ def engine_report(
     report.heading("Latency against load")
     throughput, pace = np.asarray(times.throughput), number(coefficients.pace)
     if best.n_prefill:
-        # Copies for prompts work them off one by one; the slower side sets the rate.
+        # Prefill copies process prompts one by one; the slower of prefill and decode sets the rate.
         work = pace * np.asarray(times.prefill.total)
         throughput = np.minimum(throughput, best.n_prefill * number(best.engine.attention_dp) / work * times.output_len)
     per_chip = throughput * best.throughput_per_chip / best.throughput
@@ -210,14 +210,14 @@ def token_terms(
 ) -> dict[str, dict[str, float]]:
     """Terms of the time per token at given loads by label [s].
 
-    A step lasts for its decode pass and the work on prompts that join it.
+    A step consists of its decode pass and the prefill of joining prompts.
 
     Args:
-        times: at each load.
-        rows: loads to show.
+        times: times at each load.
+        rows: indices of the loads to show.
         loads: requests in flight [1], [load].
-        pace: of the stack [1].
-        yielded: tokens of a sequence that a step yields [token].
+        pace: pace of the stack [1].
+        yielded: tokens per sequence and step [token].
     """
     terms = {}
     for row in rows:

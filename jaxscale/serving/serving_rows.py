@@ -1,4 +1,4 @@
-"""Rows of a serving table as arrays: one stacked model, engine, cluster and load; levels of a row and of an engine."""
+"""Rows of a serving table as arrays: stacked model, engine, cluster and load; levels of a row and of an engine."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ LEVEL_KINDS = (
     "framework", "chip", "generation", "line", "stack", "release", "format", "model", "pair", "kind", "serving",
     "client",
 )  # fmt: skip
-"""Kinds of levels by which coefficients differ."""
+"""Kinds of level by which coefficients differ."""
 
 SHAPE_COLUMNS = (
     "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "n_experts", "moe_top_k",
@@ -33,11 +33,11 @@ SHAPE_COLUMNS = (
 
 
 NO_CAP = 1e9
-"""Requests in flight that no client reaches: an open stream that states none has no limit [1]."""
+"""Requests in flight of an open stream without a stated maximum: larger than any client's [1]."""
 
 
 class ServingBatch(eqx.Module):
-    """Rows that the model can answer, stacked along their leading axis.
+    """Rows with a prediction, stacked along their leading axis.
 
     Attributes:
         model: shapes [row].
@@ -56,19 +56,19 @@ class ServingBatch(eqx.Module):
         return int(np.shape(self.engine.tp)[0])
 
     def take(self, rows: np.ndarray) -> "ServingBatch":
-        """The given rows, by index or mask."""
+        """Subset of the rows, by index or mask."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
 
 
 class ServingRows(NamedTuple):
-    """A serving table described for the model.
+    """Serving table in the form of the model.
 
     Attributes:
-        batch: the rows that can be answered [answered row]; None where there are none.
-        index: of each among the rows of the table [answered row].
-        levels: of each, see `LEVEL_KINDS` [answered row].
+        batch: rows with a prediction [answered row]; None without such rows.
+        index: position of each row in the table [answered row].
+        levels: levels of each row, see `LEVEL_KINDS` [answered row].
         is_loaded: whether the table states how its requests arrive [answered row].
-        notes: what a row lacks, or what was assumed, empty for nothing [row].
+        notes: missing cells of a row, or assumptions; empty for none [row].
     """
 
     batch: ServingBatch | None
@@ -79,10 +79,10 @@ class ServingRows(NamedTuple):
 
 
 def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRows:
-    """Rows of a serving table as arrays, with what was assumed.
+    """Rows of a serving table as arrays, with the assumptions.
 
     Returns:
-        The rows that can be answered, and notes on all.
+        The rows with a prediction, and notes on all rows.
     """
     shapes, is_another = _shapes(runs)
     lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
@@ -123,7 +123,7 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
 
 
 def _said(mask: np.ndarray, text: str) -> Categorical:
-    """A remark on the rows of a mask."""
+    """Remark on the rows of a mask."""
     return Categorical(mask.astype(int), ("", text))
 
 
@@ -133,14 +133,14 @@ def _entry_of(name: str | None) -> Mapping[str, Any]:
 
 
 def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Arguments of `Transformer` of each row, nan where the default counts, and whether its name is of another shape.
+    """Arguments of `Transformer` of each row, nan for the default, and whether the shape contradicts the name.
 
-    A cell of the row counts before the catalogue, the catalogue before what its kind of attention usually has.
+    A cell of the row takes precedence over the catalogue, the catalogue over the usual values of the kind of attention.
     """
     models = runs.categories("model")
     named = {name: models.numbers(lambda model, name=name: _entry_of(model).get(name)) for name in ARGUMENTS}
     stated = {name: runs.numbers(name) for name in SHAPE_COLUMNS}
-    # An entry of other depth or width is another model.
+    # A catalogue entry of different depth or width is a different model.
     agrees = np.ones(len(runs), dtype=bool)
     for name in ("n_layers", "d_model", "n_experts"):
         both = ~np.isnan(stated[name]) & ~np.isnan(named[name])
@@ -157,7 +157,7 @@ def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
-    """Arguments of `Transformer` of each row, nan for a gap, such as the choice among experts that are not counted."""
+    """Arguments of `Transformer` of each row, nan for a gap, such as the top-k of experts without their number."""
     shapes = _shapes(runs)[0]
     no_experts = np.isnan(shapes["n_experts"])
     return {
@@ -168,7 +168,7 @@ def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
 
 
 def _attention_fields(kind: str | None) -> Mapping[str, Any]:
-    """Further fields of a model of a kind of attention that no catalogue entry describes."""
+    """Further fields of a model by its kind of attention, for a model outside the catalogue."""
     return serving_facts()["attention"].get(kind or "gqa", {})
 
 
@@ -178,7 +178,7 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     experts = np.nan_to_num(shapes["n_experts"], nan=1.0)
     no_dense = (experts > 1) & (np.nan_to_num(shapes["d_ff"]) == 0.0)
     d_ff = np.where(no_dense, _filled(shapes["d_ff_expert"], 4.0 * d_model), _filled(shapes["d_ff"], 4.0 * d_model))
-    # Two matrices of four widths (GPT), or three of other widths (SwiGLU).
+    # Two matrices of width 4 d_model (GPT), or three of a different width (SwiGLU).
     gated = _filled(shapes["gated_mlp"], np.where((d_ff == 4.0 * d_model) & (experts <= 1), 0.0, 1.0))
     filled = {
         "d_ff": d_ff,
@@ -194,13 +194,13 @@ def _filled(column: np.ndarray, otherwise: Any) -> np.ndarray:
 
 
 def generation_of(entry: ChipEntry) -> str:
-    """Maker of a chip and the narrowest format in which it multiplies: chips of one age behave alike."""
+    """Maker of a chip and its narrowest format for matmuls: chips of equal age behave alike."""
     stated = [name for name in reversed(PRECISIONS) if f"peak_tflops_{name}" in entry.stated]
     return f"{entry.name.split()[0]} {stated[0]}".lower()
 
 
 def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) -> dict[str, np.ndarray]:
-    """Level of each row by kind, empty where it has none."""
+    """Level of each row by kind, empty for none."""
     chip, release, stated = map(runs.text, ("gpu", "release", "attention"))
     stacks = together(*map(runs.categories, ("framework", "gpu", "release")))
     framework = stacks.map(lambda stack: _framework(stack, hardware)).array()
@@ -210,7 +210,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     rated = runs.numbers("request_rate") > 0.0
     usual = np.where(has_clients | rated, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
-    # A stream is a kind of its own: what is fitted to clients who wait for answers need not hold of it.
+    # A stream is a separate kind: a fit to clients that wait for answers need not hold for a stream.
     serving = np.where(rated, "stream", np.where(_is_burst(runs), "offline_max", serving))
     model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
@@ -235,7 +235,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
 
 
 def _is_burst(runs: Runs) -> np.ndarray:
-    """Whether all requests of a row are sent at once, not so many at a time as a client keeps in flight [row]."""
+    """Whether all requests of a row are sent at once, rather than limited by a client's concurrency [row]."""
     waits = runs.numbers("concurrency") < runs.numbers("n_requests")
     return runs.categories("arrival").matches(lambda word: word == "burst") & ~waits
 
@@ -250,9 +250,9 @@ def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> n
     """Word for the attention of models, as in the column `attention` of a serving table.
 
     Args:
-        latent: rank of the latent cache, none of other attention [1].
-        state: width or number of state-space layers, none without them [1].
-        window: keys that a windowed layer sees, none without such layers [1].
+        latent: rank of the latent cache, 0 without latent attention [1].
+        state: width or number of state-space layers, 0 without state-space layers [1].
+        window: keys visible in a windowed layer, 0 without windowed layers [1].
 
     Returns:
         One word for each model.
@@ -272,7 +272,7 @@ def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, n
     chips = np.where(np.isnan(chips), tp * pp * dp, chips)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     attention_dp = np.where(is_mixture, dp, 1.0)
-    # Half of the chips of a disaggregated system decode where its table does not say how many.
+    # Without a stated split, half of the chips of a disaggregated system decode.
     decoding = np.where(levels["serving"] == "disagg", 0.5, 1.0)
     copies = np.maximum(np.floor(chips * decoding / (tp * pp * attention_dp)), 1.0)
     precision = runs.categories("precision").map(lambda cell: cell or "bf16")
@@ -311,7 +311,7 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
         request_rate=np.nan_to_num(rate),
         gap_variance=runs.categories("arrival").matches(lambda word: word != "constant").astype(float),
         length_variance=np.nan_to_num(stated) ** 2,
-        # The mean of equal lengths is whole.
+        # The mean of equal lengths is an integer.
         lengths_open=(np.isnan(stated) & (np.mod(lengths[0], 1.0) + np.mod(lengths[1], 1.0) > 0.0)).astype(float),
     )
 
@@ -342,9 +342,9 @@ def stack_levels(
 
     Args:
         chip: catalogue id of the chip.
-        model: the transformer, whose kind of attention and mixture counts.
-        name: of the model in serving tables.
-        release: of the framework; not stated where empty.
+        model: the transformer, for its kind of attention and mixture.
+        name: name of the model in serving tables.
+        release: release of the framework; not stated where empty.
 
     Returns:
         Name of the level by kind, see `serving_rows.LEVEL_KINDS`.

@@ -1,4 +1,4 @@
-"""Serving tables: what their columns hold, what is valid, what an empty cell means; read and checked."""
+"""Serving tables: meaning, valid values and defaults of their columns; reader and checks."""
 
 from collections.abc import Collection, Iterator
 
@@ -22,7 +22,7 @@ from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import AnyTable
 
 MAX_LENGTH = 1e8
-"""Tokens of a request at most: a longer one is a slip [token]."""
+"""Maximum number of tokens of a request; a larger number is a typing error [token]."""
 
 SERVING_KINDS = {
     "static": "one batch, all start together",
@@ -49,7 +49,7 @@ OTHER_WORDS = {
     "latency": "static", "disaggregated": "disagg", "mha": "gqa", "mqa": "gqa", "deterministic": "constant",
     "uniform": "constant", "batch": "burst", "concurrent": "closed",
 }  # fmt: skip
-"""Other words that tools write for formats, kinds of serving and of attention, and what they mean."""
+"""Synonyms of tools for formats, kinds of serving and of attention, and the words of tables."""
 
 
 MEASURES = {
@@ -57,7 +57,7 @@ MEASURES = {
     "tpot": "time per token after the first",
     "e2e": "time to the last token",
 }
-"""Times of which a table has percentiles, by the first word of their columns."""
+"""Times with percentiles in a table, by the first word of their columns."""
 
 
 def _size(name: str, meaning: str, default: str = "", maximum: float = 1e8, minimum: int = 1) -> Column:
@@ -151,11 +151,11 @@ SERVING_COLUMNS = (
     _size("d_ff_expert", "width of an expert", "from the catalogue model, else d_ff"),
     _word("attention", "kind of attention", serving_facts()["attention"], "from the catalogue model, else gqa"),
 )
-"""Columns of a serving table, in the order of the shipped ones."""
+"""Columns of a serving table, in the order of the shipped tables."""
 
 SERVING_BY_NAME = {column.name: column for column in SERVING_COLUMNS}
 SERVING_REQUIRED = ("gpu", "input_len", "output_len")
-"""Columns that a table needs beside those of a model: its name, or `SHAPE`."""
+"""Required columns beside the columns of a model: its name, or `SHAPE`."""
 
 
 class ServingSchema(AbstractSchema[Runs]):
@@ -174,7 +174,7 @@ class ServingSchema(AbstractSchema[Runs]):
         return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """The cells as they are."""
+        """Cells without change."""
         del header, problems
         return Runs.of(table)
 
@@ -219,7 +219,7 @@ class ServingSchema(AbstractSchema[Runs]):
         ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, and rows that name an unknown model where the table has no shape columns at all."""
+        """Contradictions, and rows with an unknown model in a table without shape columns."""
         yield from super().row_problems(table, bad)
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
@@ -231,8 +231,8 @@ def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware 
     """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
-        table: path of a CSV file, UTF-8, comma-separated, with a header, or whatever else `js.read_runs` takes. A table
-            that was read already is returned as it is.
+        table: path of a CSV file, UTF-8, comma-separated, with a header, or a further argument of `js.read_runs`. A
+            table already read is returned unchanged.
         skip_bad: drop bad rows instead of refusing the file.
         hardware: chips that the table may name; the shipped catalogue where None.
 

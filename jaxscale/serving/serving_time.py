@@ -3,7 +3,7 @@ r"""Latency and throughput of engines under load: static and continuous batching
 A static batch of b: $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec}(b, S_{in} + i)$, which is
 $T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ as long as $T_{dec}$ is affine in the context.
 
-Continuous batching in steady state: every step carries the prompts that arrive, $b / S_{out}$ of them,
+Continuous batching in steady state: every step includes the arriving prompts, $b / S_{out}$ per step,
 $T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$, and Little's law closes: $c = X (TTFT + (S_{out} - 1) TPOT)$.
 """
 
@@ -25,14 +25,14 @@ from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import max_batch
 
 TAIL = 0.5
-"""Part of a request's latency by which a queue of requests takes longer to empty than in steady state: at the end the
-batch runs dry [1]."""
+"""Fraction of a request's latency by which the last requests of a queue take longer than in steady state: the batch
+drains at the end [1]."""
 
 LEAST_BATCH = 1.0
-"""Sequences of a rank at least: a copy answers while further copies stand idle [1]."""
+"""Minimum number of sequences of a rank: with less load, a copy serves one request while further copies idle [1]."""
 
 NO_LIMIT = 1e6
-"""Sequences of a rank where there is memory for none: the time is then that of chips with more memory [1]."""
+"""Sequences of a rank whose memory holds none: the time is then the time of chips with more memory [1]."""
 
 
 class ServingTime(eqx.Module):
@@ -43,11 +43,11 @@ class ServingTime(eqx.Module):
         tpot: time per token after the first [s].
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
-        max_batch: sequences for which all copies have memory [1].
-        waiting: time that a request waits for a place in the batch [s].
-        behind: time that it then waits for the prompts of others and for the step in progress [s].
+        max_batch: maximum number of sequences in the memory of all copies [1].
+        waiting: queueing delay of a request before it joins the batch [s].
+        behind: subsequent delay by the prompts of further requests and by the step in progress [s].
         decode: terms of a decode step [s].
-        prefill: terms of the work on prompts [s].
+        prefill: terms of the prefill [s].
         output_len: answer of a request [token].
     """
 
@@ -69,7 +69,7 @@ class ServingTime(eqx.Module):
 
 
 def tokens_yielded(requests: Requests) -> Array:
-    """Tokens that a step yields: (1 - p^(g + 1)) / (1 - p) for g guessed tokens, right with probability p [token].
+    """Tokens per step: (1 - p^(g + 1)) / (1 - p) for g draft tokens of acceptance probability p [token].
 
     Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
@@ -88,7 +88,7 @@ def serving_time(
     """Latency and throughput of requests on engines.
 
     Args:
-        engine: copies of the model and how each is spread over chips.
+        engine: copies of the model and their distribution over chips.
         requests: load, lengths and kind of serving.
         temperature: 0 for exact maxima and minima, else their smoothing [1].
     """
@@ -97,12 +97,12 @@ def serving_time(
     ranks = engine.copies * engine.attention_dp
     end = r.input_len + r.output_len
     middle = r.input_len + 0.5 * r.output_len
-    # Pages fill as sequences grow; a static batch reaches its full length all at once.
+    # Continuous batching: mean length, as pages fill over time; static batch: all at full length together.
     room = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
     room = room + (1.0 - jnp.clip(room, 0.0, 1.0)) * NO_LIMIT
     wanted = _wanted(r, ranks, room, coefficients, temperature)
     batch = smooth_min(wanted, room, temperature)
-    # Continuous batching keeps a batch in every stage of the pipeline; a static batch passes through stage by stage.
+    # Continuous batching fills every pipeline stage; a static batch occupies one stage at a time.
     stages = 1.0 + r.continuous * (engine.pp - 1.0)
     in_step = batch / stages
     decode = decode_pass(
@@ -116,7 +116,7 @@ def serving_time(
         n_sequences=prompts, input_len=fresh, cached_len=r.input_len - fresh, shares=shares, temperature=temperature,
     )  # fmt: skip
     guessed = tokens_yielded(r)
-    # Prompts join the step of the running batch, whose launches are paid for.
+    # Prompts join the step of the running batch and add no launches.
     joined = r.continuous * (1.0 - r.disaggregated) * in_step * guessed / r.output_len
     shared_work = prefill.total - prefill.floors
     pace = coefficients.pace
@@ -128,18 +128,18 @@ def serving_time(
         * cache_per_sequence(model, engine, r.input_len)
         / jnp.asarray(cluster.network.bandwidth)[..., 1]
     )
-    # A step of ranks that share experts lasts until the last of them has worked off its prompts.
+    # A step of ranks with shared experts ends when the last rank has finished its prompts.
     met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
     queue = coefficients.queue * met + 0.5 * busy / larger(1.0 - busy, 0.05)
     is_open = r.is_open
-    # A request of an open stream waits for the step in progress, and shares the next with those that came meanwhile.
+    # A request of an open stream waits for the current step; further arrivals share the next step.
     meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)
     sharing = meanwhile * shared_work - 0.5 * jnp.expm1(-batch) * (step / pace)
     behind = pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
     first = pace * (prefill.total + r.continuous * decode.total + moved) + behind + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot
     # Little's law: requests per second of one rank.
-    # Where prompts have engines of their own, a request takes a place from its second token on.
+    # With separate engines for prompts, a request occupies a place from its second token on.
     steady = batch / (latency - r.disaggregated * (first - step))
     queued = larger(wanted - batch, 0.0) + (1.0 - is_open) * r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
@@ -165,7 +165,7 @@ def serving_time(
 def _wanted(
     r: Requests, ranks: Number, room: Array, coefficients: ServingCoefficients, temperature: Temperature
 ) -> Array:
-    """Sequences of a rank that the client asks for, or that the scheduler admits where it asks for all [1]."""
+    """Sequences of a rank requested by the client, or admitted by the scheduler at maximum load [1]."""
     asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
     most = smooth_min(coefficients.batch_limit, room, temperature)
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
@@ -173,7 +173,7 @@ def _wanted(
 
 
 BUCKET = 64
-"""Loads that are evaluated at a time [1]."""
+"""Number of loads evaluated at a time [1]."""
 
 
 @array_jit
@@ -202,6 +202,6 @@ def load_curve(
         concurrency: requests in flight over all copies [1], [load].
     """
     arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))
-    weights, copies, chips, lengths, rates = arrays  # once on the device, whatever the number of blocks
+    weights, copies, chips, lengths, rates = arrays  # transferred once for all blocks
     loads = np.asarray(concurrency, float)
     return in_blocks_of(BUCKET, lambda block: _curve(weights, copies, chips, lengths, rates, block), loads)

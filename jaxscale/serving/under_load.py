@@ -1,18 +1,18 @@
-r"""Percentiles of latency under load: requests per second in, queues on top of the batch model.
+r"""Percentiles of latency under load: queues on top of the batch model, for a rate of requests.
 
-A request of an open stream finds b others in flight, those of Little's law at the time that they take together,
+A request of an open stream meets b requests in flight, by Little's law for the time of the batch,
 
 $$ b = \lambda T(b + c_a^2) , $$
 
 with the rate $\lambda$ of a rank and the squared coefficient of variation $c_a^2$ of the gaps between arrivals: Poisson
-arrivals see the time average, itself comes on top (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
-pace see a constant number. A batch holds at most B requests; further ones wait as in a queue with B servers,
+arrivals see the time average plus themselves (Reiser and Lavenberg 1980, JACM 27, 313-322); arrivals at a constant
+rate see a constant number. A batch holds at most B requests; further requests wait as in a queue with B servers,
 
 $$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \; \rho = \lambda / X_B $$
 
-(Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1), of whom $\rho^{\sqrt{2(B+1)}-1}$ wait at
-all, and those exponentially long. Of a burst, request u of M waits for the prompts before it and, beyond the first B,
-for $(u - B) / X_B$. A run of N requests lasts until the last answer.
+(Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1). A share $\rho^{\sqrt{2(B+1)}-1}$ of the
+requests waits at all, with an exponential distribution. Request u of a burst of M waits for the preceding prompts
+and, beyond the first B, for $(u - B) / X_B$. A run of N requests lasts until the last answer.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_time import ServingTime, serving_time
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-"""Percentiles that are told, by name [1]."""
+"""Reported percentiles by name [1]."""
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns of every row."""
@@ -43,29 +43,29 @@ PERCENTILES = tuple(f"{name}_{percentile}_s" for name in ("ttft", "tpot", "e2e")
 """Columns of percentiles over requests."""
 
 LOADED = ("saturation_rate", *PERCENTILES)
-"""Predicted columns of rows that state their arrivals: the rate that the engine answers at most [1/s], percentiles."""
+"""Predicted columns of rows with stated arrivals: maximum rate of the engine [1/s], percentiles."""
 
 STEPS = 12
 """Newton steps to the batch of an open stream [1]."""
 
 FULL = 0.98
-"""Utilisation at which an endless stream is answered whose rate no engine keeps up with [1]."""
+"""Utilisation assumed for an endless stream above saturation [1]."""
 
 SHARPNESS = 16.0
 """Exponent of the bound of the utilisation: 0.8 stays 0.799, 1 becomes 0.95 [1]."""
 
 REMEMBERED = 2.0 / 3.0
-"""Part of the variance of the batch that is left in its mean over a stay, over which its correlation falls [1]."""
+"""Fraction of the variance of the batch that remains in its mean over a stay, as its correlation decays [1]."""
 
 
 class Percentiles(eqx.Module):
     """Mean and percentiles of a time over requests [s].
 
     Attributes:
-        mean: of all requests.
+        mean: mean over all requests.
         p50: median.
-        p90: time that 90 % keep.
-        p99: time that 99 % keep.
+        p90: 90 % quantile.
+        p99: 99 % quantile.
     """
 
     mean: Number
@@ -82,10 +82,10 @@ class LoadTime(eqx.Module):
         tpot: time per token after the first [s].
         e2e: time from arrival to the last token [s].
         throughput: answer tokens of all copies over the run [token/s].
-        saturation: requests that all copies answer at most [1/s].
+        saturation: maximum rate of requests of all copies [1/s].
         utilisation: rate over saturation [1].
         n_sequences: requests in flight that a request meets, in all copies [1].
-        times: batch model at that load.
+        times: batch model at the load.
     """
 
     ttft: Percentiles
@@ -105,7 +105,7 @@ def answers(
     """Answers for a row of a serving table by its columns, and its times.
 
     Args:
-        is_loaded: whether the row states its arrivals, so that there are percentiles; nan for them otherwise.
+        is_loaded: whether the row states its arrivals; without stated arrivals percentiles are nan.
     """
     if not is_loaded:
         times = serving_time(model, engine, cluster, requests, coefficients)
@@ -124,7 +124,7 @@ class Stream(NamedTuple):
 
     Attributes:
         met: requests in flight that a request meets on its rank, itself included [1].
-        variance: squared coefficient of variation of a stay as the batch varies [1].
+        variance: squared coefficient of variation of a stay due to the variation of the batch [1].
     """
 
     met: Array
@@ -141,19 +141,19 @@ def serving_under_load(
     *,
     temperature: Temperature = 0.0,
 ) -> LoadTime:
-    """Mean and percentiles of latency, throughput and saturation of requests that arrive as stated.
+    """Mean and percentiles of latency, throughput and saturation of requests with stated arrivals.
 
-    A `request_rate` makes an open stream with gaps that vary by `gap_variance`; `at_limit` with `n_requests` a burst of
-    all at once; else clients keep `concurrency` in flight.
+    A `request_rate` makes an open stream with gaps of variation `gap_variance`; `at_limit` with `n_requests` a burst;
+    else clients keep `concurrency` in flight.
 
     Args:
-        engine: copies of the model and how each is spread over chips; each takes an equal share of the rate.
+        engine: copies of the model and their distribution over chips; each copy takes an equal share of the rate.
         requests: arrivals, lengths and their variation.
         temperature: 0 for exact minima and corners, else their smoothing [1].
 
     Returns:
-        Times [s] and rates, differentiable by every number. An endless stream beyond saturation, whose queue grows
-        without end, is answered at a utilisation of 0.98.
+        Times [s] and rates, differentiable in every number. For an endless stream above saturation, whose queue would
+        grow without bound, the utilisation is set to 0.98.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     ranks = engine.copies * engine.attention_dp
@@ -165,7 +165,7 @@ def serving_under_load(
         fields = {"concurrency": concurrency, "at_limit": at_limit, "n_requests": n_requests}
         return serving_time(model, engine, cluster, with_fields(r, fields), coefficients, temperature)
 
-    # As many requests as memory, scheduler and client allow are in flight at saturation.
+    # At saturation memory, scheduler and client limit the requests in flight.
     most = at(1.0, 1.0).n_sequences
     most = most + is_open * (smooth_min(most, r.concurrency, temperature) - most)
     full = at(most, 0.0)
@@ -182,7 +182,7 @@ def serving_under_load(
     load = is_open * stream.met * ranks + (1.0 - is_open) * r.concurrency
     times = at(load, limit, limit * r.n_requests)
     varied = r.length_variance + r.lengths_open * coefficients.length_spread**2
-    # Times on top of those of an empty engine: a place in the batch, prompts before, the backlog of a run.
+    # Delays in addition to an empty engine: wait for a place, preceding prompts, backlog of a run.
     places = _places(rate / capacity, ranks / capacity, most / ranks, 0.5 * (r.gap_variance + varied))
     own = r.n_requests / ranks
     backlog = is_open * own * ranks / capacity * positive_part(1.0 - capacity / rate, temperature)
@@ -196,7 +196,7 @@ def serving_under_load(
 
     wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
     ttft = alone + behind + wait + crowd.line
-    # The steps of a burst work off all of its prompts, those of a steady load the prompts that come meanwhile.
+    # Steps of a burst process all of its prompts, steps of a steady load the arriving prompts.
     e2e = alone + behind + wait + times.tpot * (answers + is_burst)
     tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
     uneven = coefficients.jitter**2 + is_open * stream.variance
@@ -221,8 +221,8 @@ def _stream(
 ) -> Stream:
     r"""Batch that a request of an open stream meets on its rank.
 
-    Newton's steps in the logarithm start below the solution and come up to it, as $\ln b - \ln \lambda T(b)$ rises and
-    bends down; the last one alone is differentiated, which is the rule of implicit functions.
+    Newton's method in the logarithm starts below the solution and converges from below, as $\ln b - \ln \lambda T(b)$
+    is increasing and concave. Only the last step is differentiated, as in the implicit function theorem.
 
     Args:
         stay: time of a request in a batch [s].
@@ -235,11 +235,11 @@ def _stream(
 
     def excess(log_batch: Array) -> Array:
         batch = jnp.exp(log_batch)
-        # Two points a standard deviation apart stand for the Poisson counts around the mean.
+        # Two points at plus and minus a standard deviation represent the Poisson counts.
         apart = jnp.sqrt(others * batch + 1e-12)
         time = 0.5 * (stay(batch + others + apart) + stay(larger(batch + others - apart, 1e-3)))
         endless = rate * time
-        # Of a run of N requests the batch rises and falls: mean of a trapezoid over the requests in it.
+        # In a run of N requests the batch rises and falls as a trapezoid: mean over the requests.
         sent = count / rate
         short = smooth_min(time, sent, temperature)
         ends = rate * short * (1.0 - short / (3.0 * larger(time, sent)))
@@ -268,8 +268,8 @@ class Places(NamedTuple):
     """Wait for a place in the batch, in steady state.
 
     Attributes:
-        share: requests that wait at all [1].
-        mean: over all requests [s].
+        share: share of requests that wait at all [1].
+        mean: mean wait over all requests [s].
     """
 
     share: Array
@@ -281,12 +281,12 @@ class Places(NamedTuple):
         return self.mean**2 * (2.0 / self.share - 1.0)
 
     def quantile(self, share: float, temperature: Temperature) -> Array:
-        """Time that a share of the requests keeps [s]."""
+        """Quantile of the wait over requests [s]."""
         return self.mean / self.share * positive_part(jnp.log(self.share / (1.0 - share)), temperature)
 
 
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
-    """Wait for one of the places of a batch.
+    """Wait for a place in a batch.
 
     Args:
         utilisation: rate over saturation, bounded here [1].
@@ -300,12 +300,12 @@ def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) ->
 
 
 class Crowd(NamedTuple):
-    """Waits of a burst: for the prompts before, and beyond a full batch for places; zero where there is none.
+    """Waits of a burst: for the preceding prompts, and for places beyond a full batch; zero without a burst.
 
     Attributes:
         own: requests of a rank [1].
         most: places [1].
-        prompt: work on one prompt [s].
+        prompt: prefill time of one prompt [s].
         each: time per answered request at saturation [s].
         line: mean wait for prompts [s].
         beyond: mean wait for places [s].
@@ -325,7 +325,7 @@ class Crowd(NamedTuple):
         return rest**3 / (3.0 * self.own + 1e-9) * self.each**2 - self.beyond**2
 
     def quantile(self, share: float, temperature: Temperature) -> Array:
-        """Time that a share of the requests keeps [s]."""
+        """Quantile of the wait over requests [s]."""
         place = share * self.own
         late = self.most * positive_part(place / self.most - 1.0, temperature)
         return smooth_min(place, self.most, temperature) * self.prompt + late * self.each
@@ -334,7 +334,7 @@ class Crowd(NamedTuple):
 def _crowd(
     own: Array, most: Array, is_burst: Array, times: ServingTime, each: Array, pace: Array, temperature: Temperature
 ) -> Crowd:
-    """Waits of the requests of a burst, of which the first fill the batch."""
+    """Waits of the requests of a burst; the first requests fill the batch."""
     own = own + 1e-9
     prompt, each = is_burst * pace * (times.prefill.total - times.prefill.floors), is_burst * each
     placed = smooth_min(own, most, temperature)

@@ -1,4 +1,4 @@
-"""Inputs of the questions that are swept: names, units and ranges of models, chips, networks and plans."""
+"""Inputs of swept questions: names, units and ranges of models, chips, networks and plans."""
 
 import dataclasses
 import math
@@ -21,16 +21,16 @@ from jaxscale.models.transformer import ARGUMENTS
 from jaxscale.plans.plan_domain import DEGREE
 
 Point = Mapping[str, Any]
-"""Values of the inputs at a point, by name: axes and what is fixed."""
+"""Values of the inputs at a point, by name: axes and fixed inputs."""
 
 
 class Input(NamedTuple):
-    """One input of a question.
+    """Input of a question.
 
     Attributes:
-        what: the input in a few words.
-        unit: of a number; empty for a word.
-        check: of a place in a file and a value: the value as it counts, or an `InputError`.
+        what: short description of the input.
+        unit: unit of a number; empty for a word.
+        check: function of a source for messages and a value: the normalised value, or an `InputError`.
     """
 
     what: str
@@ -44,12 +44,12 @@ class Input(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One variable of the results.
+    """Variable of the results.
 
     Attributes:
-        what: the variable in a few words.
+        what: short description of the variable.
         unit: 1 for a pure number; empty for words and truth values.
-        words: of a variable of words, all that there are.
+        words: all values of a variable of words.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 def number_input(what: str, bound: Bound, unit: str = "1") -> Input:
-    """A number in a range; true and false count as 1 and 0."""
+    """Number in a range; true and false count as 1 and 0."""
 
     def check(where: str, value: Any) -> float:
         if not isinstance(value, int | float | np.number):
@@ -71,14 +71,14 @@ def number_input(what: str, bound: Bound, unit: str = "1") -> Input:
 
 
 def bound_input(bound: Bound) -> Input:
-    """A number of a domain, whose meaning names a unit where there is one."""
+    """Number of a domain; the unit is read from the meaning of the domain, if stated."""
     found = re.search(r" ?\[(.+)\]$", bound.meaning)
     what = bound.meaning[: found.start()] if found else bound.meaning
     return number_input(what, bound, found[1] if found else "1")
 
 
 def word_input(what: str, known: Callable[[str], Any]) -> Input:
-    """A word that a function takes, or refuses by an `InputError`; where it gives a word, that one counts."""
+    """Word accepted by a function, or refused with an `InputError`; a word returned by the function takes its place."""
 
     def check(where: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -93,7 +93,7 @@ def word_input(what: str, known: Callable[[str], Any]) -> Input:
 
 
 def one_of(what: str, words: tuple[str, ...]) -> Input:
-    """One of several words."""
+    """Word from a list of words."""
 
     def known(word: str) -> None:
         if word not in words:
@@ -130,17 +130,17 @@ def _known_model(name: str) -> None:
 
 
 def chip_input(hardware: Hardware) -> dict[str, Input]:
-    """Input of the chip by its name, which counts by its catalogue id."""
+    """Input of the chip by its name, normalised to its catalogue id."""
     return {"gpu": word_input("chip of the catalogue", lambda name: hardware[name].id)}
 
 
 def cluster_of_point(entry: ChipEntry, point: Point, n_chips: Any) -> Cluster:
-    """Chips of the catalogue on their network, with the numbers of a point in place of theirs; traced ones too.
+    """Chips of the catalogue on their network, with the numbers of a point in place of catalogue values; traceable.
 
     Args:
         entry: the chip.
         point: inputs by name.
-        n_chips: [1].
+        n_chips: number of chips [1].
     """
     return Cluster(_chip_at(entry.chip(), point), _network_at(entry.network(), point), n_chips)
 
@@ -159,7 +159,7 @@ def _network_at(network: Network, point: Point) -> Network:
     levels: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "domain_size": network.domain_size}
     if "domain_size" in point:
         size = np.asarray(network.domain_size, float)
-        # A rail reaches no fewer chips than a domain.
+        # A rail connects at least as many chips as a domain.
         reach = np.asarray([0.0, size[1], size[2]])
         larger = (reach - point["domain_size"] + abs(reach - point["domain_size"])) / 2.0
         levels["domain_size"] = point["domain_size"] + larger
@@ -174,12 +174,12 @@ def _network_at(network: Network, point: Point) -> Network:
 
 
 def among(point: Point, names: Any) -> dict[str, Any]:
-    """Inputs of a point that have one of some names."""
+    """Inputs of a point with given names."""
     return {name: point[name] for name in names if name in point}
 
 
 def whole(value: Any) -> Any:
-    """A concrete number as an integer where it is whole."""
+    """Concrete number, as an integer if integral."""
     return int(value) if float(value).is_integer() else value
 
 

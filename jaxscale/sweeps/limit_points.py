@@ -24,7 +24,7 @@ from jaxscale.sweeps.question import ArrayFunction, Columns, Question, SweepSpec
 
 SIZE = "training_flop"
 SIZES = Bound(1e18, 1e42)
-"""Training computes that make sense [flop]."""
+"""Range of valid training computes [flop]."""
 
 DEGREES = Bound(1.0, 1e30)
 UNITS = {

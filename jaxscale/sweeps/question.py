@@ -1,4 +1,4 @@
-"""A question that can be swept, with its inputs and results; and a sweep, a product of axes of one question."""
+"""A question with its inputs and results; and a sweep, a product of axes of a question."""
 
 import functools
 import hashlib
@@ -20,11 +20,11 @@ Columns = dict[str, Array]
 
 
 class ArrayFunction(NamedTuple):
-    """Evaluation of many points at once, by an array function that is compiled and spread over devices.
+    """Evaluation of many points at once by an array function, compiled and spread over devices.
 
     Attributes:
-        points: from columns of the axes [point] to columns of the results; words are places in their axis.
-        valid: of the number of a region, whether each of its points is valid [point]; None where all are.
+        points: function from columns of the axes [point] to columns of the results; words are indices in their axis.
+        valid: function from the number of a region to the validity of its points [point]; None where all are valid.
     """
 
     points: Callable[[Columns], Columns]
@@ -32,26 +32,27 @@ class ArrayFunction(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Evaluation of one point after the other.
+    """Evaluation of point after point.
 
     Attributes:
-        point: from values by input to results by name; an `InputError` where the point has no answer.
+        point: function from values by input to results by name; an `InputError` for a point without an answer.
     """
 
     point: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Question(NamedTuple):
-    """One question.
+    """Question that a sweep evaluates at every point.
 
     Attributes:
-        what: the question in a few words.
-        inputs: of a catalogue of chips, inputs by name.
-        needed: inputs of which one each has to be given.
-        excluding: inputs of which at most one each may be given.
-        results: variables of the results of a sweep, by name.
-        evaluation: of a sweep.
-        chunk: points of a region, at most, where a sweep does not say: of searches few, as a kill loses them [1].
+        what: short description of the question.
+        inputs: function from a catalogue of chips to inputs by name.
+        needed: groups of inputs; at least one of each group is required.
+        excluding: groups of inputs; at most one of each group is allowed.
+        results: function from a sweep to the variables of the results, by name.
+        evaluation: function from a sweep to its evaluation.
+        chunk: default maximum number of points of a region; small for searches, as an interruption loses the region
+            [1].
     """
 
     what: str
@@ -65,16 +66,16 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """A product of axes, of one question.
+    """Product of axes, of a question.
 
     Attributes:
         of: name of the question.
-        question: what is asked.
+        question: the question.
         axes: values of each axis, numbers or words; the last axis runs fastest.
         fixed: values of the inputs without an axis.
-        chunk: points of a region, at most [1].
+        chunk: maximum number of points of a region [1].
         hardware: file with chips of the user's own; empty for the shipped catalogue alone.
-        block: values of each axis in a region [1].
+        block: number of values of each axis in a region [1].
     """
 
     of: str
@@ -87,27 +88,27 @@ class SweepSpec:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Values of each axis [1]."""
+        """Number of values of each axis [1]."""
         return tuple(len(values) for values in self.axes.values())
 
     @property
     def n_points(self) -> int:
-        """Points in all [1]."""
+        """Number of points [1]."""
         return math.prod(self.shape)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Regions along each axis [1]."""
+        """Number of regions along each axis [1]."""
         return tuple(-(-count // size) for count, size in zip(self.shape, self.block, strict=True))
 
     @property
     def n_regions(self) -> int:
-        """Regions in all [1]."""
+        """Number of regions [1]."""
         return math.prod(self.grid)
 
     @functools.cached_property
     def catalogue(self) -> Hardware:
-        """Chips that names mean."""
+        """Catalogue of chips for the names in the sweep."""
         return load_hardware(self.hardware or None)
 
     @functools.cached_property
@@ -116,32 +117,32 @@ class SweepSpec:
         return self.question.inputs(self.catalogue)
 
     def words(self, name: str) -> list[str]:
-        """Words of an input of words, of its axis or what is fixed; none where it has neither."""
+        """Words of an input of words, on its axis or fixed; empty if the sweep has neither."""
         if name in self.axes:
             return self.axes[name].tolist()
         return [self.fixed[name]] if name in self.fixed else []
 
     def place(self, index: int) -> tuple[int, ...]:
-        """Place of a region along each axis, by its number."""
+        """Index of a region along each axis, by its number."""
         return tuple(int(place) for place in np.unravel_index(index, self.grid))
 
     def region(self, index: int) -> tuple[slice, ...]:
-        """Positions of a region along each axis, by its number."""
+        """Slice of a region along each axis, by its number."""
         return tuple(
             slice(place * size, min((place + 1) * size, count))
             for place, size, count in zip(self.place(index), self.block, self.shape, strict=True)
         )
 
     def size_of(self, index: int) -> int:
-        """Points of a region [1]."""
+        """Number of points of a region [1]."""
         return math.prod(part.stop - part.start for part in self.region(index))
 
     def columns(self, index: int, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Values of axes at the points of a region [point]; of words their places.
+        """Values of axes at the points of a region [point]; words as indices.
 
         Args:
-            index: of the region.
-            names: of the axes whose product is wanted; all where None.
+            index: number of the region.
+            names: axes of the product; all where None.
         """
         wanted = [name for name in self.axes if names is None or name in names]
         parts = dict(zip(self.axes, self.region(index), strict=True))
@@ -155,7 +156,7 @@ class SweepSpec:
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """The specification, equal for equal sweeps: of each axis how many values there are and their digest."""
+        """Specification, equal for equal sweeps: number of values of each axis and their digest."""
         import jax
 
         named = [name for name, asked in self.inputs.items() if asked.is_word]

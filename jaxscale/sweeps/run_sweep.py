@@ -1,4 +1,4 @@
-"""Regions of a sweep, evaluated on all devices of all processes or by the workers of Dask, and written to its store."""
+"""Evaluation of the regions of a sweep on all devices of all processes or by Dask workers, and writes to its store."""
 
 import functools
 import json
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 AXIS = "device"
 
 SIDE_BY_SIDE = 2048
-"""Points of a device that are evaluated at a time: their intermediate values stay in its caches [1]."""
+"""Number of points that a device evaluates at a time: their intermediate values stay in its caches [1]."""
 
 
 class RegionResults(NamedTuple):
     """Results of a region.
 
     Attributes:
-        values: of each result [point].
-        refusals: for each point without an answer, why.
+        values: values of each result [point].
+        refusals: reason for each point without an answer.
     """
 
     values: Mapping[str, np.ndarray]
@@ -48,10 +48,10 @@ class RegionResults(NamedTuple):
 
 
 Started = Callable[[], RegionResults]
-"""Waits for the results of a region that has been started."""
+"""Function that waits for the results of a started region."""
 
 Told = Callable[[int], None]
-"""Is told how many points are done."""
+"""Callback with the number of finished points."""
 
 
 def sweep(
@@ -65,19 +65,19 @@ def sweep(
     hardware: str | Path | None = None,
     dask: str | None = None,
 ) -> "xarray.Dataset":
-    """Any question of the package over a product of axes.
+    """Evaluate any question of the package over a product of axes.
 
     `js.sweep({"dp": [1, 2, 4], "network_bandwidth": [1e10, 1e11]}, of="step_time", fixed={"model": "llama3-8b", "gpu":
     "h100-80gb"})`
 
     Args:
         axes: values of each axis by the name of an input, numbers in SI units or words; the last axis runs fastest.
-        of: what is asked: `step_time`, `best_plan`, `best_design`, `limits`, `serving` or `islands`.
+        of: the question: `step_time`, `best_plan`, `best_design`, `limits`, `serving` or `islands`.
         fixed: values of inputs without an axis.
-        out: folder for the results, a Zarr store; where None, they stay in memory.
-        resume: whether to go on in a folder where an earlier run of the same sweep stopped, or to add what is missing
-            for further values at the end of the first axis.
-        chunk: points of a region, at most, which are evaluated and written together; where None, 65536, of searches
+        out: folder for the results, a Zarr store; where None, the results stay in memory.
+        resume: whether to continue an interrupted run of the same sweep in its folder, or to add the regions of further
+            values at the end of the first axis.
+        chunk: maximum number of points of a region, evaluated and written together; where None, 65536, for searches
             16 [1].
         hardware: file with chips of the user's own.
         dask: address of the scheduler of a Dask cluster whose workers evaluate the regions and share the folder.
@@ -109,16 +109,16 @@ def sweep(
 
 
 def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told = lambda count: None) -> list[str]:
-    """Evaluate regions and write them; several processes divide the regions by their numbers.
+    """Evaluate regions and write their results; several processes divide the regions by their numbers.
 
     Args:
         spec: the sweep.
-        store: set up by `prepare`.
-        regions: numbers of those that are wanted.
-        told: is told of points that are done.
+        store: store set up by `prepare`.
+        regions: numbers of the regions.
+        told: callback with the number of finished points.
 
     Returns:
-        For each point without an answer, why.
+        Reason for each point without an answer.
     """
     import zarr
 
@@ -127,7 +127,7 @@ def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told 
     refusals: list[str] = []
     waiting = None
     own = [index for index in regions if index % jax.process_count() == jax.process_index()]
-    # A device works on the next region while the host writes this one.
+    # A device works on the next region while the host writes the current region.
     for index in [*own, None]:
         started = None if index is None else (index, start(index))
         if waiting is not None:
@@ -141,7 +141,7 @@ def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told 
 def region_function(
     spec: SweepSpec, devices: Iterable[Any], told: Told = lambda count: None
 ) -> Callable[[int], Started]:
-    """Function that starts a region by its number, and gives one that waits for its results."""
+    """Function that starts a region by its number, and returns a function that waits for the results."""
     evaluation = spec.question.evaluation(spec)
     if isinstance(evaluation, Search):
         return functools.partial(_searched, spec, evaluation, told)
@@ -149,7 +149,7 @@ def region_function(
 
 
 def _searched(spec: SweepSpec, search: Search, told: Told, index: int) -> Started:
-    """Results of a region, one point after the other."""
+    """Results of a region, point after point."""
 
     def run() -> RegionResults:
         columns, results = spec.columns(index), spec.question.results(spec)
@@ -198,7 +198,7 @@ def _spread(spec: SweepSpec, evaluation: ArrayFunction, devices: Iterable[Any], 
 
     def start(index: int) -> Started:
         count = spec.size_of(index)
-        # A region at an end is filled up with copies of its last point, so that all have one shape.
+        # A region at an end is padded with copies of its last point: all regions have equal shape.
         fill = per_device * mesh.size - count
         padded = {
             name: jax.device_put(np.pad(values, (0, fill), mode="edge").astype(dtype), sharding)
@@ -221,11 +221,11 @@ def _spread(spec: SweepSpec, evaluation: ArrayFunction, devices: Iterable[Any], 
 
 _LOCK = threading.Lock()
 _OF_WORKER: dict[str, tuple[SweepSpec, Callable[[int], Started]]] = {}
-"""Sweeps that this process works on for Dask, by their text."""
+"""Sweeps in progress on the process as a Dask worker, by their text."""
 
 
 def _region_of_worker(index: int, asked: tuple[Any, ...], folder: str, double: bool) -> tuple[int, list[str]]:
-    """Evaluate a region and write it: points of it, and why some have no answer."""
+    """Evaluate a region and write the results: number of points, and reasons for points without an answer."""
     import zarr
 
     text, axes, of, fixed, chunk, hardware, block = asked
@@ -243,17 +243,17 @@ def _region_of_worker(index: int, asked: tuple[Any, ...], folder: str, double: b
 def run_on_workers(
     spec: SweepSpec, folder: str | Path, regions: Iterable[int], address: str, told: Told = lambda count: None
 ) -> list[str]:
-    """Evaluate regions by the workers of a Dask cluster, each by one, which write them to the folder that they share.
+    """Evaluate regions by the workers of a Dask cluster; each worker writes its regions to the shared folder.
 
     Args:
         spec: the sweep.
-        folder: set up by `prepare`.
-        regions: numbers of those that are wanted.
-        address: of the scheduler.
-        told: is told of points that are done.
+        folder: folder set up by `prepare`.
+        regions: numbers of the regions.
+        address: address of the scheduler.
+        told: callback with the number of finished points.
 
     Returns:
-        For each point without an answer, why.
+        Reason for each point without an answer.
 
     Raises:
         InputError: Dask is not installed, or no scheduler answers.

@@ -1,4 +1,4 @@
-"""Questions of a sweep that are searches, point by point: best plans, best designs, engines, ways to join islands."""
+"""Questions of a sweep answered by a search at each point: best plan, best design, engine, training across islands."""
 
 import dataclasses
 import functools
@@ -47,7 +47,7 @@ from jaxscale.sweeps.inputs import (
 from jaxscale.sweeps.question import Question, Search, SweepSpec
 
 POINTS = 16
-"""Points of a region of searches, at most: a kill loses those that are not written yet [1]."""
+"""Maximum number of points of a region of searches: an interruption loses the points not yet written [1]."""
 
 MACHINE = {**CHIP_INPUTS, **MEMORY_INPUT, **NETWORK_INPUTS}
 RISK = {"oom_probability": number_input("accepted probability of running out of memory", Bound(1e-6, 1.0 - 1e-6))}
@@ -56,27 +56,27 @@ SERVING_FRAMEWORK = {"framework": word_input("serving framework", lambda name: N
 
 
 def _of_model(point: Point) -> Any:
-    """The model of a point."""
+    """Model of a point."""
     return named_model(point["model"], **{name: whole(value) for name, value in among(point, MODEL_INPUTS).items()})
 
 
 def _of_machine(spec: SweepSpec, point: Point) -> Cluster:
-    """The cluster of a point."""
+    """Cluster of a point."""
     return cluster_of_point(spec.catalogue[point["gpu"]], among(point, MACHINE), whole(point["n_gpus"]))
 
 
 def _each_point(point: Callable[[SweepSpec, Point], Mapping[str, Any]]) -> Callable[[SweepSpec], Search]:
-    """Evaluation of a sweep by a function of the sweep and of one point."""
+    """Evaluation of a sweep by a function of the sweep and of a point."""
     return lambda spec: Search(functools.partial(point, spec))
 
 
 def _cell(value: Any) -> str:
-    """A value as a cell of a table states it."""
+    """Value in the notation of a cell of a table."""
     return str(whole(value)) if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()
 
 
 def _software_inputs() -> dict[str, Input]:
-    """Columns of a runs table that state what plan and software are, without those that have inputs of their own."""
+    """Columns of a runs table that describe plan and software, without the columns covered by separate inputs."""
     stated = (*PLAN_RESULTS, "sequence_parallel", "shard_group", "etp", "attention_kernel", "recompute", "schedule")
     stated += ("execution", "tp_overlap", "moe_dispatcher", "optimizer")
 
@@ -94,7 +94,7 @@ SOFTWARE = _software_inputs()
 
 
 def _cells(spec: SweepSpec, point: Point) -> dict[str, Any]:
-    """What a point states of plan and software, by column of a runs table."""
+    """Plan and software stated at a point, by column of a runs table."""
     texts = {name: _cell(value) for name, value in among(point, SOFTWARE).items()}
     cells = stated_values("sweep:", {**texts, **among(point, FRAMEWORK)})
     return {"gpu": point["gpu"], "precision": "bf16", **among(point, ("precision",)), **cells}
@@ -114,7 +114,7 @@ def _best_plan(spec: SweepSpec, point: Point) -> dict[str, Any]:
 
 
 def _plan_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Results that tell a plan, from its words."""
+    """Results that describe a plan, from its words."""
     return {name: words[name] for name in (*PLAN_RESULTS, "recompute", "schedule")}
 
 

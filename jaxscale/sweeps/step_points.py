@@ -1,4 +1,4 @@
-"""Step time and memory at the points of a sweep, of models, plans and clusters that follow from the axes."""
+"""Step time and memory at the points of a sweep; models, plans and clusters follow from the axes."""
 
 import functools
 import itertools
@@ -48,7 +48,7 @@ MACHINE_INPUTS = (*CHIP_INPUTS, *NETWORK_INPUTS)
 
 
 class Parts(NamedTuple):
-    """Modules of one point."""
+    """Modules of a point."""
 
     model: Transformer
     plan: Plan
@@ -81,7 +81,7 @@ RESULTS = {
 
 
 def _picked(variants: Sequence[Any], place: Any) -> Any:
-    """One of several equal trees, by a traced place; leaves that are the same in all stay as they are."""
+    """Element of a sequence of equal trees by a traced index; leaves equal in all trees stay unchanged."""
 
     def leaf(*leaves: Any) -> Any:
         if all(leaf is leaves[0] for leaf in leaves):
@@ -99,21 +99,21 @@ class _Assembly:
     """Modules of points: all words are looked up once, numbers may be traced."""
 
     def __init__(self, spec: SweepSpec):
-        """Look up what the words of a sweep name."""
+        """Look up the words of a sweep."""
         self.spec = spec
         self.models = [described_model(name) for name in spec.words("model")]
         self.chips = [spec.catalogue[name] for name in spec.words("gpu")]
         self.words = {name: spec.words(name) for name in PLAN_WORDS if spec.words(name)}
         fits = [fit_of(name) for name in spec.words("fit") or ["default"]]
         precisions = self.words.get("precision", ["bf16"])
-        # Kernels of one chip alone have no collectives beside them.
+        # Kernels on a single chip have no concurrent collectives.
         self.coefficients = [
             fit.coefficients({"gpu": chip.id, "precision": precision}, company)
             for fit, chip, precision, company in itertools.product(fits, self.chips, precisions, (1, 2))
         ]
 
     def parts(self, columns: Point) -> Parts:
-        """Modules of one point, from the values of its axes; words are places in their axis."""
+        """Modules of a point, from the values of its axes; words are indices in their axis."""
         point = {**self.spec.fixed, **columns}
 
         def place(name: str) -> Any:
@@ -171,19 +171,19 @@ def _stacked_parts(assembly: _Assembly) -> Any:
 
 
 RULED = {*NAMED_MODEL, *MODEL_INPUTS, *PLAN_NUMBERS, *PLAN_WORDS, *COUNT_INPUT, *BATCH_INPUT}
-"""Inputs on which it depends whether a plan keeps the rules."""
+"""Inputs of the rules for valid plans."""
 
 
 def _valid(spec: SweepSpec, stacked: Any, index: int) -> np.ndarray:
-    """Whether each point of a region has a model that exists and a plan of whole degrees that keeps every rule."""
+    """Whether each point of a region has an existing model and a plan of integer degrees within the rules [point]."""
     region = dict(zip(spec.axes, spec.region(index), strict=True))
     counts = {name: part.stop - part.start for name, part in region.items()}
     ruled = [name for name in spec.axes if name in RULED]
-    # A sweep without such axes has one plan.
+    # A sweep without axes of the rules has a single plan.
     columns = (
         spec.columns(index, ruled) if ruled else {next(iter(spec.axes)): spec.columns(index)[next(iter(spec.axes))][:1]}
     )
-    # Sizes are whole numbers up to more than single precision holds.
+    # Sizes are integers beyond the exact range of single precision.
     with jax.enable_x64(True):
         (model, shape, plan), n_chips = jax.tree.map(np.asarray, stacked(columns))
     rows = {**model_columns(model), **plan_columns(plan)}

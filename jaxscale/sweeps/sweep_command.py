@@ -57,7 +57,7 @@ class SweepCommand(Outputs):
             check_drawn(spec, self.draw, self.over, bool(self.plot or self.report))
         if self.coordinator is not None:
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
-        # A process alone keeps the folder to itself; several take turns to set it up, and then write side by side.
+        # A single process locks the folder throughout; several processes set it up in turn, then write concurrently.
         several = self.n_processes > 1
         with contextlib.nullcontext() if several else alone_in(self.out):
             with alone_in(self.out, waits=True) if several else contextlib.nullcontext():
@@ -77,7 +77,7 @@ class SweepCommand(Outputs):
             jax.distributed.shutdown()
 
     def _check_processes(self) -> None:
-        """Refuse options of processes that do not go together."""
+        """Refuse incompatible options of processes."""
         if not 0 <= self.process < self.n_processes:
             raise InputError(
                 f"--process = {self.process} is out of range; expected 0 to --n-processes - 1 = {self.n_processes - 1}"
@@ -90,7 +90,7 @@ class SweepCommand(Outputs):
             raise InputError("--plot and --report need all regions; expected them of one process, with --resume")
 
     def _tell(self, spec: "SweepSpec", n_computed: int, refusals: list[str]) -> None:
-        """Say what was done, and why points have no answer."""
+        """Report the number of points and regions, and the reason of points without an answer."""
         say(f"{spec.n_points:,} points in {spec.n_regions:,} regions: {self.out}")
         if refusals:
             say(f"{len(refusals):,} points have no answer, the first: {refusals[0]}")

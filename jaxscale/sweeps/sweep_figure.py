@@ -1,4 +1,4 @@
-"""Figure and report of a sweep: a result along one axis, as lines for the words of another, or over two axes."""
+"""Figure and report of a sweep: a result along an axis, as lines for the words of a second axis, or over two axes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,17 +19,17 @@ MASKS = ("feasible", "valid")
 """Truth values without which a result has no meaning."""
 
 LOGARITHMIC = 8.0
-"""Ratio of the largest to the least value from which an axis is logarithmic [1]."""
+"""Minimum ratio of the largest to the smallest value for a logarithmic axis [1]."""
 
 MOST_LINES = 8
-"""Lines of a figure, at most [1]."""
+"""Maximum number of lines of a figure [1]."""
 
 
 def check_drawn(spec: SweepSpec, result: str | None, axes: Sequence[str], is_drawn: bool = True) -> None:
-    """Refuse, before any work is done, a figure of what a sweep does not have.
+    """Refuse a figure of results or axes that a sweep does not have, before the evaluation.
 
     Raises:
-        InputError: no such result or axis, more than two axes, or no figure that is asked for.
+        InputError: no such result or axis, more than two axes, or no requested figure.
     """
     if not is_drawn:
         raise InputError("--draw and --over say what a figure shows; expected --plot or --report beside them")
@@ -47,15 +47,15 @@ def _check(result: str | None, axes: Sequence[str], results: Sequence[str], know
 
 
 def sweep_figure(dataset: "xarray.Dataset", result: str | None = None, axes: Sequence[str] = ()) -> "Figure":
-    """A result of a sweep over any one or two of its axes; points without a valid answer are left out.
+    """Figure of a result of a sweep over one or two of its axes, without invalid points.
 
-    Numbers are drawn as a curve, or as a map over two axes; words give a line each. Each further axis is at its middle
-    value, which the headline names; `dataset.sel` chooses others.
+    Numbers are drawn as a curve, or as a map over two axes; each word is a line. Each further axis is at its middle
+    value, stated in the title; `dataset.sel` selects a different value.
 
     Args:
-        dataset: of `sweep` or `open_sweep`.
+        dataset: result of `sweep` or `open_sweep`.
         result: name of the variable; the first where None.
-        axes: names; the two with most values where left out.
+        axes: names; the two axes with most values where left out.
 
     Raises:
         InputError: no such result or axis, or two axes of words.
@@ -108,13 +108,13 @@ def _is_share(values: "xarray.DataArray") -> bool:
 
 
 def _is_logarithmic(values: np.ndarray) -> bool:
-    """Whether positive values span so much that a linear scale hides the small ones."""
+    """Whether positive values span at least the ratio `LOGARITHMIC`, so that a linear scale hides small values."""
     known = values[np.isfinite(values)]
     return bool(len(known)) and bool(known.min() > 0.0) and bool(known.max() >= LOGARITHMIC * known.min())
 
 
 def _longest(variable: "xarray.DataArray") -> list[str]:
-    """Up to two axes of most values, of numbers first, in the order of the sweep."""
+    """Up to two axes with most values, numbers before words, in the order of the sweep."""
     ranked = sorted(map(str, variable.dims), key=lambda name: (_is_word(variable[name]), -variable.sizes[name]))
     several = [name for name in ranked[:2] if variable.sizes[name] > 1] or ranked[:1]
     return [str(name) for name in variable.dims if name in several]
@@ -131,7 +131,7 @@ def _label(values: "xarray.DataArray") -> str:
 
 
 def _at(chosen: "xarray.DataArray", others: list[str]) -> str:
-    """Values of axes that are not drawn, for the headline."""
+    """Values of axes outside the figure, for the title."""
     told = []
     for name in others:
         value, unit = chosen[name].values.item(), chosen[name].attrs.get("units", "1")

@@ -1,8 +1,8 @@
-"""Sweeps over any axes: what is asked, over which values, with what fixed; in Python and as a specification in TOML.
+"""Sweeps over any axes: question, values of the axes and fixed inputs; in Python and as a specification in TOML.
 
 ```toml
-of = "step_time"              # what is asked; left out, `limits`
-chunk = 65536                 # points of a region, at most
+of = "step_time"              # question; default `limits`
+chunk = 65536                 # maximum number of points of a region
 [fixed]                       # inputs without an axis
 model = "llama3-8b"
 gpu = "h100-80gb"
@@ -11,7 +11,7 @@ tp = 8
 from = 1e9
 to = 1e12
 n = 1000
-[axes.dp]                     # or the values themselves
+[axes.dp]                     # or a list of values
 values = [1, 2, 4, 8]
 ```
 """
@@ -39,20 +39,21 @@ QUESTIONS = {
     "serving": "jaxscale.sweeps.searches:SERVING",
     "islands": "jaxscale.sweeps.searches:ISLANDS",
 }
-"""Home of each question, which is loaded when it is asked."""
+"""Module of each question, loaded on demand."""
 
 KEYS = ("of", "chunk", "axes", "fixed")
 LIMITS_KEYS = ("scenario", "gpu", "plan")
-"""Keys beside the axes of a sweep of the limits, which stand for what is fixed."""
+"""Further keys of a sweep of the limits, equivalent to fixed inputs."""
 
 LARGEST_CHUNK = 2**24
 LARGEST_AXIS = 10**7
 CHECKED_ALONE = 10_000
-"""Values of an axis up to which each is checked by itself; of more numbers, the ends [1]."""
+"""Maximum number of values of an axis for a check of each value; of longer numeric axes only the ends are checked
+[1]."""
 
 
 def blocks(shape: tuple[int, ...], chunk: int) -> tuple[int, ...]:
-    """Values of each axis in a region of at most so many points: the last axes whole, then an even part of one."""
+    """Number of values of each axis in a region of limited size: the last axes whole, then one axis divided evenly."""
     sizes: list[int] = []
     for count in reversed(shape):
         pieces = -(-count // max(chunk, 1))
@@ -70,18 +71,18 @@ def sweep_spec(
     hardware: str | Path | None = None,
     where: str = "sweep",
 ) -> SweepSpec:
-    """A checked specification.
+    """Checked specification.
 
     Args:
         axes: values of each axis by the name of an input.
-        of: what is asked, one of `QUESTIONS`.
+        of: the question, one of `QUESTIONS`.
         fixed: values of inputs without an axis.
-        chunk: points of a region, at most; the question's own where None [1].
+        chunk: maximum number of points of a region; the question's default where None [1].
         hardware: file with chips of the user's own.
-        where: source of all that, for messages.
+        where: source of the specification, for messages.
 
     Raises:
-        InputError: an unknown question or input, a value out of range, inputs that are missing or exclude each other.
+        InputError: an unknown question or input, a value out of range, missing inputs, or mutually exclusive inputs.
     """
     if of not in QUESTIONS:
         raise InputError(f"{where}: of = {of!r} is no question; {nearest(str(of), QUESTIONS)}")
@@ -113,7 +114,7 @@ def sweep_spec(
 
 
 def _axis(where: str, values: Any, asked: Input) -> np.ndarray:
-    """Checked values of an axis, numbers or words, each once."""
+    """Checked values of an axis, numbers or words without duplicates."""
     listed = np.asarray(values, object) if isinstance(values, list | tuple) else np.asarray(values)
     if listed.ndim != 1 or not 1 <= len(listed) <= LARGEST_AXIS:
         raise InputError(f"{where}: expected a list of 1 to {LARGEST_AXIS:,} values")
@@ -128,7 +129,7 @@ def _axis(where: str, values: Any, asked: Input) -> np.ndarray:
 
 
 def read_spec(path: str | Path, hardware: str | Path | None = None) -> SweepSpec:
-    """A sweep from its file.
+    """Sweep from its file.
 
     Args:
         path: TOML file.
@@ -156,7 +157,7 @@ def read_spec(path: str | Path, hardware: str | Path | None = None) -> SweepSpec
 
 
 def _listed(where: str, axis: Any) -> Any:
-    """Values of an axis of a file: listed, or evenly spread over a logarithmic scale."""
+    """Values of an axis of a file: listed, or evenly spaced on a logarithmic scale."""
     if not isinstance(axis, dict) or not ({"from", "to", "n"} == set(axis) or {"values"} == set(axis)):
         raise InputError(f"{where}: expected either from, to and n, or values")
     if "values" in axis:

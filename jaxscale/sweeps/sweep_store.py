@@ -1,7 +1,7 @@
 """Store of a sweep: a Zarr group with an array for each axis and result, written region by region with checksums.
 
-A region is one chunk of every array, so that each is written by one process alone, whole or not at all. The bytes of a
-chunk depend on nothing but the specification and the kind of device.
+A region is one chunk of every array: each chunk has a single writing process and is written atomically. The bytes of
+a chunk depend on the specification and the type of device only.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import xarray
 
 ATTRIBUTE = "sweep"
-"""Attribute of the group that holds the specification."""
+"""Attribute of the group with the specification."""
 
 UNREADABLE = (ValueError, RuntimeError, OSError, TypeError, KeyError, IndexError)
-"""What readers of Zarr raise of chunks that are cut or changed."""
+"""Exceptions of Zarr readers for truncated or modified chunks."""
 
 
 def needs_stores() -> None:
-    """Refuse where what reads and writes stores is not installed.
+    """Refuse to run without the packages for stores.
 
     Raises:
-        InputError: xarray or Zarr is missing; says how to install them.
+        InputError: xarray or Zarr is missing; the message says how to install the package.
     """
     for name in ("xarray", "zarr"):
         try:
@@ -46,12 +46,12 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool
 
     Args:
         spec: the sweep.
-        store: folder, made if it is not there, or a store of Zarr in memory.
+        store: folder, created if missing, or a Zarr store in memory.
         resume: whether regions of an earlier run of the sweep are kept; its first axis may have grown at its end.
         is_alone: whether no other process sets up the same store meanwhile.
 
     Returns:
-        The sweep as it is stored, and numbers of regions that are still to be evaluated.
+        The sweep as stored, and numbers of the regions still to be evaluated.
 
     Raises:
         InputError: the folder holds another sweep, or a sweep without `resume`.
@@ -79,7 +79,7 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool
 
 
 def _group(store: Any) -> Any:
-    """Group of a store, None where there is none yet."""
+    """Group of a store, None if missing."""
     import zarr
 
     try:
@@ -89,10 +89,10 @@ def _group(store: Any) -> Any:
 
 
 def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: bool) -> SweepSpec:
-    """The sweep with the regions of an earlier run.
+    """Sweep with the regions of an earlier run.
 
     Raises:
-        InputError: another sweep, or one that is not to be resumed.
+        InputError: a different sweep, or a sweep without `resume`.
     """
     if not resume:
         raise InputError(f"{folder}: holds a sweep already; expected an empty folder, or --resume")
@@ -112,7 +112,7 @@ def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: boo
 
 
 def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: Any, before: Mapping[str, Any]) -> None:
-    """Remove regions that the end of the first axis has cut, where further values follow now."""
+    """Remove regions truncated by the former end of the first axis, if the axis has grown."""
     count, length = next(iter(before["axes"].values()))["n"], spec.shape[0]
     if count == length or not count % spec.block[0]:
         return
@@ -124,7 +124,7 @@ def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: Any, before: Mapp
 
 
 def _arrays(spec: SweepSpec, group: Any) -> None:
-    """Arrays of the axes and of the results, where they are not there yet."""
+    """Create the missing arrays of the axes and of the results."""
     for name, values in spec.axes.items():
         asked = spec.inputs[name]
         attributes: dict[str, Any] = {"long_name": asked.what, "units": asked.unit}
@@ -157,12 +157,12 @@ def _kind(spec: SweepSpec, result: Result) -> tuple[Any, dict[str, Any]]:
 
 
 def _array(group: Any, name: str, dtype: Any, shape: Any, chunks: Any, dimensions: Any, attributes: Any) -> Any:
-    """An array of the group, made unless it is there."""
+    """Array of the group, created if missing."""
     from zarr.codecs import Crc32cCodec, ZstdCodec
     from zarr.errors import ContainsArrayError
 
     if name not in group:
-        # Another process may be faster: it makes the same.
+        # A concurrent process may have created the same array.
         with contextlib.suppress(ContainsArrayError):
             return group.create_array(
                 name, shape=shape, chunks=chunks, dtype=dtype, dimension_names=dimensions, attributes=attributes,
@@ -177,9 +177,9 @@ def write_region(spec: SweepSpec, group: Any, index: int, results: Mapping[str, 
 
     Args:
         spec: the sweep.
-        group: set up by `prepare`.
-        index: of the region.
-        results: each [point].
+        group: group set up by `prepare`.
+        index: number of the region.
+        results: values of each result [point].
     """
     region = spec.region(index)
     shape = [part.stop - part.start for part in region]
@@ -194,14 +194,14 @@ def _file(folder: Path, array: Any, place: tuple[int, ...]) -> Path:
 
 
 def _whole_regions(folder: Path, group: Any) -> np.ndarray:
-    """Whether each region of every result is there and agrees with its checksum [region]."""
+    """Whether each region of every result exists and agrees with its checksum [region]."""
     arrays: list[Any] = [group[name] for name in group.attrs[ATTRIBUTE]["results"]]
     grid = [-(-count // size) for count, size in zip(arrays[0].shape, arrays[0].chunks, strict=True)]
     return np.asarray([all(_is_whole(folder, array, place) for array in arrays) for place in np.ndindex(*grid)])
 
 
 def _is_whole(folder: Path, array: Any, place: tuple[int, ...]) -> bool:
-    """Whether a chunk is there and agrees with its checksum."""
+    """Whether a chunk exists and agrees with its checksum."""
     if not _file(folder, array, place).is_file():
         return False
     try:
@@ -212,23 +212,23 @@ def _is_whole(folder: Path, array: Any, place: tuple[int, ...]) -> bool:
 
 
 def clear_leftovers(folder: str | Path) -> None:
-    """Remove temporary files of a sweep that was killed; not while another process writes there."""
+    """Remove temporary files of an interrupted sweep; not for use while another process writes to the folder."""
     for leftover in Path(folder).rglob("*.partial"):
         leftover.unlink()
 
 
 @contextlib.contextmanager
 def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
-    """A folder, made if it is not there, that no other sweep writes to meanwhile.
+    """Lock on a folder, created if missing, against writes by another sweep.
 
-    The system frees it when the process ends, however it does.
+    The operating system releases the lock at any end of the process.
 
     Args:
         folder: the folder.
-        waits: whether to wait for the end of another sweep's turn.
+        waits: whether to wait for another sweep to release the lock.
 
     Raises:
-        InputError: another sweep writes there.
+        InputError: another sweep writes to the folder.
     """
     check_folder(folder).mkdir(parents=True, exist_ok=True)
     try:
@@ -236,7 +236,7 @@ def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     except ImportError:  # systems without such locks
         yield
         return
-    # The folder itself is locked: a file for it would be one more than several processes leave.
+    # The folder itself is locked: a lock file would be an additional file in the store.
     opened = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -249,17 +249,17 @@ def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
 
 
 def open_sweep(folder: str | Path) -> "xarray.Dataset":
-    """A finished sweep: `js.open_sweep("folder").step_time.sel(tp=8)`.
+    """Open a finished sweep: `js.open_sweep("folder").step_time.sel(tp=8)`.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
 
     Returns:
-        A variable for each result over the axes, with `units` and `long_name`; what is fixed is an attribute. Values
-        are read when they are asked for.
+        A variable for each result over the axes, with `units` and `long_name`; fixed inputs are attributes. Values are
+        read on access.
 
     Raises:
-        InputError: no sweep, or one of which regions are missing, cut or changed.
+        InputError: no sweep, or missing, truncated or modified regions.
     """
     needs_stores()
     group = _group(Path(folder)) if Path(folder).is_dir() else None
@@ -281,7 +281,7 @@ def dataset_of(store: Any) -> "xarray.Dataset":
     found = found[found.attrs.pop(ATTRIBUTE)["results"]]
     for name, variable in list(found.variables.items()):
         if "words" in variable.attrs:
-            # The place before the first stands for no answer.
+            # Index -1 stands for no answer.
             words = np.asarray(["", *variable.attrs["words"]])[np.asarray(variable.values, int) + 1]
             found[name] = (variable.dims, words, {"long_name": variable.attrs["long_name"]})
     return found

@@ -1,1 +1,1 @@
-"""Statistics that every calibration shares: likelihood, quantiles of left-out groups, effects by level."""
+"""Statistics common to all calibrations: likelihood, quantiles of left-out groups, effects by level."""

@@ -1,32 +1,31 @@
-r"""Quantiles of held-out errors that cover runs of new groups, by split-conformal prediction.
+r"""Quantiles of held-out errors with coverage of runs of new groups, by split-conformal prediction.
 
-Of G exchangeable groups, the quantile $q (1 + 1/G)$ of what was left out covers a share q of a new one: runs of one
-group share most of their error, so that many runs of few groups tell little.
-References: Lei et al. 2018, JASA 113, 1094-1111, section 2.2; Kish 1965, Survey Sampling, section 5.4 (runs that are
-worth less than their number).
+Of G exchangeable groups, the quantile $q (1 + 1/G)$ of the left-out errors covers a share q of a new group. Runs of a
+group share most of their error, so that many runs of few groups contain little information.
+References: Lei et al. 2018, JASA 113, 1094-1111, section 2.2; Kish 1965, Survey Sampling, section 5.4 (effective
+sample size).
 """
 
 import numpy as np
 from jaxtyping import Float
 
 GROUPS_THAT_TELL = 9
-"""Groups from which on the largest error of G covers 90 % of new groups: G / (G + 1) of them [1]."""
+"""Minimum number of groups G for which the largest error covers 90 % of new groups: a share G / (G + 1) [1]."""
 
 
 def conformal_level(share: float, worth: float) -> float:
-    """Quantile of errors that covers a share of new ones, the largest error where few are left out [1]."""
+    """Quantile level of errors that covers a share of new errors; 1, the largest error, where few are left out [1]."""
     return min(1.0, share * (1.0 + 1.0 / worth))
 
 
 def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> float:
-    r"""Half-width that covers 90 % of the runs of a new group.
+    r"""Half-width with 90 % coverage of the runs of a new group.
 
-    Of G groups whose runs share a part $\rho$ of the variance, the runs are worth $G / \rho$ errors, as in
-    `interval_of`.
-    Fewer groups than `GROUPS_THAT_TELL` cannot tell of less than the scatter that runs are known to have.
+    For G groups whose runs share a fraction $\rho$ of the variance, the effective number of errors is $G / \rho$, as in
+    `interval_of`. With fewer groups than `GROUPS_THAT_TELL` the half-width is at least the known scatter of runs.
 
     Args:
-        errors: of held-out runs, with their signs [row].
+        errors: errors of held-out runs, with their signs [row].
         groups: group of each run [row].
         least: half-width for the scatter of single runs.
 
@@ -40,14 +39,14 @@ def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> fl
 
 
 def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[float, float]:
-    r"""Ends of the central interval that covers 90 % of the runs of a new group.
+    r"""Ends of the central interval with 90 % coverage of the runs of a new group.
 
-    Each group counts once, however many runs it has. Of G groups whose runs share a part $\rho$ of the variance, the
-    runs are worth $G / \rho$ groups that each err alike. Their quantiles step by whole groups: half a step is taken
-    back.
+    Each group has equal weight, however many runs it has. For G groups whose runs share a fraction $\rho$ of the
+    variance, the effective number of groups is $G / \rho$. Quantiles of groups move in steps of a whole group, so half
+    a step is subtracted.
 
     Args:
-        errors: of held-out runs, with their signs [row].
+        errors: errors of held-out runs, with their signs [row].
         groups: group of each run [row].
 
     Returns:
@@ -64,23 +63,23 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
 
 
 def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
-    r"""Effective number of independent errors, of runs whose errors correlate within groups: $G / \rho$ [1].
+    r"""Effective number of independent errors, for errors correlated within groups: $G / \rho$ [1].
 
     Args:
-        errors: with their signs [row].
-        codes: group of each, from 0 on [row].
+        errors: errors with their signs [row].
+        codes: group of each error, from 0 on [row].
     """
     return min((int(codes.max()) + 1) / max(shared_variance(errors, codes), 1e-9), float(len(errors)))
 
 
 def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
-    r"""Intraclass correlation $\rho$: share of the variance of errors that is between groups, each counted once [1].
+    r"""Intraclass correlation $\rho$: share of the variance of errors between groups, with equal weight of groups [1].
 
-    Errors beyond three robust standard deviations count as three, so that single runs do not hide what others share.
+    Errors beyond three robust standard deviations count as three, so that single runs do not hide the common part.
 
     Args:
-        errors: with their signs [row].
-        codes: group of each, from 0 on [row].
+        errors: errors with their signs [row].
+        codes: group of each error, from 0 on [row].
     """
     centre = np.median(errors)
     scale = 1.48 * np.median(np.abs(errors - centre))
@@ -90,6 +89,6 @@ def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> flo
     counts = np.bincount(codes)
     means = np.bincount(codes, scaled) / counts
     within = np.bincount(codes, (scaled - means[codes]) ** 2) / counts
-    # Means of few runs scatter by themselves.
+    # The scatter of runs alone makes means of few runs differ.
     between = max(float(means.var() - (within / counts).mean()), 0.0)
     return between / max(between + float(within.mean()), 1e-12)

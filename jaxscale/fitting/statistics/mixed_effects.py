@@ -1,9 +1,9 @@
-r"""Penalised least squares of a model whose coefficients differ by level: pooled values plus shrunk effects.
+r"""Penalised least squares of a mixed-effects model: coefficients by level as pooled values plus shrunk effects.
 
 The logarithm of a row's coefficient is $\mu_c + \sum_k u_{k, l_k(row), c}$ over kinds k of levels, with
-$u \sim N(0, \tau_{k c}^2)$. Errors of logarithms follow a Student distribution whose scale belongs to the class of the
-measurement. The mode is found by damped Gauss-Newton steps on normal equations (a row has an effect of each kind alone,
-so that they are sparse), spreads $\tau$ and scales by expectation maximisation between the steps.
+$u \sim N(0, \tau_{k c}^2)$. Errors of logarithms follow a Student distribution with a scale for each class of
+measurement. The mode is found by damped Gauss-Newton steps on normal equations (sparse, since a row has a single effect
+of each kind), spreads $\tau$ and scales by expectation maximisation between the steps.
 References: Schall 1991, doi 10.1093/biomet/78.4.719 (spreads); Lange et al. 1989, doi 10.2307/2290063 (Student errors).
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from jaxscale.fitting.statistics.student import student_loss, student_scale, student_weight
 
 FIRM = 40.0
-"""Levels that the prior spread of an effect counts for, beside the measured ones [1]."""
+"""Weight of the prior spread of an effect, as a number of levels [1]."""
 
 LEAST_SPREAD, MOST_SPREAD = 0.005, 1.5
 """Bounds of the spread of an effect [1]."""
@@ -27,16 +27,16 @@ LEAST_NOISE, MOST_NOISE = 0.02, 0.6
 """Bounds of the scale of an error [1]."""
 
 LEAST_ERRORS = 6
-"""Errors of a class from which on their scale is estimated [1]."""
+"""Minimum number of errors of a class for an estimate of their scale [1]."""
 
 LONGEST = 1.0
-"""Change of any log coefficient in one step at most [1]."""
+"""Maximum change of any log coefficient in a step [1]."""
 
 SETTLED_BY = 0.3
-"""Fall of the objective in a step from which on the search has ended [1]."""
+"""Fall of the objective in a step below which the search ends [1]."""
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""From log coefficients [row, coefficient] the log prediction of each measurement and its slopes [measurement,
+"""From log coefficients [row, coefficient] to the log prediction of each measurement and its slopes [measurement,
 coefficient]."""
 
 
@@ -45,14 +45,14 @@ class Block:
     """Effects of one kind of level on one coefficient.
 
     Attributes:
-        kind: of the levels; `centre` for the pooled value.
-        coefficient: place among the coefficients [1].
+        kind: kind of the levels; `centre` for the pooled value.
+        coefficient: index of the coefficient [1].
         codes: level of each row, -1 for none [row].
         levels: names of the levels.
         spread: prior standard deviation of an effect [1].
         is_free: whether the spread is estimated.
-        is_heavy: whether effects have a Student distribution in place of a normal one: a level far from the others is
-            not pulled to them.
+        is_heavy: whether effects have a Student instead of a normal distribution, so that a level far from the rest is
+            not pulled to the centre.
     """
 
     kind: str
@@ -66,14 +66,14 @@ class Block:
 
 @dataclass(frozen=True)
 class MixedProblem:
-    """Measurements, and the effects that may explain them.
+    """Measurements, and the effects of levels in their model.
 
     Attributes:
         evaluate: the model.
         base: log coefficients of each row before any effect [row, coefficient].
         row: row of each measurement [measurement].
-        log_measured: logarithm of each [measurement].
-        classes: class of error of each [measurement].
+        log_measured: logarithm of each measurement [measurement].
+        classes: class of error of each measurement [measurement].
         blocks: effects, the pooled values among them.
     """
 
@@ -102,7 +102,7 @@ class MixedProblem:
 
     @property
     def n_effects(self) -> int:
-        """Effects in all [1]."""
+        """Number of effects [1]."""
         return int(self.offsets[-1])
 
     def logs(self, effects: Float[np.ndarray, " effect"]) -> np.ndarray:
@@ -113,7 +113,7 @@ class MixedProblem:
         return logs
 
     def without_levels_of(self, effects: np.ndarray, is_kept: np.ndarray) -> np.ndarray:
-        """Effects with those at zero whose level no kept row has [effect]."""
+        """Effects with zero for levels without a kept row [effect]."""
         kept = np.zeros(self.n_effects + 1, dtype=bool)
         kept[self.columns[is_kept].ravel()] = True
         return effects * kept[:-1]
@@ -124,10 +124,10 @@ class MixedSolution:
     """Mode of a problem.
 
     Attributes:
-        effects: all, pooled values among them [effect].
+        effects: all effects, pooled values among them [effect].
         spreads: standard deviation of the effects of each block [block].
         noise: scale of the errors of each class [class].
-        log_errors: log predicted less log measured [measurement].
+        log_errors: log predicted minus log measured [measurement].
     """
 
     effects: np.ndarray
@@ -144,17 +144,17 @@ def solve_mixed(
     steps: int = 24,
     learns_spreads: bool = True,
 ) -> MixedSolution:
-    """Mode of the effects, given the rows that count.
+    """Mode of the effects, given the counted rows.
 
     Args:
         problem: measurements and effects.
         is_counted: whether a row counts [row].
-        start: where the search begins, and spreads and noise that stay where `learns_spreads` is false.
+        start: starting point of the search, and the fixed spreads and noise where `learns_spreads` is false.
         steps: Gauss-Newton steps at most [1].
         learns_spreads: estimate spreads and noise as well.
 
     Returns:
-        The mode; errors of rows that do not count are those of a prediction.
+        The mode; errors of uncounted rows are errors of prediction.
     """
     counts = is_counted[problem.row].astype(float)
     n_classes = int(problem.classes.max()) + 1
@@ -185,11 +185,11 @@ def effect_covariance(problem: MixedProblem, solution: MixedSolution, is_counted
 
     Args:
         problem: measurements and effects.
-        solution: its mode.
+        solution: mode of the problem.
         is_counted: whether a row counts [row].
 
     Returns:
-        Variances on the diagonal; without measurements those of the spreads [1].
+        Covariance; without measurements, the prior variances on the diagonal [1].
     """
     values, slopes = problem.evaluate(problem.logs(solution.effects))
     state = _State(problem, is_counted[problem.row].astype(float), solution.spreads, solution.noise)
@@ -199,7 +199,7 @@ def effect_covariance(problem: MixedProblem, solution: MixedSolution, is_counted
 
 @dataclass(frozen=True)
 class _State:
-    """A problem at given spreads and scales."""
+    """Problem at given spreads and scales."""
 
     problem: MixedProblem
     counts: np.ndarray
@@ -237,7 +237,7 @@ class _State:
     def step(
         self, effects: np.ndarray, errors: np.ndarray, matrix: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """A change of the effects that lowers the objective, and by how much; no change where none does."""
+        """Change of the effects that lowers the objective, and the fall [1]; zero where no step length lowers it."""
         problem = self.problem
         change = -sl.cho_solve(sl.cho_factor(matrix, check_finite=False), gradient, check_finite=False)
         moved = np.abs(problem.logs(change) - problem.base).max()
@@ -252,14 +252,14 @@ class _State:
 
 
 def _weights_of_effects(problem: MixedProblem, effects: np.ndarray, spreads: np.ndarray) -> np.ndarray:
-    """Weights of effects in least squares: 1 for normal ones [effect]."""
+    """Weights of effects in least squares: 1 for normal effects [effect]."""
     return np.where(problem.is_heavy, np.asarray(student_weight(effects / spreads[problem.block_of])), 1.0)
 
 
 def _spreads(
     problem: MixedProblem, effects: np.ndarray, spreads: np.ndarray, matrix: np.ndarray, prior: np.ndarray
 ) -> np.ndarray:
-    """Spread of each block: mean square of its effects and of what is not known of them, held by the prior."""
+    """Spread of each block: mean square of its effects plus their posterior variance, shrunk to the prior [block]."""
     variance = np.diag(sl.inv(matrix, check_finite=False))
     squares = _weights_of_effects(problem, effects, spreads) * effects**2 + variance
     squares = np.bincount(problem.block_of, squares, minlength=len(problem.blocks))
@@ -270,7 +270,7 @@ def _spreads(
 
 
 def _noise(problem: MixedProblem, effects: np.ndarray, counts: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Scale of the errors of each class, as the Student distribution has it."""
+    """Scale of the Student distribution of the errors of each class [class]."""
     errors = problem.evaluate(problem.logs(effects))[0] - problem.log_measured
     scales = noise.copy()
     for code in range(len(noise)):

@@ -1,16 +1,16 @@
-"""Sizes of errors of logarithms, in percent of the measured value."""
+"""Absolute percentage errors from errors of logarithms, relative to the measured value."""
 
 import numpy as np
 from jaxtyping import Float
 
 
 def mean_percent(log_errors: Float[np.ndarray, " row"]) -> float:
-    """Mean absolute percentage error of predicted less measured logarithms [%]; nan where any is nan."""
+    """Mean absolute percentage error from predicted minus measured logarithms [%]; nan where any is nan."""
     return float(100.0 * np.mean(np.abs(np.expm1(log_errors))))
 
 
 def median_percent(log_errors: Float[np.ndarray, " row"]) -> float:
-    """Median absolute percentage error of predicted less measured logarithms [%]; nan where any is nan."""
+    """Median absolute percentage error from predicted minus measured logarithms [%]; nan where any is nan."""
     return float(100.0 * np.median(np.abs(np.expm1(log_errors))))
 
 
@@ -18,8 +18,8 @@ class LogErrors:
     """Errors of a fit, in sample and held out.
 
     Attributes:
-        residuals: logarithm of measured over fitted values [1], [row].
-        held_out: the same by fits without the row, nan where there was none [1], [row].
+        residuals: logarithm of fitted over measured values [1], [row].
+        held_out: logarithm of held-out predictions over measured values, nan without a prediction [1], [row].
     """
 
     residuals: np.ndarray
@@ -27,7 +27,7 @@ class LogErrors:
 
     @property
     def n(self) -> int:
-        """Measured rows [1]."""
+        """Number of measured rows [1]."""
         return len(self.residuals)
 
     @property
@@ -37,7 +37,7 @@ class LogErrors:
 
     @property
     def mape_cv(self) -> float:
-        """Mean absolute percentage error of held-out rows [%]; nan where none could be held out."""
+        """Mean absolute percentage error of held-out rows [%]; nan without held-out rows."""
         return mean_percent(self.held_out)
 
     @property

@@ -1,7 +1,7 @@
 r"""Student's t as the likelihood of every fit: loss, weights, pseudo-residuals and scale of standardised errors.
 
-$\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$ is minus its logarithm up to a constant: normal near zero, a power law
-far out, so that mislabelled runs do not steer. Reference: Lange et al. 1989, doi 10.2307/2290063.
+$\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$ is minus the log density up to a constant: normal near zero, a power
+law in the tails, so that mislabelled runs do not steer. Reference: Lange et al. 1989, doi 10.2307/2290063.
 """
 
 import jax
@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 DEGREES_OF_FREEDOM = 3.0
-"""Student's nu, of runs and of effects: heavy tails carry mislabelled rows without letting them steer (Lange et al.
-1989, section 5), and stacks that differ much in one thing without pulling the pool there (Gelman et al. 2013, Bayesian
-Data Analysis, section 17.2) [1]."""
+"""Student's nu, of runs and of effects: heavy tails tolerate mislabelled rows (Lange et al. 1989, section 5), and
+stacks with a single large deviation, without a pull on the pool (Gelman et al. 2013, Bayesian Data Analysis, section
+17.2) [1]."""
 
 SCALE_STEPS = 10
 """Steps of expectation maximisation towards a scale [1]."""
 
 
 def student_loss(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
-    """Minus the log density of standardised errors, without its constant, rho(x) [1]."""
+    """Negative log density of standardised errors, without its constant, rho(x) [1]."""
     return 0.5 * (freedom + 1.0) * jnp.log1p(jnp.asarray(standardised) ** 2 / freedom)
 
 
@@ -29,7 +29,7 @@ def student_weight(standardised: Float[ArrayLike, "*error"], freedom: float = DE
 
 
 def robust(standardised: Array) -> Array:
-    r"""Pseudo-residuals of standardised errors or effects: numbers whose squares are $2 \rho$ [1]."""
+    r"""Pseudo-residuals of standardised errors or effects, with squares $2 \rho$ [1]."""
     nu = DEGREES_OF_FREEDOM
     square = standardised**2 / nu
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
@@ -38,23 +38,23 @@ def robust(standardised: Array) -> Array:
 
 
 def robust_slope(standardised: Array) -> Array:
-    """Derivative of `robust` at some numbers [1]."""
+    """Derivative of `robust` [1]."""
     return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))[1]
 
 
 def student_scale(
     errors: Float[np.ndarray, " error"], start: float, bounds: tuple[float, float], freedom: float = DEGREES_OF_FREEDOM
 ) -> float:
-    """Scale of greatest likelihood of errors about zero, by expectation maximisation.
+    """Maximum-likelihood scale of errors about zero, by expectation maximisation.
 
     Args:
         errors: in any unit [error].
-        start: where the search begins, in that unit.
-        bounds: of the scale, in that unit.
+        start: initial scale, in the unit of the errors.
+        bounds: bounds of the scale, in the unit of the errors.
         freedom: degrees of freedom [1].
 
     Returns:
-        The scale, in that unit.
+        The scale, in the unit of the errors.
     """
     scale = start
     for _ in range(SCALE_STEPS):
