@@ -1,1 +1,1 @@
-"""Helpers of all parts: arrays, smooth maxima, compilation, files, tables of text, printed values, errors, units."""
+"""Shared helpers: arrays, smooth maxima, compilation, files, text tables, printed values, errors, units."""

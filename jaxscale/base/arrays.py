@@ -1,4 +1,4 @@
-"""Array types shared by every module, and the conversion of arguments to float leaves."""
+"""Array types shared by all modules, and conversion of arguments to float leaves."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike, Float
 Tree = TypeVar("Tree")
 
 if TYPE_CHECKING:
-    # Static checkers know no arithmetic between floats and arrays of any backend; the run-time check below does.
+    # Static checkers cannot type arithmetic between floats and arrays of any backend; run-time checks can.
     Number = PerPrecision = PerTarget = PerLevel = Any
 else:
     Number = Float[ArrayLike, "*batch"]
@@ -35,7 +35,7 @@ N_LEVELS = 3
 
 
 def as_float(value: Any) -> Any:
-    """Float leaf of a Python or numpy number; arrays and tracers pass through.
+    """Convert a Python or numpy number to a float leaf; arrays and tracers pass through.
 
     Integers become floats so that `jax.grad` works on every leaf of every module.
 
@@ -43,7 +43,7 @@ def as_float(value: Any) -> Any:
         value: a number, an array or a tracer.
 
     Returns:
-        A numpy scalar for a number, which filters of equinox take for an array, else the value as a floating array.
+        A numpy scalar for a number (an array for the filters of equinox), else the value as a floating-point array.
     """
     if isinstance(value, bool | int | float | np.number | np.bool_):
         return np.float64(value)
@@ -53,68 +53,68 @@ def as_float(value: Any) -> Any:
 
 
 def weak(tree: Tree) -> Tree:
-    """Tree with numpy scalars replaced by Python numbers, so that arrays decide the precision of results."""
+    """Tree with numpy scalars replaced by Python numbers, so that arrays determine the precision of results."""
     return jax.tree.map(lambda leaf: float(leaf) if isinstance(leaf, np.number) else leaf, tree)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a leaf is a single concrete number, neither an array with axes nor traced."""
+    """Whether a leaf is a single concrete number, neither traced nor an array with axes."""
     return isinstance(value, int | float | np.number)
 
 
 def as_arrays(tree: Tree) -> Tree:
-    """The same tree with arrays for leaves: plain numbers obey neither shapes nor `.dtype`."""
+    """Tree with arrays as leaves, because plain numbers have no shape and no `.dtype`."""
     return jax.tree.map(jnp.asarray, tree)
 
 
 def host_arrays(tree: Any) -> Any:
     """Tree with numpy arrays of the default precision, so that numbers and arrays share a compilation.
 
-    Work of the host between compiled programs uses numpy, since each eager operation of JAX compiles a small program.
+    Host code between compiled programs uses numpy, since each eager JAX operation compiles a small program.
     """
     return jax.tree.map(lambda leaf: np.asarray(leaf, jnp.result_type(float)), tree)
 
 
 def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
-    """A copy of a module with some fields changed, traced values included."""
+    """Copy of a module with changed fields, which may be traced."""
     values = [as_float(value) for value in changes.values()]
     return eqx.tree_at(lambda tree: [getattr(tree, name) for name in changes], module, values)
 
 
 def with_columns(module: Tree, columns: Mapping[str, np.ndarray]) -> Tree:
-    """Module with columns in place of scalar fields: `with_fields` for many rows, faster."""
+    """Module with columns in place of scalar fields; faster than `with_fields` for many rows."""
     fields = dataclasses.fields(module)  # pyright: ignore[reportArgumentType]
     leaves = [columns.get(field.name, getattr(module, field.name)) for field in fields]
     return jax.tree.unflatten(jax.tree.structure(module), leaves)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
-    """Trees of equal structure stacked along a new leading axis, on the host in double precision."""
+    """Trees of equal structure, stacked along a new leading axis, on the host in double precision."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
 def filled_rows(count: int, block: int) -> np.ndarray:
-    """Row indices padded with the last row to whole blocks, so that few shapes are compiled [row]."""
+    """Row indices padded with the last row to whole blocks, to limit the number of compiled shapes [row]."""
     return np.minimum(np.arange(-(-count // block) * block), count - 1)
 
 
 def in_blocks_of(size: int, function: Callable[[Any], Any], rows: Any) -> Any:
-    """Results of a compiled function over rows, in blocks of a fixed size that share a program.
+    """Evaluate a compiled function of rows in blocks of a fixed size, which share a program.
 
     Args:
-        size: rows of a call; the last call is padded with the last row [1].
-        function: from a tree of arrays to another, each leaf [row of a block, ...].
+        size: rows per call; the last call is padded with the last row [1].
+        function: function from a tree of arrays to a tree of arrays, each leaf [row of a block, ...].
         rows: tree of arrays, each [row, ...].
 
     Returns:
-        Tree of arrays of the host, each [row, ...].
+        Tree of numpy arrays, each [row, ...].
     """
     count = len(jax.tree.leaves(rows)[0])
     blocks = []
     for picked in filled_rows(count, size).reshape(-1, size):
-        # All leaves at once: a transfer of each by itself costs more than its bytes.
+        # One transfer of all leaves: the latency of a transfer per leaf exceeds the time for the bytes.
         blocks.append(function(jax.device_put(jax.tree.map(lambda leaf, own=picked: np.asarray(leaf)[own], rows))))
-    # Reading only now lets the device work on one block while the host lays out the next.
+    # Results are read after all calls, so that the device computes a block while the host prepares the next.
     return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:count], *blocks)
 
 
@@ -124,7 +124,7 @@ def number(leaf: Any) -> float:
 
 
 def divisors(whole: float | int) -> np.ndarray:
-    """Divisors of a whole number, ascending [1]; of a number that is not whole, none."""
+    """Divisors of a whole number, ascending [1]; empty for a fractional number."""
     if whole != round(whole) or whole < 1:
         return np.zeros(0, np.int64)
     small = np.arange(1, math.isqrt(round(whole)) + 1)

@@ -1,4 +1,4 @@
-"""Documents of TOML, JSON and YAML, read within bounds of size, depth, number of values and size of numbers."""
+"""Parsing of TOML, JSON and YAML documents, with bounds on size, depth, number of values and magnitude of numbers."""
 
 import json
 import math
@@ -11,25 +11,25 @@ from typing import Any
 from jaxscale.base.errors import InputError
 
 LARGEST = 32 * 2**20
-"""Size beyond which a file is no document that people or programs write for this one [byte]."""
+"""Largest size of a document; larger files are not meant for this package [byte]."""
 
 DEEPEST = 100
-"""Tables and lists inside each other [1]."""
+"""Largest depth of nested tables and lists [1]."""
 
 MOST_VALUES = {"JSON": 2_000_000, "TOML": 500_000, "YAML": 100_000}
-"""Values of a document, those that aliases repeat counted each time [1]."""
+"""Largest number of values in a document, with values repeated by aliases counted each time [1]."""
 
 GREATEST = 1e300
-"""Number that no quantity comes near, and that arithmetic would overflow [1]."""
+"""Largest magnitude of a number, beyond all quantities; larger numbers would overflow in arithmetic [1]."""
 
 
 def parsed_toml(text: str) -> Any:
-    """Content of a TOML text.
+    """Parse a TOML text.
 
     Raises:
         ValueError: not TOML, or beyond the bounds.
     """
-    # The parser takes time and memory of the depth squared, so that the depth of dotted keys is looked at before.
+    # The parser takes time and memory quadratic in depth, so the depth of dotted keys is checked first.
     joined = re.sub(r"[ \t]*\.[ \t]*", ".", text)
     if any(word.count(".") > DEEPEST for word in re.split(r"[\s=,{}\[\]]+", joined)):
         raise ValueError(f"a key of more than {DEEPEST} tables")
@@ -37,11 +37,11 @@ def parsed_toml(text: str) -> Any:
 
 
 def parsed_json(text: str, *, finite: bool = False) -> Any:
-    """Content of a JSON text.
+    """Parse a JSON text.
 
     Args:
         text: the document.
-        finite: refuse infinite numbers too, such as 1e400.
+        finite: whether infinite numbers, such as 1e400, are refused too.
 
     Raises:
         ValueError: not JSON, or beyond the bounds.
@@ -50,23 +50,23 @@ def parsed_json(text: str, *, finite: bool = False) -> Any:
 
 
 PIECE = 2**20
-"""Letters of a long document that are read at once [1]."""
+"""Characters of a long document per read [1]."""
 
 LONGEST_ELEMENT = 4 * 2**20
-"""Letters of one element of a long list, and of what stands before it [1]."""
+"""Largest number of characters of one element of a long list, and of the text before the list [1]."""
 
 
 def json_elements(read: Callable[[int], str], key: str, most: int) -> Iterator[Any]:
-    """Elements of the list of a key of a JSON document of any length, one by one; or of the document, if it is a list.
+    """Elements of the list at a key of a JSON document of any length, one by one; or of a document that is a list.
 
     Args:
-        read: gives as many further letters of the document, fewer at its end.
-        key: of the list; the first place where it stands counts.
-        most: letters of the document [1].
+        read: function that reads up to the given number of characters; fewer at the end of the document.
+        key: key of the list; the first occurrence counts.
+        most: largest number of characters of the document [1].
 
     Raises:
-        ValueError: no such list, one that does not end, an element that is too long, too deep or not JSON, or too many
-            letters.
+        ValueError: no such list, an unterminated list, an element that is too long, too deep or not JSON, or too many
+            characters.
     """
     decoder, left = json.JSONDecoder(), most
     buffer = read(PIECE)
@@ -98,13 +98,13 @@ def json_elements(read: Callable[[int], str], key: str, most: int) -> Iterator[A
 
 
 def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
-    """Place behind what a pattern that fits everywhere takes."""
+    """Position after a match of a pattern that matches everywhere."""
     found = pattern.match(text, place)
     return place if found is None else found.end()
 
 
 def parsed_yaml(text: str) -> Any:
-    """Content of a YAML text; tags construct no objects.
+    """Parse a YAML text; tags construct no objects.
 
     Raises:
         ValueError: not YAML, or beyond the bounds.
@@ -126,7 +126,7 @@ def parsed_yaml(text: str) -> Any:
 
 
 def _parsed(parse: Callable[[str], Any], text: str) -> Any:
-    """Parsed text; a text nested too deeply for the parser raises the parser's error."""
+    """Parsed text; a text too deep for the parser raises the parser's error."""
     try:
         return parse(text)
     except RecursionError:
@@ -134,7 +134,7 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _within_bounds(tree: Any, most: int, *, finite: bool = False) -> Any:
-    """A parsed document, if it is neither too deep, too long nor has numbers beyond all quantities."""
+    """Check depth, number of values and magnitudes of a parsed document, and return the document."""
     waiting, n_values = [(tree, 0)], 0
     while waiting:
         value, depth = waiting.pop()

@@ -1,4 +1,4 @@
-"""Domains: bounds of numbers and relations between numbers, checked for scalars, arrays and cells.
+"""Domains: valid ranges of numbers and relations between numbers, checked for scalars, arrays and cells.
 
 A single table per class (`jaxscale.models.model_domain`, `jaxscale.plans.plan_domain`) checks numbers
 from every source: Python, TOML, a config.json, the cells of a table. Traced values are not checked.
@@ -13,16 +13,16 @@ import jax.core
 import numpy as np
 
 SLACK = 1e-9
-"""Relative error of sums and quotients of whole numbers in floats, which breaks no relation [1]."""
+"""Tolerated relative error of sums and quotients of whole numbers in floating point [1]."""
 
 
 class Bound(NamedTuple):
     """Range of a number, ends included.
 
     Attributes:
-        low: least number, excluded where `is_above`.
-        high: greatest number.
-        is_above: whether the range excludes the least number.
+        low: lower end, excluded where `is_above`.
+        high: upper end.
+        is_above: whether the range excludes the lower end.
         meaning: description of the number, for the page of the domain.
     """
 
@@ -32,12 +32,12 @@ class Bound(NamedTuple):
     meaning: str = ""
 
     def holds(self, value: Any) -> Any:
-        """Whether numbers are inside, for each; nan is not."""
+        """Whether each number is within the range; false for nan."""
         above = np.greater(value, self.low) if self.is_above else np.greater_equal(value, self.low)
         return above & np.less_equal(value, self.high)
 
     def __str__(self) -> str:
-        """The range in words."""
+        """Range in words."""
         if self.is_above:
             return f"a number above {self.low:g}, at most {self.high:g}"
         return f"a number from {self.low:g} to {self.high:g}"
@@ -47,7 +47,7 @@ class Relation(NamedTuple):
     """Condition between numbers.
 
     Attributes:
-        names: numbers that the condition reads; messages name the first as wrong.
+        names: numbers that the condition reads; messages name the first number.
         holds: the condition, of numbers or arrays in the order of the names.
         wrong: message with the error and the valid range, from the numbers.
         text: statement of the condition, for the page of the domain.
@@ -63,7 +63,7 @@ class Broken(NamedTuple):
     """Violation of a bound or relation.
 
     Attributes:
-        name: number that is wrong.
+        name: number out of range.
         rows: whether each row is wrong [row], or a truth value for a single set of numbers.
         problem: message for a row, with the valid range.
     """
@@ -80,7 +80,7 @@ class Domain:
     Attributes:
         what: name of the class in messages.
         bounds: range of each number by name.
-        relations: between numbers.
+        relations: conditions between numbers.
     """
 
     what: str

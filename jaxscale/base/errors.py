@@ -5,21 +5,21 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 MOST_NAMES = 30
-"""Valid names that a message lists [1]."""
+"""Largest number of valid names in a message [1]."""
 
 LIKE = 0.6
-"""Ratio of `difflib` from which a name is offered for an unknown one [1]."""
+"""Least similarity ratio of `difflib` for a suggested name [1]."""
 
 
 class InputError(ValueError):
-    """Bad input from the user: the message names error, location and valid input.
+    """Invalid input from the user; the message names error, location and valid input.
 
     Attributes:
-        problems: all problems, a line each, where the message shows the first of many.
+        problems: all problems, one line each, where the message shows only the first of many.
     """
 
     def __init__(self, message: str, problems: Sequence[str] = ()):
-        """Args: message: text shown to the user; problems: one line for each problem, all of them."""
+        """Args: message: text shown to the user; problems: one line for each problem."""
         super().__init__(message)
         self.problems = tuple(problems) or (message,)
 
@@ -32,19 +32,19 @@ def similar(
     Args:
         name: the unknown name.
         known: the known names, in the order of messages.
-        holds: whether a known name, the first argument, contains the unknown name, the second.
-        most: names returned at most [1].
-        likeness: ratio of `difflib` from which two names are similar [1].
+        holds: whether a known name (first argument) contains the unknown name (second argument).
+        most: largest number of returned names [1].
+        likeness: least `difflib` ratio of similar names [1].
 
     Returns:
-        The names; may be empty.
+        The names, possibly none.
     """
     known, name = list(known), name.lower()
     inside = [other for other in known if holds(other, name)]
-    # One wrong letter leaves half of a name of two.
+    # One wrong letter leaves half of a two-letter name.
     likeness = min(likeness, 0.5) if len(name) == 2 else likeness
     close = difflib.get_close_matches(name, known, n=3 * most, cutoff=likeness)
-    # A name of another size or version is not meant as often as one that is spelt otherwise.
+    # A misspelt name is more likely than a wrong size or version, so names with equal numbers come first.
     close.sort(key=lambda other: len(_numbers_in(other) ^ _numbers_in(name)))
     return (inside or close)[:most]
 
@@ -68,5 +68,5 @@ def one_like(name: str, known: Collection[str]) -> str:
 
 
 def _listed(known: Sequence[str]) -> str:
-    """The first of the known names."""
+    """First `MOST_NAMES` known names as text."""
     return ", ".join(known[:MOST_NAMES]) + (", ..." if len(known) > MOST_NAMES else "")

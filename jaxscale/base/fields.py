@@ -1,4 +1,4 @@
-"""Declarations of module fields: numbers that become leaves, and arguments that stand for several fields."""
+"""Declarations of module fields: numbers as leaves, and arguments that replace several fields."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,16 +12,16 @@ Class = TypeVar("Class", bound=type[eqx.Module])
 
 
 def number_field(default: Any = dataclasses.MISSING) -> Any:
-    """Field of a module that holds a number, from a scalar of any type.
+    """Field of a module for a number, converted from a scalar of any type.
 
     Args:
-        default: number of an omitted field; None where further fields determine the number.
+        default: value of an omitted field; None if further fields determine the number.
     """
     return eqx.field(converter=as_float, default=default)
 
 
 def with_properties(**properties: property) -> Callable[[Class], Class]:
-    """Decorator of a module: arguments that are no fields (`InitVar`), read as properties of a finished module.
+    """Decorator of a module with init-only arguments (`InitVar`), readable as properties of a finished module.
 
     Args:
         properties: property of each argument.
@@ -32,7 +32,7 @@ def with_properties(**properties: property) -> Callable[[Class], Class]:
 
     def decorate(module: Class) -> Class:
         for name, value in properties.items():
-            # Without its pseudo-field, `dataclasses.replace` leaves the argument out, and keeps the fields behind it.
+            # Without the pseudo-field, `dataclasses.replace` omits the argument and keeps the fields derived from it.
             del module.__dataclass_fields__[name]
             setattr(module, name, value)
         return module

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Atomic writing of files: a reader sees the old file or the complete new file."""
 
 import contextlib
 import os
@@ -11,17 +11,17 @@ from jaxscale.base.errors import InputError
 
 
 def check_writable(path: str | Path, *read: str | Path | None) -> Path:
-    """Check before the work that a file can be written.
+    """Check before a computation that a file can be written.
 
     Args:
         path: the file.
-        read: input files of the work, which must not be overwritten.
+        read: input files of the computation, which must not be overwritten.
 
     Returns:
         The path.
 
     Raises:
-        InputError: the folder is missing or closed to writing, or the path is a folder or the file that is read.
+        InputError: the folder is missing or not writable, or the path is a folder or an input file.
     """
     path = Path(path)
     if path.resolve() in [Path(one).resolve() for one in read if one is not None]:
@@ -31,12 +31,12 @@ def check_writable(path: str | Path, *read: str | Path | None) -> Path:
 
 
 def _target(path: Path) -> Path:
-    """Target of a write: the file behind a link is replaced, the link stays."""
+    """Target of a write: the file behind a link is replaced, while the link stays."""
     return path.resolve() if _exists(path) and path.is_symlink() else path
 
 
 def _temporary_for(path: Path) -> Path:
-    """Empty temporary file beside the target, since permissions alone do not decide whether a file can be made."""
+    """Empty temporary file in the folder of the target; creating a file tests more than permissions."""
     if _exists(path) and path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file")
     if _exists(path) and not path.is_file():
@@ -47,7 +47,7 @@ def _temporary_for(path: Path) -> Path:
 
 
 def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path:
-    """An empty file in a folder, for a path that is to be written there."""
+    """Empty file in a folder, for a later write to `path`."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=suffix, dir=folder)
     except PermissionError:
@@ -60,7 +60,7 @@ def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path
 
 
 def check_folder(path: str | Path) -> Path:
-    """Check before the work that a folder exists or can be made.
+    """Check before a computation that a folder exists or can be made.
 
     Args:
         path: the folder.
@@ -69,7 +69,7 @@ def check_folder(path: str | Path) -> Path:
         The path.
 
     Raises:
-        InputError: the path is a file, or the nearest folder above it is closed to writing.
+        InputError: the path is a file, or the nearest existing folder above the path is not writable.
     """
     path = Path(path)
     existing = next(p for p in (path, *path.absolute().parents) if _exists(p))
@@ -89,28 +89,28 @@ def _exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
-    """Name of a temporary file that takes the place of `path` once it is complete.
+    """Name of a temporary file that replaces `path` once complete.
 
     Args:
-        path: file to write; an existing one is replaced.
-        private: whether the user alone may read and write the file.
+        path: file to write; an existing file is replaced.
+        private: whether only the user may read and write the file.
 
     Yields:
-        A file in the same folder and of the same suffix, to be written to.
+        A file to write, in the same folder and with the same suffix.
 
     Raises:
-        InputError: the folder is missing or closed to writing.
+        InputError: the folder is missing or not writable.
     """
     path = _target(Path(path))
     temporary = _temporary_for(path)
     try:
         yield temporary
         if not private:
-            # mkstemp makes files private; the file gets the rights that open() would give it.
+            # mkstemp creates private files; the file gets the permissions that open() would give.
             mask = os.umask(0)
             os.umask(mask)
             temporary.chmod(0o666 & ~mask)
-        # A machine that loses its power would otherwise keep the new name without the content.
+        # Without fsync, a power failure could leave the new name without the content.
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
@@ -125,10 +125,10 @@ def write_whole(path: str | Path, content: str | bytes, *, private: bool = False
     Args:
         path: file to write.
         content: text (stored as UTF-8) or bytes.
-        private: whether the user alone may read and write the file.
+        private: whether only the user may read and write the file.
 
     Raises:
-        InputError: the folder is missing or closed to writing.
+        InputError: the folder is missing or not writable.
     """
     with whole_file(path, private=private) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,7 +1,7 @@
 """Compilation of long elementwise programs.
 
-XLA's newer CPU fusion emitters take four times as long to compile a cost model with its gradient, and the result
-runs no faster (measured on jax 0.10.2). They are switched off where the installed XLA has the option.
+The newer CPU fusion emitters of XLA take four times as long to compile a cost model with its gradient, for no faster
+program (measured on jax 0.10.2). Compilation switches the emitters off if the installed XLA has the option.
 """
 
 import functools
@@ -21,10 +21,10 @@ _SMALL_WORK = {**_OPTIONS, "xla_backend_optimization_level": 0}
 
 @functools.cache
 def compiler_options(small_work: bool = False) -> dict[str, Any]:
-    """Compiler options that the installed XLA accepts; found on first use, since the question starts the backend.
+    """Compiler options accepted by the installed XLA, found on first use, since the test starts the backend.
 
     Args:
-        small_work: whether compilation takes longer than the execution.
+        small_work: whether compilation takes longer than execution.
     """
     wanted = _SMALL_WORK if small_work else _OPTIONS
     try:
@@ -43,7 +43,7 @@ def filter_jit(function: Function) -> Function:
 
 
 def small_jit(function: Function) -> Function:
-    """`filter_jit` for programs of little work, compiled without optimisation: in half the time, and half as fast."""
+    """`filter_jit` for short-running programs, without optimisation: half the compilation time, half the speed."""
     return _filtered(function, small_work=True)
 
 
@@ -63,7 +63,7 @@ def array_jit(function: Function) -> Function:
 
 
 _UNKEPT = ProgramStore(None)
-"""Programs of this process alone, for functions of numbers where no programs are kept."""
+"""Programs of this process, used where no program folder is available."""
 
 
 def concrete_jit(function: Function) -> Function:
@@ -86,7 +86,7 @@ def concrete_jit(function: Function) -> Function:
 def _deferred(
     function: Function, jitted: Callable[[dict[str, Any]], Callable[..., Any]], small_work: bool = False
 ) -> Function:
-    """A function that is made by `jitted` from the compiler options at the first call, or runs a kept program."""
+    """Function that calls `jitted` with the compiler options on first use, or runs a stored program."""
     options = functools.partial(compiler_options, small_work)
     compiled = functools.cache(lambda: jitted(options()))
 

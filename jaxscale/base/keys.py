@@ -8,16 +8,16 @@ from jaxscale.base.errors import InputError, nearest
 
 
 def check_keys(where: str, table: Any, valid: Collection[str], what: str = "a known key") -> None:
-    """Refuse a table with an unknown key.
+    """Check that a table has known keys only.
 
     Args:
         where: file and path of the table in the file.
-        table: value found there.
+        table: value found in the file.
         valid: known keys.
         what: noun for a key, in the message.
 
     Raises:
-        InputError: no table, or an unknown key.
+        InputError: not a table, or an unknown key.
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} = {table!r} is no table; expected one with {', '.join(valid)}")
@@ -29,7 +29,7 @@ def check_keys(where: str, table: Any, valid: Collection[str], what: str = "a kn
 def number_of(
     where: str, value: Any, expected: str, low: float = 0.0, high: float = math.inf, *, is_above: bool = False
 ) -> float:
-    """Number of a file in a range.
+    """Number from a file, checked against a range.
 
     Args:
         where: file and key.

@@ -1,4 +1,4 @@
-"""Packages whose public names are loaded on first use, so that importing a package is cheap.
+"""Lazy packages: public names are loaded on first use, so that importing a package is cheap.
 
 Public names are the imports of `__init__` below `if TYPE_CHECKING:`. Type checkers read these imports
 as code; at run time `public_face` reads them as text and runs each import on first use.
@@ -12,13 +12,13 @@ from typing import Any
 
 
 class PublicFace(ModuleType):
-    """A package whose public names are imported on first use."""
+    """Package with public names imported on first use."""
 
     __all__: list[str]
     _homes: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        """Import a public name from its home."""
+        """Import a public name from its module."""
         home = self._homes.get(name)
         if home is None and not name.startswith("_"):
             return importlib.import_module("jaxscale._renamed").renamed(self.__name__, name)
@@ -28,26 +28,26 @@ class PublicFace(ModuleType):
             value = importlib.import_module(f"{home}.{name}")
         else:
             value = getattr(importlib.import_module(home), name)
-        # Not by the method below, which would leave out a public sub-package.
+        # The method below would omit a public sub-package.
         ModuleType.__setattr__(self, name, value)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, unless a sub-module would hide the public function of the same name."""
-        # The import system binds sub-modules: `limits/study.py` in place of the function `jaxscale.limits.study`.
+        # The import system would bind the sub-module `limits/study.py` in place of the function `limits.study`.
         if not (isinstance(value, ModuleType) and name in self._homes):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """Public names, and the attributes of every module."""
+        """Public names, and the attributes of every module object."""
         return sorted({*self.__all__, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 def public_face(package: str) -> None:
-    """Load the public names of a package on first use.
+    """Enable loading of the public names of a package on first use.
 
     Args:
-        package: name of the package that is being imported, `__name__` in its `__init__`.
+        package: name of the package being imported, `__name__` in `__init__`.
     """
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None
@@ -57,10 +57,10 @@ def public_face(package: str) -> None:
 
 
 def public_homes(source: str) -> dict[str, str]:
-    """Module of each public name; for a public sub-package the package itself.
+    """Module of each public name; the package itself for a public sub-package.
 
     Args:
-        source: text of an `__init__`, whose imports below `if TYPE_CHECKING:` are its public names.
+        source: text of an `__init__` with imports of public names below `if TYPE_CHECKING:`.
 
     Returns:
         Full names of modules.
@@ -71,6 +71,6 @@ def public_homes(source: str) -> dict[str, str]:
 
 
 def loaded(home: str) -> Any:
-    """The object that a registry names as `module:name`."""
+    """Import an object from its registry entry `module:name`."""
     module, name = home.split(":")
     return getattr(importlib.import_module(module), name)

@@ -1,16 +1,16 @@
-"""Tables in HTML."""
+"""HTML tables."""
 
 import html
 from collections.abc import Iterable, Sequence
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
-    """A table of texts, each escaped.
+    """Table of texts in HTML, with each text escaped.
 
     Args:
         columns: header.
         rows: cells.
-        title: caption, none where empty.
+        title: caption; none where empty.
 
     Returns:
         The `table` element.

@@ -1,9 +1,9 @@
 """Compiled programs stored in a folder, so that a later process neither traces nor compiles again.
 
-JAX's own cache of compiled programs saves compilation alone; tracing and lowering a cost model take half as long again.
-The key of a program here is the function, the structure of its arguments and the state of the package, so that neither
-is needed. The store is in the user's cache folder; the environment variable `JAXSCALE_CACHE` names a different folder,
-or says `off`. Loading a program executes its file: files and folders writable by further users are not read.
+JAX's compilation cache saves compilation alone; tracing and lowering a cost model take half as long again. Here the key
+of a program is the function, the structure of its arguments and the state of the package, so that neither tracing nor
+lowering is needed. The store is in the user's cache folder; the environment variable `JAXSCALE_CACHE` names a different
+folder, or says `off`. Loading a program executes its file: files and folders writable by further users are not read.
 """
 
 import functools
@@ -32,24 +32,24 @@ from jaxscale.base.files import is_private, write_whole
 from jaxscale.base.resources import data_path
 
 MOST_FOLDERS = 4
-"""States of the package with kept programs: the present state and the states used last [1]."""
+"""Number of package states with kept programs: the present state and those used last [1]."""
 
 CHECKSUM_BYTES = 32
 """Length of the checksum before a program, SHA-256 [byte]."""
 
 
 class Output(NamedTuple):
-    """Place of an array among the outputs of a program."""
+    """Position of an array among the outputs of a program."""
 
     index: int
 
 
 class Program(NamedTuple):
-    """A compiled program.
+    """Compiled program.
 
     Attributes:
-        run: takes and returns a list of arrays.
-        result: result of the function, with an `Output` for each array.
+        run: function from a list of arrays to a list of arrays.
+        result: result of the function, with an `Output` in place of each array.
     """
 
     run: Callable[..., Any]
@@ -61,10 +61,10 @@ class Call(NamedTuple):
 
     Attributes:
         function: function of a module.
-        structure: tree of its positional and keyword arguments.
-        static: leaves that are no arrays, None in place of each array.
-        arrays: leaves that are arrays.
-        packed: shapes of the arrays packed into a single vector; None where arrays are separate.
+        structure: tree of positional and keyword arguments.
+        static: leaves other than arrays, None in place of each array.
+        arrays: array leaves.
+        packed: shapes of the arrays packed into a single vector; None for separate arrays.
     """
 
     function: Callable[..., Any]
@@ -74,14 +74,14 @@ class Call(NamedTuple):
     packed: tuple[tuple[int, ...], ...] | None = None
 
     def signature(self) -> Hashable:
-        """Signature of the call, equal for calls that share a program."""
-        # Weak types decide the precision of what is computed with them.
+        """Key of the call; calls with equal keys share a program."""
+        # Weak types affect the precision of results, hence the program.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         return self.function, self.structure, self.static, (shapes, self.packed), wide
 
     def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
-        """Array leaves, unpacked from the arguments of a program."""
+        """Array leaves, unpacked from the program's arguments."""
         if self.packed is None:
             yield from arrays
             return
@@ -92,17 +92,17 @@ class Call(NamedTuple):
             begin = end
 
     def name(self) -> str | None:
-        """Name of the program's file; None where the signature has no text that is stable between processes."""
+        """File name of the program; None if the signature has no text that is stable between processes."""
         function, structure, static, shapes, wide = self.signature()  # pyright: ignore[reportGeneralTypeIssues]
         text = repr((function.__module__, function.__qualname__, str(structure), static, shapes, wide))
-        # A function or an object without a text of its own, an array that is not written out.
+        # Such texts are addresses of functions or objects, or arrays printed incompletely.
         if " at 0x" in text or "..." in text or "<locals>" in function.__qualname__:
             return None
         return f"{function.__qualname__}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.xla"
 
 
 def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
-    """A call of a function; None inside another transformation."""
+    """Call of a function; None inside a transformation."""
     leaves, structure = jax.tree.flatten((arguments, keywords))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return None
@@ -111,16 +111,17 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 
 def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
-    """Call with the numbers of all modules packed into a vector; None inside a transformation.
+    """Call with the numbers of all modules packed into one vector.
 
-    None too where a further argument is an array.
-
-    A transfer to the device for each of some hundred numbers would take longer than the work of most programs.
+    A transfer to the device for each of some hundred numbers would take longer than the execution of most programs.
 
     Args:
         function: function of a module.
-        arguments: modules, all of whose leaves are numbers or arrays of them.
-        static: further arguments by name, which a program depends on.
+        arguments: modules, whose leaves are all numbers or arrays of numbers.
+        static: further arguments by name, on which a program depends.
+
+    Returns:
+        The call; None inside a transformation, or with an array among the static arguments.
     """
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -138,17 +139,17 @@ class ProgramStore:
     """Programs of a folder, and programs loaded by this process."""
 
     def __init__(self, folder: Path | None):
-        """Keep programs below a folder, or in this process alone."""
+        """Args: folder: folder of the programs; None for programs of this process alone."""
         self._folder = folder
         self._loaded: dict[Hashable, Program] = {}
         self._lock = threading.Lock()
 
     def result(self, call: Call, options: Callable[[], dict[str, Any]]) -> Any:
-        """Result of a call, by a program that is loaded, or read, or else compiled and written.
+        """Result of a call, by a program that is loaded, read, or else compiled and written.
 
         Args:
             call: function and arguments.
-            options: gives the options of the compiler.
+            options: function that returns the compiler options.
 
         Returns:
             The result of the function.
@@ -176,7 +177,7 @@ class ProgramStore:
     def _written(self, folder: Path, path: Path, call: Call, options: Callable[[], dict[str, Any]]) -> Program:
         program, compiled = compiled_program(call, options)
         if jax.config.jax_compilation_cache_dir:  # pyright: ignore[reportAttributeAccessIssue]
-            # A program that comes out of JAX's own cache cannot be written again: parts of it would be missing.
+            # A program from JAX's cache cannot be serialised again without loss.
             return program
         try:
             content = serialised(program, compiled)
@@ -185,20 +186,20 @@ class ProgramStore:
                 drop_folders(folder)
             write_whole(path, content, private=True)
         except (AttributeError, InputError, OSError, TypeError, ValueError, pickle.PicklingError):
-            # A full disk, or a program that holds functions made on the way: the next process compiles again.
+            # A full disk, or a program with functions created at run time: the next process compiles again.
             pass
         return program
 
 
 def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple[Program, Compiled]:
-    """The program of a call, traced and compiled.
+    """Trace and compile the program of a call.
 
     Args:
         call: function and arguments.
-        options: gives the options of the compiler.
+        options: function that returns the compiler options.
 
     Returns:
-        The program, and the compiled object behind it.
+        The program, and the compiled object of JAX.
     """
     results: list[Any] = []
 
@@ -217,13 +218,13 @@ def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple
 
 
 def serialised(program: Program, compiled: Compiled) -> bytes:
-    """Content of a program's file: a checksum and the serialised program."""
+    """Content of a program file: a checksum and the serialised program."""
     content = zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
     return hashlib.sha256(content).digest() + content
 
 
 def read_program(path: Path) -> Program | None:
-    """Program from its file; None for a missing, foreign or damaged file, or a file of a different JAX."""
+    """Program from a file; None for a missing, foreign or damaged file, or a file of a different JAX version."""
     try:
         with path.open("rb") as file:
             if not (is_private(path.parent.stat()) and is_private(os.fstat(file.fileno()))):
@@ -239,7 +240,7 @@ def read_program(path: Path) -> Program | None:
 
 @functools.cache
 def state_of_package() -> str:
-    """Name for the state of all that programs depend on beside the call: sources, data, versions, settings, machine."""
+    """Name of the state on which programs depend besides the call: sources, data, versions, settings, machine."""
     folders = (os.walk(Path(__file__).parents[1]), os.walk(data_path(".")))
     named = (os.path.join(folder, name) for folder, _, names in itertools.chain(*folders) for name in names)
     states = [(file, os.stat(file)) for file in sorted(named) if file.endswith((".py", ".toml"))]
@@ -262,14 +263,14 @@ def _processor() -> str:
 
 
 def drop_folders(folder: Path) -> None:
-    """Remove programs of the package's earlier states, all but the `MOST_FOLDERS` used last."""
+    """Remove programs of earlier package states, all but the `MOST_FOLDERS` used last."""
     states = sorted(folder.iterdir(), key=lambda state: state.stat().st_mtime, reverse=True)
     for state in states[MOST_FOLDERS:]:
         shutil.rmtree(state, ignore_errors=True)
 
 
 _STORES: list[ProgramStore | None] = []
-"""The store of this process, once it was asked for."""
+"""Store of this process, after the first request."""
 
 
 def program_store() -> ProgramStore | None:
@@ -284,7 +285,7 @@ def cache_folder() -> Path | None:
     """Folder for compiled programs: `JAXSCALE_CACHE`, else below `XDG_CACHE_HOME` or `~/.cache`.
 
     Returns:
-        The folder; None where it cannot be made, belongs to somebody else, or `JAXSCALE_CACHE` is `off`.
+        The folder; None if it cannot be made, belongs to a different user, or `JAXSCALE_CACHE` is `off`.
     """
     stated = os.environ.get("JAXSCALE_CACHE", "")
     if stated.lower() == "off":
@@ -294,7 +295,7 @@ def cache_folder() -> Path | None:
         folder = base / f"jax-{jax.__version__}"
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(exist_ok=True, mode=0o700)
-        # Folders of earlier releases were open to the user's group where new files are.
+        # Folders of earlier releases may be group-writable, so permissions are restricted here.
         if hasattr(os, "geteuid") and folder.stat().st_uid == os.geteuid():
             folder.chmod(0o700)
         is_own = is_private(folder.stat())

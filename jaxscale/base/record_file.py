@@ -18,23 +18,23 @@ from jaxscale.base.toml_text import toml_text
 Kept = TypeVar("Kept")
 
 END = "end"
-"""Last table of a file, without which it is not whole."""
+"""Last table of a complete file; a truncated file lacks the table."""
 
 FORMAT = 2
-"""Rules by which files are written; those of release 0.1 state none [1]."""
+"""Version of the file format; files of release 0.1 state no version [1]."""
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """Kind of file that a record is kept in.
+    """File format of a record.
 
     Attributes:
         what: name of the record in messages.
-        head: a table that every such file has.
+        head: a table present in every file.
         made_by: description of the expected file in messages.
-        comment: first line of a file.
-        ended: a table of files of release 0.1 that end with `END`; none of the others do.
-        old_head: name of the table `head` in files of release 0.1, where it was another.
+        comment: default first line of a file.
+        ended: a table that marks the files of release 0.1 with a table `END`.
+        old_head: name of the table `head` in files of release 0.1, if different.
     """
 
     what: str
@@ -45,19 +45,19 @@ class RecordFile:
     old_head: str = ""
 
     def write(self, path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:
-        """Write a record as nested tables below a comment, the usual one where it is empty; whole or not at all.
+        """Write a record atomically as nested tables below a comment, by default `self.comment`.
 
         Raises:
-            InputError: the folder is missing or closed to writing.
+            InputError: the folder is missing or not writable.
         """
         marked = {"record": self.what, "format": FORMAT, **document, END: {}}
         write_whole(path, toml_text(marked, comment or self.comment))
 
     def read(self, path: str | Path, parse: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept:
-        """The record that `parse` makes of path and tables; a file that has not changed is not read again.
+        """Record made by `parse` from path and tables; an unchanged file is read once.
 
         Raises:
-            InputError: the file is missing, cut, of a later version, or no such record.
+            InputError: the file is missing, truncated, of a later version, or of a different record.
         """
         path = Path(path)
         try:
@@ -67,10 +67,10 @@ class RecordFile:
         return _read(self, path, path.absolute(), state.st_mtime_ns, state.st_size, parse)
 
     def checked(self, path: Path, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The tables of a file, if they are a whole record of this kind.
+        """Check that the tables of a file are a complete record of this format, and return them.
 
         Raises:
-            InputError: another record, a later version, or a file that was cut.
+            InputError: a different record, a later version, or a truncated file.
         """
         what, rules = table.get("record", self.what), table.get("format", 1)
         if what != self.what:
@@ -88,12 +88,12 @@ class RecordFile:
         return table
 
     def is_one(self, path: Path) -> bool:
-        """Whether a file looks like a record of this kind."""
+        """Whether a file looks like a record of this format."""
         text = path.read_text(encoding="utf-8")
         return f'\nrecord = "{self.what}"\n' in text or ("\nrecord = " not in text and f"\n[{self.head}." in text)
 
     def parsed(self, path: Path, parse: Callable[[], Kept]) -> Kept:
-        """The record that `parse` makes of tables, or one line about what they lack."""
+        """Record made by `parse`, with a one-line error about missing entries."""
         try:
             return parse()
         except InputError:
@@ -114,7 +114,7 @@ def _read(
     size: int,
     parse: Callable[[Path, Mapping[str, Any]], Any],
 ) -> Any:
-    """A record from its file in the state of a time."""
+    """Record from a file, cached by modification time and size."""
     del absolute, modified, size
     table = kind.checked(path, read_toml(path))
     return kind.parsed(path, lambda: parse(path, table))

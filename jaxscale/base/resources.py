@@ -1,4 +1,4 @@
-"""Where the shipped tables are: inside an installed wheel, or beside the package in an editable install."""
+"""Paths of the shipped tables: inside an installed wheel, or in the repository of an editable install."""
 
 from importlib import resources
 from pathlib import Path
@@ -24,7 +24,7 @@ def fit_path(name: str) -> Path:
 
 
 def run_tables() -> dict[str, Path]:
-    """Files of the tables of measured runs by name: in the wheel those that ship, in the repository all of them."""
+    """Files of the tables of measured runs by name: in a wheel the shipped tables, in the repository all tables."""
     paths = [path for folder in ("runs", "restricted/runs") for path in data_path(folder).glob("*.csv")]
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 

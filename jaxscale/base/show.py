@@ -1,4 +1,4 @@
-"""Values that print themselves: results and arguments as a few lines of text, or as a table in a notebook."""
+"""Printed form of results and arguments: a few lines of text, or a table in a notebook."""
 
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -13,21 +13,21 @@ from jaxscale.base.table import Table, TableColumn
 Class = TypeVar("Class", bound=type)
 
 MOST_LINES = 25
-"""Lines of a value in text [1]."""
+"""Largest number of lines of a printed value [1]."""
 
 LISTED = 4
-"""Numbers of an array that are listed; of more, the least and the greatest are told [1]."""
+"""Largest number of listed array elements; longer arrays print minimum and maximum [1]."""
 
 
 class Printout(NamedTuple):
-    """What is shown of a value.
+    """Printed form of a value.
 
     Attributes:
-        title: what it is, and its most important figure.
-        columns: header of its table; none where all heads are empty.
+        title: description of the value, with its most important figure.
+        columns: header of the table; none where all heads are empty.
         rows: cells of the table.
-        notes: lines below.
-        n_left: columns that are set to the left, the others to the right [1].
+        notes: lines below the table.
+        n_left: number of left-aligned columns; all further columns are right-aligned [1].
     """
 
     title: str
@@ -37,7 +37,7 @@ class Printout(NamedTuple):
     n_left: int = 1
 
     def table(self) -> Table:
-        """Its table, in which all columns stay."""
+        """Table of the printed form, in which all columns stay."""
         columns = (TableColumn(name, is_text=i < self.n_left, stays=True) for i, name in enumerate(self.columns))
         return Table("", tuple(columns), tuple(tuple(row) for row in self.rows))
 
@@ -57,13 +57,13 @@ class Printout(NamedTuple):
 
 
 def printed(show: Callable[[Any], Printout | None]) -> Callable[[Class], Class]:
-    """Decorator of a class whose values print themselves.
+    """Decorator that gives a class a printed form.
 
     Args:
-        show: what is shown of a value; None for a value that prints as any module does.
+        show: function from a value to its printed form; None for the default form of a module.
 
     Returns:
-        The decorator; traced values print as any module does.
+        The decorator; traced values keep the default form.
     """
 
     def decorate(cls: Class) -> Class:
@@ -87,24 +87,24 @@ def printed(show: Callable[[Any], Printout | None]) -> Callable[[Class], Class]:
 
 
 def is_traced(tree: Any) -> bool:
-    """Whether a transformation of JAX follows any leaf."""
+    """Whether any leaf is traced by a JAX transformation."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def is_single(tree: Any, names: Iterable[str], least: float = 1.0) -> bool:
-    """Whether fields of a module are single numbers that one real thing has: no slopes, no columns of many.
+    """Whether fields of a module are single numbers of a physical size, rather than gradients or columns.
 
     Args:
         tree: the module.
-        names: of the fields.
-        least: smallest number that a real thing has, in its SI unit.
+        names: names of the fields.
+        least: smallest physical value, in the SI unit.
     """
     values = [np.asarray(getattr(tree, name)) for name in names]
     return all(value.ndim == 0 and value >= least for value in values)
 
 
 def leaf_rows(tree: Any) -> list[tuple[str, str]]:
-    """Names and numbers of the leaves of a module that are not zero, the largest in size first: slopes, for one."""
+    """Names and values of the non-zero leaves of a module, such as gradients, the largest in magnitude first."""
     rows = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if np.any(np.asarray(leaf) != 0.0):
@@ -114,12 +114,12 @@ def leaf_rows(tree: Any) -> list[tuple[str, str]]:
 
 
 def leaves_shown(tree: Any) -> Printout:
-    """A module whose numbers are no sizes of a real thing: slopes, elasticities, or many things stacked."""
+    """Printed form of a module whose numbers are not physical sizes: gradients, elasticities, or stacked values."""
     return Printout(type(tree).__name__, ("", ""), leaf_rows(tree))
 
 
 def leaf_text(value: Any) -> str:
-    """A number, or a few of an array, with as many digits as one reads."""
+    """Text of a number, or of a few elements of an array, with readable precision."""
     array = np.asarray(value, float)
     if array.size == 1:
         number = array.item()
@@ -130,11 +130,11 @@ def leaf_text(value: Any) -> str:
 
 
 def shares(terms: dict[str, Any], unit_text: Callable[[float], str]) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Terms that add up, each with its share of the sum, and a note on those that are nothing.
+    """Terms of a sum, each with its share, and a note on zero terms.
 
     Args:
         terms: numbers by name.
-        unit_text: a number with its unit.
+        unit_text: function from a number to its text with unit.
     """
     values = {name: float(np.asarray(term)) for name, term in terms.items()}
     total = sum(values.values())

@@ -1,6 +1,6 @@
-"""Maxima, minima and positive parts, exact or smooth: one family, one temperature.
+"""Maxima, minima and positive parts, exact or smooth: one family of functions with one temperature.
 
-Temperature T = 0 chooses the exact form, a temperature above 0 the smooth form, whose error is of the order of T:
+Temperature T = 0 chooses the exact form, T > 0 the smooth form with an error of order T:
 
 * relative, T times the arguments, for times and sizes: `smooth_max`, `smooth_min`, `exposed`, and the norm of exponent
   p = 1 / T, `p_norm` and `p_norm_smaller`;
@@ -15,20 +15,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 Temperature = float | Float[Array, ""]
-"""Smoothing of maxima [1]. A Python number chooses their form when a function is traced: 0 the exact one, above 0 the
-smooth one. An array is above 0, so that one compiled function serves any smoothing."""
+"""Smoothing of maxima [1]. A Python number chooses the form when a function is traced: exact at 0, smooth above 0. An
+array is above 0, so that one compiled function serves any smoothing."""
 
 
 def is_exact(temperature: Temperature) -> bool:
-    """Whether a temperature asks for exact maxima."""
+    """Whether a temperature chooses exact maxima."""
     return isinstance(temperature, int | float) and temperature == 0.0
 
 
 def larger(first: ArrayLike, second: ArrayLike) -> Array:
-    """Larger of two numbers; where they are equal, half of the gradient goes to each.
+    """Larger of two numbers, with half of the gradient to each at equality.
 
-    The gradient of `jnp.maximum` goes to what equals the maximum. A compiler may compute an argument once more on the
-    way back, and round it otherwise: then neither does, and the gradient is lost.
+    The gradient of `jnp.maximum` goes to the argument equal to the maximum. A compiler may recompute an argument in the
+    backward pass with different rounding; then neither argument is equal and the gradient is lost.
     """
     return _chosen(jnp.greater(first, second), jnp.less(first, second), first, second)
 
@@ -66,18 +66,18 @@ def smooth_max(first: ArrayLike, second: ArrayLike, temperature: Temperature) ->
 
 
 def smooth_min(first: ArrayLike, second: ArrayLike, temperature: Temperature) -> Array:
-    """Smaller of two positive numbers, exact or smooth: their product over `smooth_max`, in their unit."""
+    """Smaller of two positive numbers, exact or smooth: a b / `smooth_max(a, b)`, in the unit of the arguments."""
     if is_exact(temperature):
         return smaller(first, second)
-    # The product form keeps all digits where one argument is far larger than the other.
+    # This order of products keeps all digits if one argument is far larger than the other.
     return jnp.multiply(second, first / smooth_max(first, second, temperature))
 
 
 def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
-    r"""Value where positive, else zero: exact, or smooth by an absolute width.
+    r"""Positive part of a number: exact, or smooth with an absolute width.
 
-    $\max(x, 0)$ at `temperature` 0; else $\tfrac12 (x + \sqrt{x^2 + 4 T^2})$, which exceeds it by at most T. Meant for
-    logarithms of ratios, where an absolute width is a relative one of the ratio.
+    $\max(x, 0)$ at `temperature` 0; else $\tfrac12 (x + \sqrt{x^2 + 4 T^2})$, larger than the exact form by at most T.
+    The function is for logarithms of ratios, whose absolute width is a relative width of the ratio.
 
     Args:
         value: x [1].
@@ -92,38 +92,38 @@ def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
 
 
 def several(n: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Switch of a degree: 0 for one, 1 from two on, linear between, exact or smooth [1]."""
+    """Indicator of a parallel degree above one: 0 at n = 1, 1 for n >= 2, linear between, exact or smooth [1]."""
     return smooth_min(jnp.subtract(n, 1.0), 1.0, temperature)
 
 
 def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Array:
-    """Ranks out of n for which there is room: at least one, at most n, exact or smooth [1]."""
+    """Number of ranks of n that fit into `room`: at least 1, at most n, exact or smooth [1]."""
     if not is_exact(temperature):
-        # In logarithms a single rank stays exactly one, however the clip is smoothed.
+        # In logarithms, a single rank stays exactly 1 under any smoothing.
         return jnp.exp(smooth_min(positive_part(jnp.log(room), temperature), jnp.log(n), temperature))
     clipped = smaller(larger(room, 1.0), n)
-    # Where room and ranks are both one, the room has no effect on either side and n only on one.
+    # At room = 1 and n = 1, room has zero slope on either side, and n a slope on one side alone: half is given.
     return jnp.where((room == 1.0) & (n == 1.0), 0.5 * (1.0 + n), clipped)
 
 
 def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
-    """Doublings from one to a ratio, zero below one, exact or smooth by `positive_part` [1]."""
+    """max(log2(ratio), 0), the number of doublings above one, exact or smooth by `positive_part` [1]."""
     if is_exact(temperature):
         return jnp.log2(larger(ratio, 1.0))
     return positive_part(jnp.log(ratio), temperature) / math.log(2.0)
 
 
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: Temperature) -> Array:
-    """Part of `cost` that does not hide behind `cover`: max(cost - cover, 0), exact or smooth [s]."""
+    """Exposed cost: max(cost - cover, 0), exact or smooth [s]."""
     return jnp.subtract(smooth_max(cost, cover, temperature), cover)
 
 
 TINY = 1e-12
-"""Added to numbers relative to the largest: keeps the slopes of a norm finite where a number is zero [1]."""
+"""Added to numbers relative to the largest, to keep the gradient of a norm finite at zero [1]."""
 
 
 def p_norm(values: Float[ArrayLike, "number ..."], exponent: ArrayLike) -> Array:
-    r"""Norm of non-negative numbers, $(\sum x^p)^{1/p}$: their sum at p = 1, their maximum for p to infinity.
+    r"""Norm of non-negative numbers, $(\sum x^p)^{1/p}$: the sum at p = 1, the maximum for p to infinity.
 
     Args:
         values: x along the first axis, in any unit.
@@ -132,23 +132,23 @@ def p_norm(values: Float[ArrayLike, "number ..."], exponent: ArrayLike) -> Array
     Returns:
         The norm, in the unit of the values.
     """
-    # The largest is scaled out, so that no power leaves the range of numbers.
+    # Division by the largest number keeps all powers within floating-point range; its gradient cancels.
     scale = jax.lax.stop_gradient(jnp.max(jnp.asarray(values), axis=0))
     powers = jnp.sum(jnp.exp(exponent * jnp.log(values / scale + TINY)), axis=0)
     return scale * jnp.exp(jnp.log(powers) / exponent)
 
 
 def p_norm_smaller(first: Array, second: Array, exponent: int) -> Array:
-    r"""Smooth minimum of two non-negative numbers, $(x^{-p} + y^{-p})^{-1/p}$, in their unit.
+    r"""Smooth minimum of two non-negative numbers, $(x^{-p} + y^{-p})^{-1/p}$, in the unit of the arguments.
 
-    Never above the smaller number, never negative, and zero where one of them is.
+    The result is between 0 and the smaller number, and 0 if either argument is 0.
     """
     low, high = smaller(first, second), larger(first, second) + TINY
     return low * (1.0 + (low / high) ** exponent) ** (-1.0 / exponent)
 
 
 def soft_maximum(values: Array, temperature: ArrayLike, axis: int) -> Array:
-    r"""Log-sum-exp of numbers along an axis, $T \ln \sum_i e^{x_i / T}$: above their maximum by at most $T \ln n$.
+    r"""Log-sum-exp along an axis, $T \ln \sum_i e^{x_i / T}$: at most $T \ln n$ above the maximum.
 
     Args:
         values: x, in any unit.

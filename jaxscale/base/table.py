@@ -1,4 +1,4 @@
-"""`Table`: columns and rows of text, shown on terminals of any width, in HTML, in Markdown and as plain text."""
+"""`Table`: columns and rows of text, for terminals of any width, HTML, Markdown and plain text."""
 
 import html
 import io
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 NOTHING = ("", "-")
-"""Cells that tell nothing."""
+"""Cells without information."""
 
 GAP = 2
-"""Blanks between columns, and between the phrases of a stacked row [1]."""
+"""Blanks between columns, and between phrases of a stacked row [1]."""
 
 READABLE = 20
-"""Letters of a line from which on text in a column is easy to read [1]."""
+"""Least width of a readable text column [character]."""
 
 LONGEST_WORD = 24
-"""Letters of a word from which on it may break, as addresses of pages do [1]."""
+"""Length from which a word may break, such as a web address [character]."""
 
 WIDE = 140
-"""Letters of a line where no terminal sets its length [1]."""
+"""Line length without a terminal [character]."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class TableColumn:
     """Column of a table.
 
     Attributes:
-        name: head of a wide column, as `memory`.
-        head: head of a narrow column, as `GB`; the name where empty.
-        unit: unit of the numbers, as `GB`; empty where cells include units.
+        name: head of a wide column, such as `memory`.
+        head: head of a narrow column, such as `GB`; the name where empty.
+        unit: unit of the numbers, such as `GB`; empty if cells include units.
         is_text: whether the cells are text, which may wrap, rather than numbers, which may not.
         stays: whether a column of equal cells is shown.
-        says: a cell in a row that is stacked, as `ZeRO-{}`; name, cell and unit where empty, without the name where
-            the unit is the head. Without braces it is said of the cell `yes`, and nothing of `no`.
+        says: template of a cell in a stacked row, such as `ZeRO-{}`; by default name, cell and unit, without the name
+            if the unit is the head. A template without braces is shown for the cell `yes` and omitted for `no`.
     """
 
     name: str
@@ -55,7 +55,7 @@ class TableColumn:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     def phrase(self, cell: str) -> str:
-        """A cell outside the column, as `ZeRO-1` or `59.0 GB`; empty where the cell tells nothing."""
+        """Text of a cell outside the column, such as `ZeRO-1` or `59.0 GB`; empty for a cell without information."""
         if cell in NOTHING or (self.says and "{}" not in self.says and cell == "no"):
             return ""
         if self.says:
@@ -71,7 +71,7 @@ def text_column(name: str, head: str = "", says: str = "{}") -> TableColumn:
     Args:
         name: head of a wide column.
         head: head of a narrow column.
-        says: phrase of a cell in a stacked row.
+        says: template of a cell in a stacked row.
     """
     return TableColumn(name, head, is_text=True, says=says)
 
@@ -80,12 +80,12 @@ def text_column(name: str, head: str = "", says: str = "{}") -> TableColumn:
 class Table:
     """Table of texts, laid out for the width of a terminal.
 
-    The layout depends on the width: columns that are equal in all rows go to a line below the title; then
-    heads are short; then each row is a line of phrases. Text wraps; numbers and heads never break.
+    The layout depends on the width. First, columns equal in all rows move to a line below the title; then
+    heads become short; then each row becomes a line of phrases. Text wraps; numbers and heads never break.
 
     Attributes:
-        title: headline; may be empty.
-        columns: in order.
+        title: headline, possibly empty.
+        columns: columns in order.
         rows: cells of each row.
     """
 
@@ -108,7 +108,7 @@ class Table:
         """Text of the table for a terminal of the given width.
 
         Args:
-            width: letters of a line [1].
+            width: characters per line [1].
 
         Returns:
             Lines of at most this width.
@@ -140,7 +140,7 @@ class Table:
             yield line
 
     def without_equal_columns(self) -> "tuple[Table, list[str]]":
-        """Table without empty columns and columns of equal cells, and the dropped cells as phrases."""
+        """Table without empty columns and columns of equal cells, with the dropped cells as phrases."""
         kept, shared = [], []
         for place, column in enumerate(self.columns):
             cells = {row[place] for row in self.rows}
@@ -157,7 +157,7 @@ class Table:
         return replace(self, columns=columns, rows=rows), [phrase for phrase in shared if phrase]
 
     def _least_widths(self, is_short: bool = False) -> list[int]:
-        """Width of each column below which a number or a head would break, or text be hard to read [1], [column].
+        """Least width of each column: numbers and heads do not break, and text stays readable [1], [column].
 
         Args:
             is_short: whether heads are short.
@@ -167,7 +167,7 @@ class Table:
             longest = max(map(len, cells), default=0)
             if column.is_text:
                 words = max((len(word) for cell in cells for word in cell.split()), default=0)
-                # Words break where short heads make no more room.
+                # With short heads, no further room can be gained except by breaking words.
                 longest = max(min(words, LONGEST_WORD) if is_short else words, min(longest, READABLE))
             widths.append(max(len(column.heading(is_short)), longest))
         return widths
@@ -177,7 +177,7 @@ class Table:
         return [[row[place] for row in self.rows] for place in range(len(self.columns))]
 
     def _widths(self, is_short: bool, room: int) -> list[int]:
-        """Width of each column, with spare width given to long texts [1], [column]."""
+        """Width of each column, with spare width assigned to long texts [1], [column]."""
         least = self._least_widths(is_short)
         wished = [max([width, *map(len, cells)]) for width, cells in zip(least, self._cells(), strict=True)]
         lacking = sum(wished) - sum(least)
@@ -188,7 +188,7 @@ class Table:
         ]
 
     def _in_columns(self, widths: Sequence[int], is_short: bool) -> "RenderableType":
-        """The table with a line of heads above its columns."""
+        """Rendering of the table with a line of heads above the columns."""
         from rich.table import Table as Grid
         from rich.text import Text
 
@@ -202,12 +202,12 @@ class Table:
 
 
 def make_table(title: str, columns: Sequence[TableColumn | str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table of any cells.
+    """Table from cells of any type.
 
     Args:
         title: headline.
         columns: columns, or names of columns of numbers.
-        rows: cells; turned into text.
+        rows: cells, converted to text.
 
     Returns:
         The table.
@@ -220,8 +220,8 @@ def text_of(parts: Iterable[str | Table], width: int = WIDE) -> str:
     """Lines and tables as plain text, with an empty line around each table.
 
     Args:
-        parts: in order.
-        width: letters of a line of a table [1].
+        parts: lines and tables in order.
+        width: characters per line of a table [1].
     """
     blocks: list[str] = []
     for part in parts:
@@ -239,8 +239,8 @@ def flowed(phrases: Iterable[str], width: int) -> list[str]:
     """Lines of phrases, filled from left to right.
 
     Args:
-        phrases: texts that do not break unless longer than a line.
-        width: letters of a line [1].
+        phrases: texts, broken only if longer than a line.
+        width: characters per line [1].
 
     Returns:
         Lines; all but the first are indented.
@@ -260,5 +260,5 @@ def flowed(phrases: Iterable[str], width: int) -> list[str]:
 
 
 def _plain_cell(cell: str) -> str:
-    """A cell of a Markdown table."""
+    """Escaped cell of a Markdown table."""
     return cell.replace("|", "\\|")

@@ -10,7 +10,7 @@ def toml_text(document: Mapping[str, Any], comment: str) -> str:
     """TOML text of nested tables.
 
     Args:
-        document: numbers, texts, lists of texts, tables, and lists of tables, whose nested tables stay on a line.
+        document: numbers, texts, lists of texts, tables, and lists of tables; tables nested in a list stay on one line.
         comment: first line.
 
     Returns:
@@ -59,7 +59,7 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    # What JSON escapes TOML reads, and TOML forbids one character more.
+    # TOML reads JSON escapes, but forbids one further character, DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,7 +1,7 @@
-"""Units at the edges of the package: seconds of longer times, bytes of a gigabyte, joules of a kilowatt-hour."""
+"""Units of inputs and outputs: seconds per hour, day and year, bytes per gigabyte, joules per kilowatt-hour."""
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
-"""Factors and prefixes of the SI, the largest first."""
+"""SI factors and prefixes, the largest first."""
 
 HOUR = 3600.0
 """Seconds of an hour [s]."""

@@ -13,11 +13,11 @@ from jaxscale.burst.step_costs import BurstJob
 
 
 class Convergence(eqx.Module):
-    """How the number of steps to an accuracy depends on the batch.
+    """Number of steps to a target accuracy as a function of the batch.
 
     Attributes:
         min_steps: steps at an infinite batch, S_min [1].
-        critical_batch: B_crit, where twice the least steps and twice the least samples are needed [sample].
+        critical_batch: B_crit, batch with twice the least steps and twice the least samples [sample].
     """
 
     min_steps: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -33,18 +33,18 @@ class Convergence(eqx.Module):
 
 
 def time_to_accuracy(iteration_time: ArrayLike, batch: ArrayLike, convergence: Convergence) -> Array:
-    """Time to the accuracy: steps times the time of an iteration [s]."""
+    """Time to the accuracy: number of steps times iteration time [s]."""
     return convergence.steps(batch) * jnp.asarray(iteration_time)
 
 
 class BatchSurvey(eqx.Module):
-    r"""Best batch for every cluster size, from the planner.
+    r"""Best batch for every cluster size under burst plans or data parallelism.
 
     Attributes:
         batch: batch of least time to accuracy, by cluster size [sample].
-        time: that time [s].
-        chip_seconds: GPU-time of the whole training run with that batch [s].
-        marginal: $-d \ln T / d \ln G$ between a size and the next [1]; 1 is perfect scaling.
+        time: time to accuracy at the best batch [s].
+        chip_seconds: GPU-time of the whole training run at the best batch [s].
+        marginal: $-d \ln T / d \ln G$ between successive sizes [1]; 1 is perfect scaling.
         growth: $d \ln B^* / d \ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
     """
 
@@ -68,13 +68,13 @@ def survey_batches(
     """Time to accuracy over cluster sizes and batches, and the best batch of every size.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
-        job: bandwidth, latency and limit; its batch and GPUs are replaced.
-        convergence: steps against batch.
+        layer_time: time of every layer as a function of samples per GPU.
+        job: bandwidth, latency and limit; batch and number of GPUs are replaced.
+        convergence: number of steps as a function of the batch.
         n_chips: cluster sizes, increasing powers of two [1].
-        batches: batches to try [sample].
+        batches: candidate batches [sample].
         n_options: see `step_costs`.
-        burst: burst-parallel plans, else data parallelism.
+        burst: whether plans are burst-parallel; else data parallelism.
 
     Returns:
         Best batch, time and marginal speed-up by cluster size.
@@ -100,7 +100,7 @@ def survey_batches(
 
 
 def best_chips(survey: BatchSurvey, n_chips: ArrayLike, efficiency: float) -> Array:
-    """Largest cluster whose last doubling still brought the fraction `efficiency` of perfect scaling [1]."""
+    """Largest cluster whose last doubling achieved at least the share `efficiency` of perfect scaling [1]."""
     sizes = jnp.asarray(n_chips, jnp.result_type(float))
     worth = jnp.cumprod(survey.marginal >= efficiency)
     return sizes[worth.sum().astype(jnp.int32)]

@@ -1,4 +1,4 @@
-"""`jaxscale burst`: strong scaling of a network in bursts, with background jobs in the freed GPU time."""
+"""Command `jaxscale burst`: strong scaling of a network in bursts, with background jobs in the freed GPU time."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Figures of burst parallelism, and the report of a plan, from the document of `burst_report`."""
+"""Figures of burst parallelism, and the report of a plan, from the document `burst_report`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
     """GPUs of each layer, in order; one line per plan.
 
     Args:
-        plans: plans of it by label.
+        plans: plans of the graph by label.
     """
     return plot_layer_chips({label: np.asarray(plan.chips)[~graph.is_join] for label, plan in plans.items()}, title)
 
@@ -48,7 +48,7 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
         for index, (label, counts) in enumerate(plans.items()):
             chips = np.asarray(counts, float)
             most, count = max(most, chips.max()), len(chips)
-            # Equal counts of different plans would hide each other: each line is drawn a hair higher.
+            # Lines of equal counts would hide each other, so each line is shifted up by 3 %.
             lifted = chips * 1.03**index
             axes.step(np.arange(1, len(chips) + 1), lifted, where="mid", label=label, color=PALETTE[index])
         axes.set_yscale("log", base=2)
@@ -60,7 +60,7 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
 
 def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> "Figure":
-    """An iteration of a chain under each plan: GPUs that the foreground job holds, and free ones, against time.
+    """Time line of an iteration of a chain under each plan: GPUs of the foreground job, and free GPUs.
 
     Args:
         plans: plans of a chain by label.
@@ -89,11 +89,11 @@ def _draw_time_line(axes: "Axes", plan: BurstPlan, n_chips: int, label: str) -> 
 
 
 def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[float, float], title: str) -> "Figure":
-    """Cluster throughput over data parallelism with a single task, against cluster size.
+    """Cluster throughput relative to data parallelism with a single task, against cluster size.
 
     Args:
         n_chips: cluster sizes [1].
-        gains: gain by label; a label that ends in `ideal` is drawn dashed [1].
+        gains: gain by label; labels that end in `ideal` are dashed [1].
         band: lowest and highest published gain [1].
     """
     with style():
@@ -113,7 +113,7 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
 
 
 def burst_ranking(document: Mapping[str, Any]) -> "Figure":
-    """Iteration time and throughput of the cluster over data parallelism of each way, the best first."""
+    """Iteration time and cluster throughput of each mode relative to data parallelism, the best first."""
     ways = document["ways"]
     quantities = {
         "time of one iteration [ms]": {way["way"]: 1e3 * way["time_s"] for way in ways},
@@ -131,7 +131,7 @@ def burst_summary(document: Mapping[str, Any]) -> Report:
     """Report of a burst plan: ranking of plans, GPUs of each layer, tables.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(f"Bursts: {burst_title(document)}")
     report.add(burst_comparison(document))

@@ -1,8 +1,8 @@
 """Exact burst-parallel plan: number of GPUs of each layer, by dynamic programming over the layer graph.
 
-The state is a matrix: best time from option a at the entry of the stage to option k at the present step. A layer
-multiplies it in the (min, +) sense; at the end of a stage the branches are combined, in sequence (sum) or at the same
-time on disjoint GPUs (maximum), and the stage is appended to the path before it.
+The state is a matrix of best times from option a at the stage entry to option k at the present step. A layer multiplies
+the matrix in the (min, +) sense; at the end of a stage the branches are combined, in sequence (sum) or concurrently on
+disjoint GPUs (maximum), and the stage is appended to the preceding path.
 """
 
 import functools
@@ -26,14 +26,14 @@ from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 class ShareTable(NamedTuple):
     """Placements of the concurrent branches of a block.
 
-    A flavour is a share of the cluster, the fraction 2^-d of its GPUs, and a place: at home, on GPUs of the block's
-    entry, or away. Flavour 0 is the whole cluster at home: plain layers, and branches one after another.
+    A flavour is a share of the cluster, the fraction 2^-d of the GPUs, and a location: home (GPUs of the block's entry)
+    or away. Flavour 0 is the whole cluster at home, for plain layers and for branches in sequence.
 
     Attributes:
         exponent: d by flavour [1].
-        away: by flavour; the branch's input and output cross to other GPUs.
-        flavour: by number of branches (minus 1), split and branch [1].
-        exists: which splits a number of branches has.
+        away: by flavour, whether the branch's input and output cross to different GPUs.
+        flavour: flavour by number of branches (minus 1), split and branch [1].
+        exists: whether a split exists, by number of branches and split.
     """
 
     exponent: Int[np.ndarray, " flavour"]
@@ -44,7 +44,7 @@ class ShareTable(NamedTuple):
 
 @functools.cache
 def _splits(n_branches: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Exponents d with sum of 2^-d = 1, and the branch that stays at home: one with the largest share."""
+    """Splits: exponents d with sum of 2^-d = 1, and the home branch, one of the branches with the largest share."""
     exponents = itertools.product(range(1, max(n_branches, 2)), repeat=n_branches)
     exact = (split for split in exponents if sum(2.0**-d for d in split) == 1.0)
     return tuple((split, home) for split in exact for home, d in enumerate(split) if d == min(split))
@@ -54,11 +54,11 @@ def _splits(n_branches: int) -> tuple[tuple[tuple[int, ...], int], ...]:
 def share_table(widths: tuple[int, ...]) -> ShareTable:
     """Placements of the blocks of a graph with concurrent branches.
 
-    Branches run on powers of two, so every placement that fits is within a split whose fractions are powers of one
-    half and add up to 1 (Kraft); the smaller shares of a looser placement only take options away.
+    Branches run on powers of two. Every feasible placement is therefore within a split whose fractions are powers of
+    one half with sum 1 (Kraft); a placement with smaller shares only has fewer options.
 
     Args:
-        widths: numbers of branches that occur in the graph [1].
+        widths: numbers of branches in the graph [1].
 
     Returns:
         The table: 2 splits for two branches, 3 for three, 16 for four.
@@ -75,16 +75,16 @@ def share_table(widths: tuple[int, ...]) -> ShareTable:
 
 
 Reduction = Callable[[Array, int], Array]
-"""Minimum or maximum of an array along an axis; exact, or smooth."""
+"""Minimum or maximum of an array along an axis, exact or smooth."""
 
 
 class StageChoices(NamedTuple):
-    """Choices of the recursion, from which the plan is read off.
+    """Choices of the recursion, for reading the plan by backtracking.
 
     Attributes:
-        inside: time from the entry of the stage to each option in front of the step [s].
-        entry: best option at the entry of the stage, by option at its end [1].
-        mode: 0 where the branches run in sequence, else 1 + the split, by options at entry and end [1].
+        inside: time from the stage entry to each option before the step [s].
+        entry: best option at the stage entry, by option at the stage end [1].
+        mode: 0 for branches in sequence, else 1 + the split, by options at entry and end [1].
     """
 
     inside: Float[Array, "step flavour option option"]
@@ -100,7 +100,7 @@ class _State(NamedTuple):
 
 
 def _first_minimum(values: Array, axis: int) -> Array:
-    """Index of the minimum; XLA vectorises this form on the CPU, unlike `argmin`."""
+    """Index of the minimum, in a form that XLA vectorises on the CPU, unlike `argmin`."""
     n = values.shape[axis]
     index = jnp.arange(n, dtype=jnp.int8).reshape((n,) + (1,) * (values.ndim - 1 - axis))
     lowest = values.min(axis, keepdims=True)
@@ -121,27 +121,28 @@ def forward(
     minimum: Reduction,
     maximum: Reduction,
 ) -> tuple[Array, StageChoices]:
-    r"""Best time from the first step to each option of the last.
+    r"""Best time from the first step to each option of the last step.
 
     Chain: $S_l(b) = \min_a S_{l-1}(a) + c_l(a, b)$. Block with branches j between options a and b:
     $M(a, b) = \min\big(\sum_j M_j(a, b),\ \min_{d} \max_j M_j^{d_j}(a, b)\big)$, where $M_j^{d}$ uses at most the
     fraction $2^{-d}$ of the GPUs, at home or away, and d runs over the splits of `share_table`.
 
     Args:
-        edge: cost of each step; `forbidden` or more where it may not be taken [s].
+        edge: cost of each step; at least `forbidden` for a forbidden edge [s].
         chips: GPUs of each option [1].
         n_chips: GPUs of the cluster [1].
-        forbidden: cost that stands for infinity [s].
-        minimum: of an array along an axis.
-        maximum: of an array along an axis.
+        forbidden: finite cost in place of infinity [s].
+        minimum: minimum of an array along an axis.
+        maximum: maximum of an array along an axis.
 
     Returns:
-        Time by option of the last step [s], and the record from which `backtrack` reads the exact plan.
+        Time by option of the last step [s], and the choices from which `backtrack` reads the exact plan.
     """
     table = share_table(graph.widths)
     n_options, n_flavours = edge.shape[-1], len(table.exponent)
     identity = jnp.where(jnp.eye(n_options, dtype=bool), 0.0, forbidden)
     share = 2.0 ** jnp.asarray(table.exponent)[:, None]
+    # A branch on the fraction 2^-d of the cluster has at most this fraction of the GPUs, up to rounding.
     too_wide = (chips * share > jnp.asarray(n_chips) * (1 + 1e-6)) & (share > 1)
     narrow = jnp.where(too_wide, forbidden, 0.0)
     away, splits, exists = jnp.asarray(table.away), jnp.asarray(table.flavour), jnp.asarray(table.exists)
@@ -173,13 +174,13 @@ def forward(
 
 
 class Choice(NamedTuple):
-    """The path read off the pointers.
+    """Path of the dynamic programme.
 
     Attributes:
         option: option of each step [1].
-        before: option from which the step receives its input [1].
-        place: 1 where the input comes from other GPUs, else 0 [1].
-        mode: 0 where the branches of the step's stage run in sequence, else 1 + the split [1].
+        before: option of the step's input [1].
+        place: 1 if the input comes from different GPUs, else 0 [1].
+        mode: 0 if the branches of the step's stage run in sequence, else 1 + the split [1].
     """
 
     option: Int[Array, " step"]
@@ -191,11 +192,11 @@ class Choice(NamedTuple):
 def backtrack(
     graph: LayerGraph, edge: Float[Array, "step place option option"], record: StageChoices, last_option: ArrayLike
 ) -> Choice:
-    """Follow the minima from the last step to the first.
+    """Follow the minima from the last step back to the first.
 
     Args:
         edge: cost of each step, as given to `forward` [s].
-        record: of `forward`.
+        record: choices from `forward`.
         last_option: option of the last step [1].
 
     Returns:
@@ -228,13 +229,13 @@ class BurstPlan(eqx.Module):
     """GPUs of every layer, and the time and GPU-time of the iteration.
 
     Attributes:
-        time: a training iteration [s].
-        chip_seconds: GPU-time that the job occupies in an iteration [s].
+        time: time of a training iteration [s].
+        chip_seconds: GPU-time occupied by the job per iteration [s].
         chips: GPUs of each step [1].
-        step_time: transfer, compute and synchronisation of each step [s].
-        amplification: GPU-time of each step over its time on one GPU [1]; 0 where the step is exempt.
-        parallel: whether branches of the stage are concurrent.
-        single_chip_time: an iteration on one GPU [s].
+        step_time: transfer, compute and synchronisation time of each step [s].
+        amplification: GPU-time of each step over its time on one GPU [1]; 0 for an exempt step.
+        parallel: whether the branches of the stage are concurrent.
+        single_chip_time: time of an iteration on one GPU [s].
     """
 
     time: Float[Array, "*job"]
@@ -249,8 +250,8 @@ class BurstPlan(eqx.Module):
 def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
     r"""Time and GPU-time of a given choice of options.
 
-    A stage takes $\sum_j T_j$ where its branches run in sequence and $\max_j T_j$ where they run at the same time;
-    GPU-time is $\sum_l 2^{k_l} t_l$ in both cases.
+    A stage takes $\sum_j T_j$ for branches in sequence and $\max_j T_j$ for concurrent branches; the GPU-time is
+    $\sum_l 2^{k_l} t_l$ in either case.
 
     Args:
         choice: option of every step.
@@ -288,21 +289,22 @@ def plan_burst(
 
     Minimises $\sum_l t_l$ over the options of all layers, subject to
     $A_l = 2^{k_l} t_l / t_l^{(1)} < \text{limit}$ for every layer longer than `exempt_below` on one GPU. The limit
-    binds every layer by itself, transfer included, so the programme is exact. The gradient of the plan's time is that
-    along the optimal path (envelope theorem).
+    binds every layer separately, transfer included, so the dynamic programme is exact. The gradient of the plan's time
+    is that along the optimal path (envelope theorem).
 
     Args:
-        layer_time: time of every layer against samples per GPU.
-        job: job and cluster; `jax.vmap` over it sweeps.
+        layer_time: time of every layer as a function of samples per GPU.
+        job: job and cluster; `jax.vmap` over jobs gives sweeps.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
 
     Reference:
-        Park et al., arXiv 2112.10065, section 4. Two departures: the released planner tests the limit only where a
-        predecessor competes with another (`released_planner.py`), and lets the branches of a block overlap without
-        counting GPUs; here they share the cluster or run one after another.
+        Park et al., arXiv 2112.10065, section 4. Two departures: the released planner tests the limit only where two
+        predecessors compete (`plan_released`), and lets the branches of a block overlap without counting GPUs; here
+        branches share the cluster or run in sequence.
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
+    # The choice is discrete and carries no gradient; `evaluate` differentiates along the chosen path.
     fixed = jax.lax.stop_gradient(costs)
     edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(job.amplification_limit)), fixed.edge, jnp.inf)
     n_chips = jax.lax.stop_gradient(jnp.asarray(job.n_chips))
@@ -320,7 +322,7 @@ def plan_data_parallel(
     """Plan with every layer on all GPUs, at most one per sample, at any amplification.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
+        layer_time: time of every layer as a function of samples per GPU.
         n_options: see `step_costs`.
         synchronisation: `correct` or `released`.
     """
@@ -331,11 +333,11 @@ def plan_data_parallel(
 
 
 _CHANGE_PENALTY = 1000.0
-"""Factor that the released planner puts on a change of GPUs at an activation [1]."""
+"""Factor in the released planner on the cost of a change of GPUs at an activation [1]."""
 
 
 def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, Array], Array]:
-    """A layer: predecessors are tried from one GPU upwards and accepted one after another."""
+    """Released choice for a layer: predecessors are tried from one GPU upwards and accepted successively."""
     total, amplification = state
     edge, chips, exempt, legal, single = step
     n_options = edge.shape[0]
@@ -345,7 +347,7 @@ def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, A
     for before in range(n_options):
         candidate = jnp.where(legal[before], total[before] + edge[before], jnp.inf)
         a = amplification[before]
-        # The released test reads: the first predecessor, or a faster one below the limit or below the last accepted.
+        # Released test: the first predecessor, or a faster one below the limit or below the last accepted value.
         accept = (candidate < best) & ((a < limit) | (a < lowest))
         best = jnp.where(accept, candidate, best)
         lowest = jnp.where(accept, a, lowest)
@@ -364,13 +366,13 @@ def plan_released(
 ) -> BurstPlan:
     r"""Plan of the released planner on a chain.
 
-    As `plan_burst`, but the limit is tested on the layer before, along the best path to it, and only when one
-    predecessor replaces another: a predecessor above the limit is still taken where it is the first, or where its
-    amplification is lower than that of the one it replaces. The limit can so be exceeded, and the plan need not be the
-    fastest below it.
+    In contrast to `plan_burst`, the limit is tested on the preceding layer, along the best path to the layer, and only
+    when one predecessor replaces another: a predecessor above the limit is accepted if it is the first, or if its
+    amplification is lower than that of the replaced predecessor. The plan can therefore exceed the limit, and need not
+    be the fastest below the limit.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
+        layer_time: time of every layer as a function of samples per GPU.
         n_options: see `step_costs`.
         synchronisation: `released` or `correct`.
 

@@ -1,4 +1,4 @@
-"""Burst plan of a network as one JSON-serialisable document, and the tables of the document."""
+"""Burst plan of a network as a JSON-serialisable document, with tables of the document."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,25 +31,25 @@ from jaxscale.report.terminal_tables import rounded_text
 
 LAYER_TIMES = ("auto", "measured", "analytical")
 MAX_CHIPS = 65536
-"""Largest cluster of the report; keeps the options of a layer at 17 [1]."""
+"""Largest cluster of the report, which limits the options of a layer to 17 [1]."""
 
 _TEMPERATURE = 1e-3
-"""Temperature of the reported prices, in units of the iteration on one GPU [1]."""
+"""Temperature of the reported prices, relative to the iteration time on one GPU [1]."""
 
 
 def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) -> tuple[AbstractLayerTime, str]:
-    """Layer times of a network, measured or analytical, and their source.
+    """Layer times of a network, measured or analytical, and the source of the times.
 
     Args:
         network: name or alias.
-        source: `measured`, `analytical`, or `auto`: measured where the profiles have the network.
+        source: `measured`, `analytical`, or `auto` (measured if the profiles contain the network).
         per_shape: see `measured_layer_time`.
 
     Returns:
         The layer time, and `measured` or `analytical`.
 
     Raises:
-        InputError: unknown network or source, or a network that was not measured.
+        InputError: an unknown network or source, or a network without measurements.
     """
     if source not in LAYER_TIMES:
         raise InputError(f"layer_times = {source!r} is unknown; expected one of {', '.join(LAYER_TIMES)}")
@@ -76,7 +76,7 @@ def _check(n_chips: int, batch: int, **positive: float) -> None:
 
 
 class _Study(NamedTuple):
-    """Results of the report, from a compiled function."""
+    """Results for the report, computed in a compiled function."""
 
     burst: BurstPlan
     data_parallel: BurstPlan
@@ -90,7 +90,7 @@ class _Study(NamedTuple):
 
 @filter_jit
 def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: str) -> _Study:
-    """Results of a job; a compilation per network and number of options serves all jobs."""
+    """Results of a job; one compilation per network and number of options serves all jobs."""
     problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
@@ -131,7 +131,7 @@ def _cluster(result: Throughput) -> dict[str, float]:
 
 
 def _partitions(study: _Study, batch: int) -> dict[str, Any]:
-    """Static partitions, and the best partition with a foreground job no slower than in bursts."""
+    """Static partitions, and the best partition whose foreground job is at least as fast as in bursts."""
     alone = float(study.data_parallel.time) / batch
     rows = [
         {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
@@ -143,11 +143,11 @@ def _partitions(study: _Study, batch: int) -> dict[str, Any]:
 
 
 BURSTS = "in bursts, with background jobs"
-"""Name of the way of DeepPool."""
+"""Name of the mode of DeepPool."""
 
 
 def _ways(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Ways to run the job, the best first: those no slower than bursts by throughput, then the others by time."""
+    """Modes of running the job: first those as fast as bursts, by throughput, then slower modes, by time."""
     alone, shared = document["data_parallel"]["time_s"], document["multiplexing"]["cluster"]
     n_chips, single = document["gpus"], document["single_gpu_time_s"]
     timed = {BURSTS: (shared["iteration_time"], shared["ratio"])}
@@ -172,7 +172,7 @@ def _ways(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def burst_verdict(document: Mapping[str, Any]) -> str:
-    """Sentence on whether bursts are the answer."""
+    """Sentence on whether bursts are the best mode."""
     best, alone = document["ways"][0], document["data_parallel"]["time_s"]
     burst = next(row for row in document["ways"] if row["way"] == BURSTS)
     line = f"best: {best['way']}, {seconds(best['time_s'])}, {rounded_text(best['ratio'])} times the throughput"
@@ -201,17 +201,17 @@ def burst_report(
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
         n_chips: GPUs of the cluster, a power of two [1].
         batch: global batch of the job [sample].
-        bandwidth: per GPU and direction [byte/s].
-        latency: of a redistribution of activations [s].
-        amplification_limit: most GPU-time of a layer over its time on one GPU [1]; above 1.
-        synchronisation: `correct` or `released` (the released planner's formula).
+        bandwidth: bandwidth per GPU and direction [byte/s].
+        latency: latency of a redistribution of activations [s].
+        amplification_limit: largest GPU-time of a layer over its time on one GPU [1]; above 1.
+        synchronisation: `correct` or `released` (formula of the released planner).
         layer_times: `auto`, `measured` (A100 profiles) or `analytical`.
-        per_shape: a measured curve per layer shape, as in the released planner; else a curve per layer.
-        background_batch: samples of a background job on its GPU; by default that of the stated assumptions, else 16.
+        per_shape: whether measured curves are per layer shape, as in the released planner; else per layer.
+        background_batch: samples of a background job on one GPU; by default the stated assumption, else 16.
 
     Returns:
         Plan per layer, times [s], GPU-seconds, comparison with data parallelism, the released planner (chains), static
-        partitioning and the ideal; all ways ranked; prices (elasticities); all JSON-serialisable.
+        partitioning and the ideal; ranking of all modes; prices (elasticities); all JSON-serialisable.
 
     Raises:
         InputError: a number out of range or an unknown name.
@@ -225,7 +225,7 @@ def burst_report(
     side_batch = float(background_batch or entry.get("background_batch", 16.0))
     if side_batch <= 0:
         raise InputError(f"background_batch = {side_batch}: expected a positive number")
-    # Arrays, not Python numbers: another bandwidth or batch then finds the compiled function.
+    # Arrays instead of Python numbers: a changed bandwidth or batch reuses the compiled function.
     traced, traced_batch = jax.tree.map(jnp.asarray, (job, side_batch))
     study = _study(graph, layer_time, traced, traced_batch, options_for(n_chips), synchronisation)
     burst, data_parallel = study.burst, study.data_parallel
@@ -261,7 +261,7 @@ def burst_report(
 
 
 def burst_layers(document: Mapping[str, Any]) -> Table:
-    """GPUs, time and amplification of every layer."""
+    """Table of GPUs, time and amplification of every layer."""
     rows = [
         (
             layer["layer"],
@@ -288,7 +288,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
 
 
 def burst_comparison(document: Mapping[str, Any]) -> Table:
-    """Every way to run the job, the best first: those no slower than bursts by the throughput of the cluster."""
+    """Table of the modes: first those as fast as bursts, by throughput of the cluster."""
     used = {"data parallel": "data_parallel", "in bursts alone": "burst", "released planner alone": "released_planner"}
     ideal, one = document["multiplexing"]["ideal"], document["single_gpu_time_s"]
     rows = [

@@ -1,7 +1,7 @@
-"""Layer graphs: the networks of `data/burst/networks.toml` as the arrays that planners and layer times read.
+"""Layer graphs: networks of `data/burst/networks.toml` as arrays for planners and layer times.
 
-The tables are `data/burst/networks.toml`; `load_network` turns one of them into a `LayerGraph`, whose rows are the
-layers in the order of the profile plus one empty row where a branch ends.
+`load_network` converts a table of `data/burst/networks.toml` to a `LayerGraph`, whose rows are the layers in the order
+of the profile plus one empty row at the end of each branch.
 """
 
 import functools
@@ -21,15 +21,15 @@ from jaxscale.burst.layers import KERNEL_KINDS, Kernel, Layer, elements
 
 
 class Step(NamedTuple):
-    """A layer, or the end of a branch, in the order in which the planner visits it.
+    """Layer or branch end, in the planner's order.
 
     Attributes:
-        layer: the layer; at the end of a branch an empty layer that moves the output of the branch to the join.
+        layer: the layer; at a branch end an empty layer that moves the branch output to the join.
         branch: index of the branch in its stage [1].
         n_branches: branches of the stage; 1 for a plain layer.
-        first: first step of its branch.
-        last: last step of its branch.
-        closes: last step of its stage.
+        first: whether the step is the first of its branch.
+        last: whether the step is the last of its branch.
+        closes: whether the step is the last of its stage.
     """
 
     layer: Layer
@@ -101,7 +101,7 @@ def _linear(shape, words, network, _previous):
 
 
 def _fork(shape, words, network, _previous):
-    """Convolutions of a tensor, one after another; their outputs join along the channels."""
+    """Convolutions of one tensor, in sequence, with outputs concatenated along the channels."""
     made = []
     for kernel in words.kernels:
         padding = tuple(k // 2 for k in kernel)
@@ -153,20 +153,20 @@ def _chain(texts: list[str], shape: tuple[int, ...], network: dict, previous: La
 
 
 def _branch_output(texts: list[str], chain: list[Layer]) -> tuple[int, ...]:
-    """Shape that a branch passes on: the outputs of a final fork join along the channels."""
+    """Output shape of a branch; the outputs of a final fork are concatenated along the channels."""
     last = texts[-1]
     n = len(_words(last).kernels) if last.startswith("fork") else 1
     return (sum(layer.output_shape[0] for layer in chain[-n:]), *chain[-1].output_shape[1:])
 
 
 def read_steps(network: dict) -> list[Step]:
-    """Turn one table of `networks.toml` into the steps of the planner.
+    """Convert one table of `networks.toml` to the steps of the planner.
 
     Args:
         network: `input`, `batch_norm`, `activation_rows` and `layers` of the network.
 
     Returns:
-        Steps in order; the branches of a block one after another, each closed by an empty layer at the join.
+        Steps in order; the branches of a block in sequence, each closed by an empty layer at the join.
 
     Raises:
         ValueError: a layer string is not understood.
@@ -192,21 +192,21 @@ def read_steps(network: dict) -> list[Step]:
 
 
 MAX_BRANCHES = 4
-"""Widest block that the planner can place: the Inception blocks."""
+"""Largest number of branches in a block that the planner can place, as in the Inception blocks."""
 
 
 class KernelTable(eqx.Module):
-    """Kernels of a training step, one row each; per sample unless said otherwise.
+    """Kernels of a training step, one row each; quantities are per sample unless stated otherwise.
 
     Attributes:
         kind: index in `KERNEL_KINDS` [1].
-        step: row of the graph that the kernel belongs to [1].
+        step: row of the kernel's layer in the graph [1].
         flop: floating-point operations [flop].
-        depth: length of the sum behind one output element [1].
+        depth: K, length of the sum of one output element [1].
         width: columns of the output [1].
         rows: rows of the output [1].
-        sample_bytes: traffic that grows with the batch [byte].
-        fixed_bytes: traffic of the weights at any batch [byte].
+        sample_bytes: memory traffic proportional to the batch [byte].
+        fixed_bytes: memory traffic of the weights, independent of the batch [byte].
     """
 
     kind: Int[np.ndarray, " kernel"]
@@ -221,25 +221,25 @@ class KernelTable(eqx.Module):
 
 
 class LayerGraph(eqx.Module):
-    """Layers of a network in the order of the planner: a chain of stages, each one branch or several that join.
+    """Layers of a network in the planner's order: a chain of stages, each one branch or several that join.
 
     Attributes:
         weights: trainable parameters per step [1].
-        flop: forward pass of a sample [flop].
-        input_elements: elements of a sample that a change of GPUs in front of the step moves [1]; 0 for the first.
-        output_elements: elements of a sample that the step produces [1].
-        released_sync_elements: elements that the released planner synchronises in place of `weights` [1].
-        keeps_layout: the step must run on the GPUs of the step before it.
-        is_join: empty step at the end of a branch.
-        first: first step of its branch.
-        last: last step of its branch.
-        closes: last step of its stage.
+        flop: flop of the forward pass of a sample [flop].
+        input_elements: elements per sample moved by a change of GPUs before the step [1]; 0 for the first step.
+        output_elements: elements per sample produced by the step [1].
+        released_sync_elements: elements synchronised by the released planner in place of `weights` [1].
+        keeps_layout: whether the step must run on the GPUs of the preceding step.
+        is_join: whether the step is an empty branch end.
+        first: whether the step is the first of its branch.
+        last: whether the step is the last of its branch.
+        closes: whether the step is the last of its stage.
         branch: index of the branch in its stage [1].
         n_branches: branches of the stage [1].
         stage: index of the stage [1].
         kernels: kernels of a training step.
-        widths: numbers of branches that occur, increasing [1].
-        n_stages: plain layers and blocks [1].
+        widths: distinct numbers of branches, increasing [1].
+        n_stages: number of plain layers and blocks [1].
         names: label of every row.
         name: name in `networks.toml`.
         regime: software regime of the network's profile.
@@ -266,18 +266,18 @@ class LayerGraph(eqx.Module):
     regime: str = eqx.field(static=True)
 
     def __check_init__(self):
-        """Refuse blocks that the planner cannot place."""
+        """Raise an error for blocks that the planner cannot place."""
         if self.widths[-1] > MAX_BRANCHES:
             raise InputError(f"network {self.name}: a block has {self.widths[-1]} branches; at most {MAX_BRANCHES}")
 
     @property
     def n_steps(self) -> int:
-        """Rows: layers and ends of branches [1]."""
+        """Number of rows: layers and branch ends [1]."""
         return len(self.names)
 
 
 class NetworkEntry(NamedTuple):
-    """A table of `networks.toml`."""
+    """Table of `networks.toml`."""
 
     name: str
     profiles: tuple[str, ...]
@@ -285,7 +285,7 @@ class NetworkEntry(NamedTuple):
 
 
 def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable:
-    """Stack kernels with the row that each belongs to."""
+    """Stack kernels, each with the row of its layer."""
     numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
     return KernelTable(
         np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], np.int32),
@@ -296,11 +296,11 @@ def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable
 
 
 def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
-    """Turn steps into arrays.
+    """Convert steps to arrays.
 
     Args:
-        steps: as made by `read_steps` or by hand.
-        name: for messages and reports.
+        steps: steps from `read_steps` or written by hand.
+        name: name for messages and reports.
         regime: software regime of the analytical layer time.
     """
     layers = tuple(step.layer for step in steps)
@@ -338,7 +338,7 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
 
 
 def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
-    """Names and aliases of the shipped networks, or of a file in the same form."""
+    """Tables with aliases of the shipped networks, or of a file of the same form."""
     tables = read_toml(path or data_path("burst/networks.toml"))["networks"]
     by_alias = {}
     for name, table in tables.items():
@@ -364,7 +364,7 @@ def network_entry(name: str) -> NetworkEntry:
 
 @functools.cache
 def network_steps(name: str) -> tuple[Step, ...]:
-    """Layers of a shipped network in the order of the planner, with shapes, keys and kernels.
+    """Layers of a shipped network in the planner's order, with shapes, keys and kernels.
 
     Raises:
         InputError: unknown network.

@@ -1,8 +1,8 @@
-"""Time of a layer against its samples on one GPU: measured A100 profiles, or a roofline per kernel fitted to them.
+"""Time of a layer by samples per GPU: measured A100 profiles, or a roofline per kernel fitted to the profiles.
 
-Both tables hold forward plus backward time of a layer against the batch per GPU. The first
-(`deeppool_layer_times_a100.csv`, the planner's own input) was taken with CUDA graphs; of the second, the files named
-`V2` were too, the others launch kernel by kernel from the host.
+Each of two tables holds forward plus backward time of a layer by batch per GPU. The first
+(`deeppool_layer_times_a100.csv`, the planner's input) was measured with CUDA graphs. In the second, the files named
+`V2` were measured with CUDA graphs too; in the remaining files the host launches each kernel.
 """
 
 import functools
@@ -41,22 +41,22 @@ RECORDED_REGIMES = {
     "vggLayerGpuProfileA100.txt": "vgg-eager",
     "vitLayerGpuProfileA100.txt": "vit-eager",
 }
-"""Software regime of each recording: network of the first table, file of the second."""
+"""Software regime of each recording: by network in the first table, by file in the second."""
 
 _SPLIT_BACKWARD = ("vgg-graph", "wrn-graph")
-"""Regimes whose profile times activations apart and counts the backward pass of a layer with its activation."""
+"""Regimes whose profile times activations separately and counts a layer's backward pass with its activation."""
 
 
 class LayerTime(NamedTuple):
     """Measured layer time.
 
     Attributes:
-        table: file that it comes from.
+        table: file of the measurement.
         recording: network (first table) or source file (second table).
         network: name of the network in the table.
         regime: software regime.
         batch: samples on the GPU [1].
-        layer: the layer with its kernels, as timed.
+        layer: the timed layer with its kernels.
         seconds: forward plus backward time [s].
     """
 
@@ -93,7 +93,7 @@ def _linear(p: dict, shape: tuple[int, ...], regime: str) -> Layer:
 
 
 def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: Layer | None) -> Layer:
-    """Layer behind a row of a table, with the kernels that the time covers."""
+    """Layer of a table row, with the kernels included in the time."""
     match kind:
         case "conv2d":
             return _convolution(p, shape, regime)
@@ -143,12 +143,12 @@ def _read(name: str) -> list[LayerTime]:
 
 @functools.cache
 def read_layer_times() -> tuple[LayerTime, ...]:
-    """All measured layer times of both tables, in file order."""
+    """All measured layer times of the two tables, in file order."""
     return tuple(time for name in TABLES for time in _read(name))
 
 
 class AbstractLayerTime(eqx.Module):
-    """Time of a training step of every row of a layer graph, against the samples on the GPU."""
+    """Time of a training step of every row of a layer graph, by samples per GPU."""
 
     @abstractmethod
     def __call__(self, batch: ArrayLike) -> Float[Array, " step"]:
@@ -158,12 +158,12 @@ class AbstractLayerTime(eqx.Module):
 class MeasuredLayerTime(AbstractLayerTime):
     r"""Measured times, interpolated in the logarithms of batch and time.
 
-    Between two measured batches $\ln t$ is linear in $\ln s$. Above the largest the time grows with the batch,
-    $t(s) = t(s_{max})\, s / s_{max}$; below the smallest it stays.
+    Between two measured batches $\ln t$ is linear in $\ln s$. Above the largest batch the time is proportional to the
+    batch, $t(s) = t(s_{max})\, s / s_{max}$; below the smallest batch the time is constant.
 
     Attributes:
         log_batch: logarithm of the measured batches, increasing [1].
-        log_time: logarithm of the measured times [s]; `-inf` where a row does no work (the end of a branch).
+        log_time: logarithm of the measured times [s]; `-inf` for a row without work (a branch end).
     """
 
     log_batch: Float[np.ndarray, " point"]
@@ -185,7 +185,7 @@ Occurrences = dict[tuple, list[float]]
 
 
 def _occurrences(profile: str) -> dict[int, Occurrences]:
-    """Times by batch, with CUDA graphs where the network was recorded with and without."""
+    """Times by batch, with CUDA graphs if the network was also recorded without."""
     rows = [row for row in read_layer_times() if row.network == profile]
     graph = [row for row in rows if row.regime.endswith("-graph")]
     by_batch: dict[int, Occurrences] = {}
@@ -195,7 +195,7 @@ def _occurrences(profile: str) -> dict[int, Occurrences]:
 
 
 def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | None:
-    """Time of a layer: zero at the end of a branch, its row, or the sum of its operations [s]."""
+    """Time of a layer: zero at a branch end, the measured row, or the sum of the layer's operations [s]."""
     if layer.name == "join":
         return 0.0
     for times in profiles:
@@ -211,14 +211,14 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
     """Measured curves of a network.
 
     Args:
-        name: a network whose layers were measured: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`.
-        per_shape: one curve per distinct layer shape, the first in the profile, as the released planner looks layers
-            up; else every layer has the curve of its own row. The first reproduces published plans; the second adds up
-            to the profile. They differ where the profile times equal shapes apart: the activations of VGG-16 carry the
-            backward pass of different convolutions, and a look-up by shape misses a sixth of the iteration.
+        name: a measured network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`.
+        per_shape: whether to use one curve per distinct layer shape, the first in the profile, as the released planner
+            does; else one curve per row. Curves per shape reproduce published plans; curves per row sum to the profile.
+            The results differ if the profile times equal shapes separately: the activations of VGG-16 carry the
+            backward pass of different convolutions, and a look-up by shape omits a sixth of the iteration.
 
     Raises:
-        InputError: layers of the network were not measured; `layer_time.analytical_layer_time` can serve them.
+        InputError: the layers were not measured; `layer_time.analytical_layer_time` is an alternative.
     """
     tables = [_occurrences(profile) for profile in network_entry(name).profiles]
     batches = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
@@ -235,6 +235,7 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
                 raise _not_measured(name, step.layer.name)
             times[row, column] = seconds
             seen[key] = seen.get(key, 0) + 1
+    # Rows without work have time 0, hence the logarithm -inf.
     with np.errstate(divide="ignore"):
         return MeasuredLayerTime(np.log(np.array(batches, float)), np.log(times))
 
@@ -254,7 +255,7 @@ REGIMES = (
     "vgg-eager",
     "vit-eager",
 )
-"""Software of the profiles; `graph`: CUDA graphs, `eager`: single launches of kernels."""
+"""Software regimes of the profiles; `graph`: CUDA graphs, `eager`: separate launches of kernels."""
 
 _FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS], np.int32)
 _IS_WEIGHTS = np.array([kind.endswith("_weights") for kind in KERNEL_KINDS])
@@ -266,19 +267,19 @@ class LayerTimeCoefficients(eqx.Module):
     """Fitted coefficients of the kernel time; every leaf is positive.
 
     Attributes:
-        efficiency: best fraction of the peak that a kernel kind reaches, in (0, 1) [1].
-        passes: times that a kernel's sample traffic goes through memory [1].
-        fixed_passes: times that its weight traffic does [1].
-        half_width: output columns at which the efficiency falls to half [1].
-        half_depth: length of the sum at which the efficiency falls to half [1].
-        wave: full waves of output tiles that a matrix product takes at least [1].
-        launch: launch latency of a kernel [s].
-        sharpness: of the maximum of compute and memory time, minus 1 [1].
+        efficiency: e, largest achieved fraction of the peak by kernel kind, in (0, 1) [1].
+        passes: p, memory passes over a kernel's sample traffic [1].
+        fixed_passes: p_0, memory passes over a kernel's weight traffic [1].
+        half_width: n_0, output columns at which the efficiency falls to half [1].
+        half_depth: k_0, length of the sum at which the efficiency falls to half [1].
+        wave: w, least number of full waves of output tiles in a matrix product [1].
+        launch: tau, launch latency of a kernel [s].
+        sharpness: exponent q of the smooth maximum of compute and memory time, minus 1 [1].
         compute: multiplier of the compute time per regime [1].
         memory: multiplier of the memory time per regime [1].
         latency: multiplier of the launch latency per regime [1].
-        host_time: time of the host per kernel, where it launches them one by one [s].
-        host_sharpness: of the maximum of host and device time, minus 1 [1].
+        host_time: host time per kernel in regimes with separate launches [s].
+        host_sharpness: exponent h of the smooth maximum of host and device time, minus 1 [1].
     """
 
     efficiency: Float[ArrayLike, " kind"]
@@ -309,7 +310,7 @@ class Device(eqx.Module):
     Attributes:
         peak_flops: dense matrix peak in the precision of the network (TF32 in the profiles) [flop/s].
         hbm_bandwidth: memory bandwidth [byte/s].
-        wave_outputs: output elements that one wave of tiles covers: tile area times multiprocessors [1].
+        wave_outputs: output elements of one wave of tiles: tile area times multiprocessors [1].
     """
 
     peak_flops: Float[ArrayLike, ""] = eqx.field(converter=as_float)
@@ -326,14 +327,14 @@ def kernel_times(
     $t_c = \kappa_r \frac{F s}{e C}\big(1 + \frac{n_0}{N} + \frac{k_0}{K}\big) + w \frac{2 K A}{C}$ and
     $t_m = \mu_r \frac{p\,Q s}{W} + \frac{p_0\,Q_0}{W}$: F flop, N columns, K length of the sum, A outputs of a wave
     of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. In a gradient of weights K grows with s,
-    and no wave is waited for because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
+    and the wave term vanishes because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
 
     Args:
         batch: samples s, one number or one per kernel [1].
         regime: index in `REGIMES`, one number or one per kernel.
 
     Returns:
-        Seconds per kernel [s].
+        Time per kernel [s].
     """
     kind, regime = kernels.kind, jnp.asarray(regime, jnp.int32)
     family, weights, matmul = (jnp.asarray(table)[kind] for table in (_FAMILY, _IS_WEIGHTS, _IS_MATMUL))
@@ -350,7 +351,7 @@ def kernel_times(
     moved = of(c.passes, kind) * kernels.sample_bytes * batch * of(c.memory, regime)
     memory = (moved + of(c.fixed_passes, kind) * kernels.fixed_bytes) / device.hbm_bandwidth
     q = 1.0 + c.sharpness
-    # The ratio keeps the power in range in float32; the floor keeps it differentiable where nothing moves.
+    # The ratio keeps powers within the range of float32; the floor keeps them differentiable at zero work.
     top = larger(larger(compute, memory), 1e-12)
     both = top * ((compute / top + 1e-12) ** q + (memory / top + 1e-12) ** q) ** (1.0 / q)
     return of(c.launch, family) * of(c.latency, regime) + jnp.where(matmul, both, memory)
@@ -359,17 +360,17 @@ def kernel_times(
 def layer_times(
     kernels: KernelTable, batch: ArrayLike, coefficients: LayerTimeCoefficients, device: Device, regime: ArrayLike
 ) -> Float[Array, " step"]:
-    r"""Time of each layer: its kernels in sequence, or the host that launches them.
+    r"""Time of each layer: the sum of its kernels, or the host time of the launches.
 
     CUDA graphs: $t = \sum_i t_i$. Eager: $t = \big((\sum_i t_i)^h + (n \tau_{host})^h\big)^{1/h}$ with n kernels.
 
     Args:
-        kernels: kernels with the row of their layer.
+        kernels: kernels, each with the row of its layer.
         batch: samples, one number or one per layer [1].
         regime: index in `REGIMES`, one number or one per layer.
 
     Returns:
-        Seconds per layer [s]; 0 for a row without kernels.
+        Time per layer [s]; 0 for a row without kernels.
     """
     n, row = kernels.n_steps, kernels.step
     batch_of = jnp.broadcast_to(jnp.asarray(batch), (n,))[row]
@@ -384,7 +385,7 @@ def layer_times(
 
 
 class AnalyticalLayerTime(AbstractLayerTime):
-    """Layer times from the fitted roofline: any layer, batch (also fractions of a sample) and chip.
+    """Layer times from the fitted roofline, for any layer, batch (fractions of a sample included) and chip.
 
     Attributes:
         kernels: kernels of the network.
@@ -416,7 +417,7 @@ def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
 
 @functools.cache
 def a100() -> Device:
-    """The chip of the profiles, with TF32 matrix units (`data/burst/layer_time.toml`)."""
+    """Chip of the profiles, with TF32 matrix units (`data/burst/layer_time.toml`)."""
     device = read_toml(data_path("burst/layer_time.toml"))["device"]
     return Device(device["peak_flops"], device["hbm_bandwidth"], device["wave_outputs"])
 
@@ -426,11 +427,11 @@ def analytical_layer_time(name: str, device: Device | None = None, regime: str |
 
     Args:
         name: any network of `data/burst/networks.toml`.
-        device: the chip; the A100 of the profiles if absent. Its fields may be traced.
-        regime: software regime, one of `REGIMES`; that of the network if absent.
+        device: chip, with fields that may be traced; by default the A100 of the profiles.
+        regime: software regime, one of `REGIMES`; by default that of the network.
 
     Raises:
-        InputError: no such network or regime.
+        InputError: unknown network or regime.
     """
     graph = load_network(name)
     regime = regime or graph.regime

@@ -1,14 +1,14 @@
 """Layers of convolutional and vision networks: shapes, parameters, and the GPU kernels of a training step.
 
-A layer is a handful of kernels (forward, gradient of the activations, gradient of the weights, element-wise work);
-each kernel knows its flop, its matrix dimensions and its memory traffic. `layer_time.py` turns them into seconds.
+A layer consists of a few kernels (forward, gradient of the activations, gradient of the weights, element-wise work);
+each kernel has flop, matrix dimensions and memory traffic. `layer_time.py` converts these numbers to seconds.
 """
 
 import math
 from typing import NamedTuple
 
 FLOAT_BYTES = 4
-"""Activations, weights and gradients of the DeepPool profiles are 32-bit [byte]."""
+"""Bytes of a 32-bit number, the format of activations, weights and gradients in the DeepPool profiles [byte]."""
 
 KERNEL_KINDS = (
     "conv_first_forward",
@@ -27,10 +27,10 @@ KERNEL_KINDS = (
     "elementwise",
     "concatenate",
 )
-"""Kernel classes with coefficients; `*_data` and `*_weights` are the two halves of a backward pass."""
+"""Kernel kinds with coefficients; `*_data` and `*_weights` are the two halves of a backward pass."""
 
 KERNEL_FAMILIES = ("conv_first", "conv", "pointwise", "linear", "max_pool", "average_pool", "elementwise")
-"""Groups of kernel kinds that share a launch latency and the shape of the efficiency curve."""
+"""Groups of kernel kinds with a common launch latency and shape of the efficiency curve."""
 
 
 def family_of(kind: str) -> int:
@@ -42,16 +42,16 @@ def family_of(kind: str) -> int:
 
 
 class Kernel(NamedTuple):
-    """A kernel launch; all quantities are of a sample unless said otherwise.
+    """Kernel launch; quantities are per sample unless stated otherwise.
 
     Attributes:
         kind: one of `KERNEL_KINDS`.
         flop: floating-point operations per sample [flop].
-        depth: length of the sum behind one output element (K of the matrix product) [1].
-        width: columns of the output (N) [1].
-        rows: output rows per sample (M) [1].
-        sample_bytes: memory traffic that grows with the batch [byte].
-        fixed_bytes: memory traffic of the weights, whatever the batch [byte].
+        depth: K of the matrix product, length of the sum of one output element [1].
+        width: N, columns of the output [1].
+        rows: M, output rows per sample [1].
+        sample_bytes: memory traffic proportional to the batch [byte].
+        fixed_bytes: memory traffic of the weights, independent of the batch [byte].
     """
 
     kind: str
@@ -64,21 +64,21 @@ class Kernel(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One row of a layer table.
+    """Row of a layer table.
 
     Attributes:
         name: short label for reports.
-        key: identifier of its measured times: operation, dimensions, input shape.
+        key: identifier of measured times: operation, dimensions, input shape.
         input_shape: channels and spatial extent of the input [1].
         output_shape: channels and spatial extent of the output [1].
         weights: trainable parameters [1].
-        flop: forward pass of a sample [flop].
-        kernels: launches of a training step.
-        backward: the part of `kernels` that runs in the backward pass.
-        released_sync_elements: elements that the released planner synchronises in place of `weights` [1].
-        keeps_layout: the layer cannot change the number of GPUs (activations, flatten).
-        parts: keys whose measured times add up to a layer without a row.
-        is_beside: the layer shares the input of its predecessor, and their outputs join.
+        flop: flop of the forward pass of a sample [flop].
+        kernels: kernels of a training step.
+        backward: kernels of the backward pass, a subset of `kernels`.
+        released_sync_elements: elements synchronised by the released planner in place of `weights` [1].
+        keeps_layout: whether the layer cannot change the number of GPUs (activations, flatten).
+        parts: keys whose measured times sum to that of a layer without a row.
+        is_beside: whether the layer shares its predecessor's input and the two outputs join.
     """
 
     name: str
@@ -101,7 +101,7 @@ def elements(shape: tuple[int, ...]) -> int:
 
 
 def elementwise(shape: tuple[int, ...], passes: float, kind: str = "elementwise") -> Kernel:
-    """Kernel that moves a tensor `passes` times between memory and the chip."""
+    """Kernel with `passes` transfers of a tensor between memory and chip."""
     return Kernel(kind, sample_bytes=passes * FLOAT_BYTES * elements(shape))
 
 
@@ -127,17 +127,17 @@ def convolution(
 ) -> Layer:
     r"""Convolution in two or three dimensions, as the implicit matrix product of cuDNN.
 
-    Forward flop $2\,|k|\,C_{in} C_{out} |y|$; the gradients of activations and weights cost the same again. The first
-    layer (images, at most 4 channels) needs no gradient of its input.
+    The forward pass takes $2\,|k|\,C_{in} C_{out} |y|$ flop, and the gradients of activations and weights take as many
+    each. The first layer (images, at most 4 channels) needs no gradient of the input.
 
     Args:
         input_shape: channels, then spatial extent.
         channels: output channels [1].
         kernel: extent per dimension [1].
-        stride: equal in all dimensions [1].
-        padding: per dimension [1].
-        normalised: batch normalisation follows in the same row.
-        activated: ReLU follows in the same row.
+        stride: stride, equal in all dimensions [1].
+        padding: padding per dimension [1].
+        normalised: whether batch normalisation follows in the same row.
+        activated: whether ReLU follows in the same row.
 
     Returns:
         The layer; `kernels` holds forward and backward.
@@ -198,14 +198,14 @@ def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padd
 
 
 def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
-    """Activation as a row, with the backward pass of the preceding layer, as the profiler counts."""
+    """ReLU as a separate row, with the backward pass of the preceding layer, as in the profiles."""
     ahead, back = activation(input_shape)
     kernels = ahead + back + tuple(kernel for kernel in previous.backward)
     return Layer("relu", ("relu", input_shape), input_shape, input_shape, kernels=kernels, keeps_layout=True)
 
 
 def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Flatten or selection of a token: a launch with negligible traffic."""
+    """Flattening or selection of a token: a launch with negligible traffic."""
     keeps = name == "flatten"
     return Layer(
         name, (name, input_shape), input_shape, output_shape, kernels=(Kernel("elementwise"),), keeps_layout=keeps
@@ -219,22 +219,22 @@ def global_pool(input_shape: tuple[int, ...]) -> Layer:
 
 
 def concatenation(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Join of tensors along the channels: read and write, forward and backward."""
+    """Concatenation of tensors along the channels: read and write, forward and backward."""
     work = elementwise(output_shape, 2.0, "concatenate")
     return Layer("concatenate", ("concat", output_shape), input_shape, output_shape, kernels=(work, work))
 
 
 def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening: int) -> Layer:
-    """Residual bottleneck 1x1, 3x3, 1x1 with batch normalisation; a 1x1 short cut where the shape changes.
+    """Residual bottleneck 1x1, 3x3, 1x1 with batch normalisation; a 1x1 shortcut if the shape changes.
 
     Args:
         input_shape: channels, height, width.
         planes: a quarter of the output channels [1].
-        stride: of the 3x3 convolution [1].
+        stride: stride of the 3x3 convolution [1].
         widening: inner channels in units of `planes`; 2 for a wide residual network [1].
 
     Returns:
-        One layer with the kernels of its convolutions, the addition and the last ReLU.
+        One layer with the kernels of all convolutions, the addition and the last ReLU.
     """
     channels, inner = 4 * planes, planes * widening
     one, three, none = (1, 1), (3, 3), (0, 0)
@@ -308,7 +308,7 @@ def token(input_shape: tuple[int, ...]) -> Layer:
 
 
 def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Transposed convolution with kernel and stride 2: the adjoint of a strided one, so the same three products."""
+    """Transposed convolution with kernel and stride 2, the adjoint of a strided convolution with equal products."""
     c_in, *extent = input_shape
     output = (channels, *(2 * n for n in extent))
     rank = len(extent)
@@ -322,6 +322,6 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
 
 
 def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Join with `channels` channels of the encoder; both tensors count as the input that a change of layout moves."""
+    """Join with `channels` channels of the encoder; each input tensor moves in a change of layout."""
     joined = (input_shape[0] + channels, *input_shape[1:])
     return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

@@ -1,4 +1,4 @@
-"""Background jobs in the GPU time that bursts leave free, and the gain of a cluster against its size."""
+"""Background jobs in the GPU time left free by bursts, and the throughput gain by cluster size."""
 
 import functools
 from typing import Any
@@ -20,19 +20,18 @@ from jaxscale.burst.step_costs import BurstJob, StepCosts
 
 @functools.cache
 def multiplexing_table() -> dict[str, Any]:
-    """Published band, stated interference and job sizes of `data/burst/multiplexing.toml`."""
+    """Published band, stated interference and job sizes from `data/burst/multiplexing.toml`."""
     return read_toml(data_path("burst/multiplexing.toml"))
 
 
 class Interference(eqx.Module):
-    """Losses of foreground and background jobs that share GPUs; every field is a float leaf.
+    """Losses of foreground and background jobs on shared GPUs; every field is a float leaf.
 
     Attributes:
-        foreground_slowdown: relative growth of every foreground step next to background work [1].
-        background_loss: share of its speed that a background job loses on a freed GPU [1].
-        colocated_share: speed of a background job, as a fraction of its own, while a foreground step runs on the
-            same GPU [1].
-        preemption_time: wait for a background kernel to end when a GPU is handed back [s].
+        foreground_slowdown: sigma, relative growth of every foreground step under background work [1].
+        background_loss: lambda, relative loss of speed of a background job on a freed GPU [1].
+        colocated_share: kappa, relative speed of a background job while a foreground step runs on the same GPU [1].
+        preemption_time: tau, wait for the end of a background kernel when a GPU is handed back [s].
     """
 
     foreground_slowdown: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -42,28 +41,28 @@ class Interference(eqx.Module):
 
 
 def stated_interference() -> Interference:
-    """The interference under which results are quoted (`data/burst/multiplexing.toml`)."""
+    """Interference assumed in quoted results (`data/burst/multiplexing.toml`)."""
     table = multiplexing_table()["interference"]
     return Interference(**{name: table[name] for name in Interference.__dataclass_fields__})
 
 
 def no_interference() -> Interference:
-    """Ideal sharing: the upper bound."""
+    """Zero interference, the upper bound of the gain."""
     return Interference(0.0, 0.0, 0.0, 0.0)
 
 
 class Throughput(eqx.Module):
-    """Cluster with one foreground job in bursts and background jobs in the free GPU time.
+    """Throughput of a cluster with one foreground job in bursts and background jobs in the free GPU time.
 
     Attributes:
         foreground: samples per second of the foreground job [1/s].
         background: samples per second of all background jobs together [1/s].
-        iteration_time: of the foreground job, with interference [s].
-        slowdown: iteration time over the time of the plan alone [1].
-        free_share: share of the GPU time that the foreground job leaves [1].
+        iteration_time: iteration time of the foreground job, with interference [s].
+        slowdown: iteration time over that of the plan alone [1].
+        free_share: share of the GPU time left by the foreground job [1].
         ratio: cluster throughput over data parallelism with the foreground job alone [1].
-        fairness: Jain's index of the progress of foreground (against data parallelism) and background (against a GPU
-            of its own each); 1 is equal progress [1].
+        fairness: Jain's index of the progress of foreground (relative to data parallelism) and background (relative to
+            one dedicated GPU per job); 1 is equal progress [1].
     """
 
     foreground: Float[Array, "*batch"]
@@ -76,9 +75,9 @@ class Throughput(eqx.Module):
 
 
 def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
-    """How often in an iteration the foreground job takes GPUs back [1], and how many GPUs in all [1].
+    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1].
 
-    The last step of an iteration is followed by the first of the next.
+    The last step of an iteration is followed by the first step of the next iteration.
     """
     grown = larger(plan.chips - jnp.roll(plan.chips, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()
@@ -92,19 +91,19 @@ def multiplex(
     background_rate: ArrayLike,
     interference: Interference,
 ) -> Throughput:
-    r"""Throughput of a cluster that runs one plan and background jobs.
+    r"""Throughput of a cluster with one plan and background jobs.
 
     $T' = (1 + \sigma) T + h \tau$ and $U' = (1 + \sigma) U$ for the GPU-time U; the background jobs get
     $r\,\big[(1 - \lambda)(G T' - U') + \kappa U' - \Delta g\,\tau\big] / T'$ samples per second, with h hand-backs of
-    $\Delta g$ GPUs in all and r samples per second of a background job on a GPU of its own. The ratio is
-    $(B / T' + R_{bg}) / (B / T_{DP})$, samples of both jobs counted alike.
+    $\Delta g$ GPUs in total and r samples per second of a background job on a dedicated GPU. The ratio is
+    $(B / T' + R_{bg}) / (B / T_{DP})$, where samples of each job count equally.
 
     Args:
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
         n_chips: G [1].
-        background_rate: r, in foreground samples per second where the networks differ [1/s].
-        interference: costs of sharing.
+        background_rate: r, in foreground samples per second if the networks differ [1/s].
+        interference: losses by sharing.
 
     Returns:
         Throughput, slowdown and fairness.
@@ -130,7 +129,7 @@ def multiplex(
 
 
 def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
-    """Iteration of data parallelism on 1, 2, 4, ... GPUs; infinite where there are fewer samples than GPUs [s]."""
+    """Iteration time of data parallelism on 1, 2, 4, ... GPUs; infinite for fewer samples than GPUs [s]."""
     times = jnp.diagonal(costs.edge[:, 0], axis1=1, axis2=2).sum(0)
     return jnp.where(jnp.diagonal(costs.legal[0]), times, jnp.inf)
 
@@ -138,9 +137,9 @@ def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
 def static_partition(
     costs: StepCosts, batch: ArrayLike, n_chips: ArrayLike, background_rate: ArrayLike
 ) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
-    r"""Foreground job by data parallelism on g GPUs, background jobs on the remaining G - g.
+    r"""Static partition: foreground job by data parallelism on g GPUs, background jobs on the remaining G - g.
 
-    $R(g) = B / T_{DP}(g) + (G - g)\,r$; nothing interferes.
+    $R(g) = B / T_{DP}(g) + (G - g)\,r$, without interference.
 
     Args:
         costs: cost tensors of the foreground job.
@@ -149,7 +148,7 @@ def static_partition(
         background_rate: r [1/s].
 
     Returns:
-        Cluster throughput by g = 1, 2, 4, ... [1/s], 0 where g > G; and the foreground iteration time [s].
+        Cluster throughput by g = 1, 2, 4, ... [1/s], 0 for g > G; and the foreground iteration time [s].
     """
     times = data_parallel_times(costs)
     total = batch / times + (n_chips - costs.chips) * background_rate
@@ -165,9 +164,9 @@ def loss_at_ratio(
     interference: Interference,
     ratio: ArrayLike,
 ) -> Array:
-    """Background loss at which the cluster gain falls to `ratio` [1]; the gain is linear in it.
+    """Background loss at which the cluster gain falls to `ratio` [1]; the gain is linear in the loss.
 
-    Above 1: no loss takes the gain that low, the foreground job alone is faster. Below 0: it never gets that high.
+    Above 1: the gain of the foreground job alone exceeds `ratio`. Below 0: the gain stays below `ratio` at any loss.
     """
 
     def gain(loss: float) -> Array:
@@ -179,15 +178,15 @@ def loss_at_ratio(
 
 
 class ClusterStudy(eqx.Module):
-    """Cluster throughput of bursts with multiplexing, by cluster size; the batch grows with the cluster.
+    """Cluster throughput of bursts with multiplexing by cluster size, with a batch proportional to the cluster.
 
     Attributes:
         n_chips: cluster sizes [1].
-        stated: with the stated interference.
-        ideal: without interference.
-        speed: foreground iteration by data parallelism over that in bursts [1].
+        stated: throughput with the stated interference.
+        ideal: throughput without interference.
+        speed: foreground iteration time by data parallelism over that in bursts [1].
         loss_low: background loss at which the gain falls to the lower end of the published band [1].
-        loss_high: background loss at which the gain falls to its upper end; negative where it is below anyway [1].
+        loss_high: background loss at which the gain falls to the upper end; negative if always below [1].
     """
 
     n_chips: Float[Array, " size"]
@@ -207,18 +206,18 @@ def study_clusters(
     samples_per_chip: float | None = None,
     background_batch: float | None = None,
 ) -> ClusterStudy:
-    """Gain over data parallelism with a single task for a network on clusters of several sizes.
+    """Throughput gain over data parallelism with a single task, for a network on clusters of several sizes.
 
-    Foreground batch per GPU, background batch and interference are those of `data/burst/multiplexing.toml` unless
-    given; layer times are measured, one curve per layer.
+    Foreground batch per GPU, background batch and interference are by default those of `data/burst/multiplexing.toml`;
+    layer times are measured, one curve per layer.
 
     Args:
-        network: a measured network with job sizes in the table.
+        network: measured network with job sizes in the table.
         n_chips: cluster sizes, powers of two up to 1,024 [1].
-        bandwidth: per GPU and direction [byte/s].
-        latency: of a redistribution [s].
+        bandwidth: bandwidth per GPU and direction [byte/s].
+        latency: latency of a redistribution [s].
         amplification_limit: see `BurstJob` [1].
-        samples_per_chip: foreground batch over GPUs [sample].
+        samples_per_chip: foreground batch per GPU [sample].
         background_batch: samples of a background job [sample].
     """
     name = network_entry(network).name

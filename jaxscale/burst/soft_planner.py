@@ -1,4 +1,4 @@
-"""Smooth burst planner: a plan time whose gradient prices bandwidth, latency, batch and the amplification limit."""
+"""Smooth burst planner: plan time with gradients in bandwidth, latency, batch and amplification limit."""
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jaxscale.burst.layer_time import AbstractLayerTime
 from jaxscale.burst.step_costs import BurstJob, StepCosts, step_costs
 
 _FORBIDDEN = 1e4
-"""Cost of a missing edge, in units of the time on one GPU [1]; finite for finite gradients."""
+"""Cost of a missing edge relative to the time on one GPU [1]; finite, to keep gradients finite."""
 
 
 class SoftPlan(eqx.Module):
@@ -22,7 +22,7 @@ class SoftPlan(eqx.Module):
         time: smooth minimum of the iteration time [s].
         chip_seconds: expected GPU-time of an iteration [s].
         chips: expected GPUs of each step [1].
-        usage: weight of each option in each step; 1 in all over the options of a step on the critical branch [1].
+        usage: weight of each option in each step; the weights of a step on the critical branch sum to 1 [1].
     """
 
     time: Float[Array, "*job"]
@@ -32,11 +32,12 @@ class SoftPlan(eqx.Module):
 
 
 def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: ArrayLike) -> Array:
-    """Edge costs with the limit as a price: p t_1 w softplus((A - limit) / w) [s]."""
+    """Edge costs with a penalty in place of the limit: p t_1 w softplus((A - limit) / w) [s]."""
     excess = jnp.asarray(width) * jax.nn.softplus((costs.amplification - jnp.asarray(limit)) / width)
     single = costs.edge[:, :1, :1, :1]
     free = costs.exempt[:, None, None, None] | (costs.amplification <= 1.0 + 1e-6)
     penalised = costs.edge + jnp.where(free, 0.0, price * single * excess)
+    # The substitute for infinity needs only the right scale, so it carries no gradient.
     forbidden = _FORBIDDEN * jax.lax.stop_gradient(single.sum())
     return jnp.where(costs.legal[:, None], penalised, forbidden)
 
@@ -67,14 +68,14 @@ def soft_plan_time(
     r"""Smooth minimum of the iteration time over all plans.
 
     The minimum of the dynamic programme becomes $-T \ln \sum_i e^{-x_i / T}$, the maximum over branches
-    $T \ln \sum_i e^{x_i / T}$, and the amplification limit a price
-    $p\, t_l^{(1)}\, w \ln\big(1 + e^{(A_l - \text{limit})/w}\big)$ on every layer. For $T \to 0$, $w \to 0$ and large
-    p this is the exact plan. `jax.grad` in the job gives the price of bandwidth, latency, batch and limit.
+    $T \ln \sum_i e^{x_i / T}$, and the amplification limit a penalty
+    $p\, t_l^{(1)}\, w \ln\big(1 + e^{(A_l - \text{limit})/w}\big)$ on every layer. The limit $T \to 0$, $w \to 0$ with
+    large p is the exact plan. `jax.grad` in the job gives the price of bandwidth, latency, batch and limit.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
+        layer_time: time of every layer as a function of samples per GPU.
         n_options: see `step_costs`.
-        temperature: T [s]; the time comes out lower by at most T times the logarithm of the number of plans.
+        temperature: T [s]; the time is lower by at most T times the logarithm of the number of plans.
         synchronisation: `correct` or `released`.
         limit_width: w, width of the limit in units of amplification [1].
         limit_price: p, price of the excess over the limit [1].
@@ -99,12 +100,12 @@ def plan_soft(
 ) -> SoftPlan:
     r"""Smooth plan: time, and the expected use of every option.
 
-    The weight of an edge is the derivative of the smooth time in its cost,
-    $w_l(a, b) = \partial S / \partial c_l(a, b)$; over the options of a step the weights add up to 1 (inside a block,
-    to the weight of the branch in the maximum).
+    The weight of an edge is the derivative of the smooth time by the edge's cost,
+    $w_l(a, b) = \partial S / \partial c_l(a, b)$; the weights over the options of a step sum to 1 (inside a block, to
+    the weight of the branch in the maximum).
 
     Args:
-        layer_time: time of every layer against samples per GPU.
+        layer_time: time of every layer as a function of samples per GPU.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.
@@ -129,10 +130,10 @@ def prices(
 ) -> BurstJob:
     r"""Elasticities of the smooth time: $\partial \ln S / \partial \ln x$ for every field x of the job.
 
-    A bandwidth elasticity of -0.2 says that 10 % more bandwidth shortens the iteration by 2 %.
+    A bandwidth elasticity of -0.2 means that 10 % more bandwidth shortens the iteration by 2 %.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
+        layer_time: time of every layer as a function of samples per GPU.
         n_options: see `step_costs`.
         temperature: T [s].
         synchronisation: `correct` or `released`.

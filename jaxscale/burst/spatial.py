@@ -1,4 +1,4 @@
-"""Spatial splits: halo exchange of 3-D convolutional networks, beside a split of the batch."""
+"""Spatial parallelism: halo exchange of 3-D convolutional networks, combined with a split of the batch."""
 
 import functools
 from typing import Any
@@ -25,12 +25,12 @@ def spatial_table() -> dict[str, Any]:
 
 
 class SpatialNetwork(eqx.Module):
-    """Layers of a network with the geometry that a spatial split needs.
+    """Layers of a network with the geometry for a spatial split.
 
     Attributes:
-        extent: input of each layer per dimension [1].
+        extent: input extent of each layer per dimension [1].
         channels: channels of the input [1].
-        halo_width: rows that a convolution reads beyond its own part, per side and dimension [1].
+        halo_width: rows that a convolution reads beyond its subdomain, per side and dimension [1].
         weights: trainable parameters [1].
         activations: elements of all outputs of a sample [1].
         kernels: kernels of a training step.
@@ -46,10 +46,10 @@ class SpatialNetwork(eqx.Module):
 
 @functools.cache
 def spatial_network(name: str) -> SpatialNetwork:
-    """Geometry of a shipped network; layers behind the flattening have no extent and are not split.
+    """Geometry of a shipped network; layers after the flattening have no extent and are not split.
 
     Raises:
-        InputError: unknown network, or one with blocks of branches.
+        InputError: unknown network, or a network with blocks of branches.
     """
     graph = load_network(name)
     if graph.widths != (1,):
@@ -68,13 +68,13 @@ def spatial_network(name: str) -> SpatialNetwork:
 
 
 class SpatialMachine(eqx.Module):
-    """Links between the parts of a sample and between samples; every field is a float leaf.
+    """Links between the subdomains of a sample and between samples; every field is a float leaf.
 
     Attributes:
-        halo_bandwidth: between neighbours, per direction [byte/s].
-        halo_latency: of a message between neighbours [s].
-        bandwidth: of the gradient all-reduce, per GPU and direction [byte/s].
-        latency: of a step of the all-reduce [s].
+        halo_bandwidth: bandwidth between neighbours, per direction [byte/s].
+        halo_latency: latency of a message between neighbours [s].
+        bandwidth: bandwidth of the gradient all-reduce, per GPU and direction [byte/s].
+        latency: latency of a step of the all-reduce [s].
     """
 
     halo_bandwidth: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -86,17 +86,17 @@ class SpatialMachine(eqx.Module):
 def halo_time(
     network: SpatialNetwork, parts: Float[ArrayLike, " dim"], samples: ArrayLike, machine: SpatialMachine
 ) -> Float[Array, " layer"]:
-    r"""Exchange of the halo of every layer, one way through the network.
+    r"""Time to exchange the halo of every layer, in one pass through the network.
 
     $t = \sum_{d:\, p_d > 1} 2\left[\alpha + \frac{4\, s\, h_d\, C}{\beta} \prod_{e \ne d} \frac{n_e}{p_e}\right]$: two
-    neighbours per split dimension, a slab of $h_d$ rows each; no message where the kernel has no halo.
+    neighbours per split dimension, a slab of $h_d$ rows each; no message for a kernel without halo.
 
     Args:
-        parts: p, parts per dimension [1].
-        samples: s, samples that the group of parts works on [sample].
+        parts: p, subdomains per dimension [1].
+        samples: s, samples of the group of subdomains [sample].
 
     Returns:
-        Seconds per layer [s].
+        Time per layer [s].
 
     Reference:
         Oyama et al., arXiv 2007.12856, section 3.
@@ -110,12 +110,12 @@ def halo_time(
 
 
 class SpatialStep(eqx.Module):
-    """A training iteration with a spatial split; the named terms add up.
+    """Time and memory of a training iteration with a spatial split; the time terms sum to the total.
 
     Attributes:
         compute: forward, gradient of activations and gradient of weights [s].
-        exposed_halo: halo exchange that does not hide behind interior work [s].
-        exposed_all_reduce: gradient all-reduce that does not hide behind the backward pass [s].
+        exposed_halo: halo exchange not hidden by interior work [s].
+        exposed_all_reduce: gradient all-reduce not hidden by the backward pass [s].
         memory: activations, weights, gradients and optimiser state of one GPU [byte].
         n_chips: GPUs in use [1].
     """
@@ -155,20 +155,20 @@ def spatial_step(
     regime: int = 0,
     temperature: float = 0.0,
 ) -> SpatialStep:
-    r"""Iteration with `groups` groups of samples, each sample split into `parts` pieces.
+    r"""Iteration with `groups` groups of samples, each sample split into `parts` subdomains.
 
     $T = \sum_l \max(f_l, h_l) + \max(x_l, h'_l) + w_l + \max(0, t_{AR} - \sum_l (x_l + w_l))$ with forward time f,
     gradients of activations x and of weights w of $B / (g\,P)$ samples, the halo h of the input and h' of the
     gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass. Layers
-    without extent (behind the flattening) work on whole samples in every part.
+    without extent (after the flattening) process whole samples in every subdomain.
 
     Args:
-        parts: parts per dimension; their product is P [1].
+        parts: subdomains per dimension, with product P [1].
         groups: g, groups of samples [1].
         batch: B, global batch [sample].
-        coefficients: analytical layer time.
-        regime: index of its software regime.
-        temperature: 0 for the exact maximum, else a smooth one (`_types.smooth_max`).
+        coefficients: coefficients of the analytical layer time.
+        regime: index of the software regime.
+        temperature: 0 for the exact maximum, else a smooth maximum (`base.smooth.smooth_max`).
 
     Reference:
         Oyama et al., arXiv 2007.12856, section 3 (performance model).
@@ -186,6 +186,6 @@ def spatial_step(
     )
     cover = (data + weights).sum()
     left = smooth_max(reduce, cover, temperature) - cover
-    # Activations for the backward pass and their gradients; weights, gradients and two moments.
+    # Factor 2: activations and their gradients; factor 4: weights, gradients and two moments.
     held = 2.0 * FLOAT_BYTES * network.activations * samples / pieces + 4.0 * FLOAT_BYTES * network.weights.sum()
     return SpatialStep((forward + data + weights).sum(), exposed.sum(), left, held, n_chips)

@@ -1,4 +1,4 @@
-"""Cost of every step of a layer graph for every choice of GPUs before and in the step."""
+"""Cost of every step of a layer graph for every number of GPUs before and in the step."""
 
 import equinox as eqx
 import jax
@@ -16,17 +16,17 @@ SYNCHRONISATIONS = ("correct", "released")
 
 
 def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
-    r"""Bandwidth term of a ring all-reduce of all gradients of the layer.
+    r"""Bandwidth term of a ring all-reduce of all gradients of a layer.
 
     $t = \frac{8 P}{W}\left(1 - \frac1g\right)$: every GPU sends and receives 2 (1 - 1/g) times the 4 P bytes.
 
     Args:
         weights: P, trainable parameters [1].
         n_chips: g [1].
-        bandwidth: W, per GPU and direction [byte/s].
+        bandwidth: W, bandwidth per GPU and direction [byte/s].
 
     Returns:
-        Seconds [s].
+        Time [s].
     """
     return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_chips)) / bandwidth
 
@@ -36,15 +36,15 @@ def released_sync_time(released_elements: ArrayLike, n_chips: ArrayLike, bandwid
 
     $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
     $R = k_w k_h F + k_w k_h$ for a convolution, where the code takes F from the spatial size of the output instead of
-    its channels and drops the input channels: the synchronisation of convolutions all but vanishes.
+    the channels and drops the input channels: the synchronisation of convolutions all but vanishes.
 
     Args:
         released_elements: R [1].
         n_chips: g [1].
-        bandwidth: W, per GPU and direction [byte/s].
+        bandwidth: W, bandwidth per GPU and direction [byte/s].
 
     Returns:
-        Seconds [s].
+        Time [s].
 
     Reference:
         seojinpark/DeepPool@7922cac parallelizationPlanner.py.
@@ -66,19 +66,19 @@ def redistribution_time(
 
     $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
     sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
-    subtracted on the side with fewer GPUs (more samples on each), whose GPUs belong to the other side. Between disjoint
-    sets of GPUs nothing is kept, and equal numbers of samples move too.
+    subtracted on the side with fewer GPUs (more samples each), which are a subset of the GPUs of the opposite side.
+    Between disjoint sets of GPUs no sample is kept, and equal numbers of samples move too.
 
     Args:
-        elements: elements of a sample, |x| [1]; 0 means that there is nothing to move.
+        elements: elements of a sample, |x| [1]; 0 if no tensor moves.
         samples_before: samples per GPU before, s_a [1].
         samples_after: samples per GPU after, s_b [1].
-        bandwidth: W, per GPU and direction [byte/s].
-        latency: alpha, of a redistribution [s].
-        to_other_chips: the two layers run on disjoint GPUs.
+        bandwidth: W, bandwidth per GPU and direction [byte/s].
+        latency: alpha, latency of a redistribution [s].
+        to_other_chips: whether the two layers run on disjoint GPUs.
 
     Returns:
-        Seconds in a training step [s].
+        Time per training step [s].
 
     Reference:
         Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
@@ -93,15 +93,15 @@ def redistribution_time(
 
 
 class BurstJob(eqx.Module):
-    """A job on one cluster; every field is a float leaf, so jobs stack and differentiate.
+    """Job on a cluster; every field is a float leaf, so jobs stack and differentiate.
 
     Attributes:
         batch: global batch of the job [sample].
         n_chips: GPUs of the cluster, a power of two [1].
-        bandwidth: per GPU and direction [byte/s].
-        latency: of a redistribution of activations [s].
-        amplification_limit: most GPU-time that a layer may take, in units of its time on one GPU [1]; above 1.
-        exempt_below: layers that take no longer on one GPU are exempt from the limit [s].
+        bandwidth: bandwidth per GPU and direction [byte/s].
+        latency: latency of a redistribution of activations [s].
+        amplification_limit: largest GPU-time of a layer relative to its time on one GPU [1]; above 1.
+        exempt_below: largest time on one GPU of a layer that is exempt from the limit [s].
     """
 
     batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
@@ -113,16 +113,16 @@ class BurstJob(eqx.Module):
 
 
 class StepCosts(eqx.Module):
-    """Costs in front of the dynamic programme; option k runs a step on $2^k$ GPUs.
+    """Costs for the dynamic programme; option k runs a step on $2^k$ GPUs.
 
-    The place axis tells a step that runs beside or inside the GPUs of the step before it (0) from one whose input comes
-    from or goes to a disjoint set of GPUs (1): the ends of a branch that runs at the same time as its siblings.
+    The place axis is 0 for a step on GPUs that contain, or are contained in, those of the preceding step, and 1 for a
+    step with input from or output to a disjoint set of GPUs, as at the ends of concurrent branches.
 
     Attributes:
         edge: time of a step on option b after a step on option a: transfer, compute and synchronisation [s].
-        amplification: GPU-time of that edge over the time of the layer on one GPU [1].
-        exempt: the limit does not bind the step.
-        legal: options exist and the step may change the number of GPUs so (without regard to the limit).
+        amplification: GPU-time of the edge over the time of the layer on one GPU [1].
+        exempt: whether the step is exempt from the limit.
+        legal: whether the options exist and the step may change the number of GPUs accordingly (limit disregarded).
         chips: GPUs of each option [1].
     """
 
@@ -133,7 +133,8 @@ class StepCosts(eqx.Module):
     chips: Float[Array, " option"]
 
     def allowed(self, limit: ArrayLike) -> Bool[Array, "step place option option"]:
-        """Edges that are legal and whose amplification is below the limit; one GPU throughout always is."""
+        """Mask of legal edges with amplification below the limit; one GPU throughout is always allowed."""
+        # One GPU throughout has amplification 1, up to rounding, and stays allowed at any limit.
         within = (self.amplification < limit) | (self.amplification <= 1.0 + 1e-6)
         return self.legal[:, None] & (within | self.exempt[:, None, None, None])
 
@@ -162,16 +163,16 @@ def step_costs(
     $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$.
 
     Args:
-        layer_time: time of every layer against samples per GPU.
-        n_options: options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves all
-            cluster sizes up to the largest.
-        synchronisation: `correct` (ring all-reduce of all weights) or `released` (the released planner's formula).
+        layer_time: time of every layer as a function of samples per GPU.
+        n_options: number of options 1, 2, ..., 2^(n_options - 1) GPUs; a Python integer, so that one compilation serves
+            all cluster sizes up to the largest.
+        synchronisation: `correct` (ring all-reduce of all weights) or `released` (formula of the released planner).
 
     Raises:
         InputError: unknown synchronisation.
 
     Reference:
-        Park et al., arXiv 2112.10065, section 4; `exempt_below` and the forbidden changes at activations are those of
+        Park et al., arXiv 2112.10065, section 4; `exempt_below` and the forbidden changes at activations are from
         seojinpark/DeepPool@7922cac.
     """
     if synchronisation not in SYNCHRONISATIONS:
@@ -194,7 +195,7 @@ def step_costs(
     single = compute[:, 0]
     exempt = single <= job.exempt_below
     amplification = edge * chips / jnp.where(exempt, 1.0, single)[:, None, None, None]
-    # An option needs a whole sample on each GPU; rounding of B / 2^k must not take it away.
+    # An option needs a whole sample per GPU; the tolerance guards against rounding of B / 2^k.
     exists = (chips <= job.n_chips * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
     change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)
     legal = exists[:, None] & exists & ~change

@@ -1,6 +1,6 @@
-"""Networks of the burst study as training steps in JAX, to trace: built from the layers of their tables.
+"""Networks of the burst study as JAX training steps for tracing, built from the layer tables.
 
-Activations and weights have 32 bits, as in the tables. The loss is a mean square: no table states another one.
+Activations and weights have 32 bits, as in the tables. The loss is a mean square, since no table states a loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from jaxscale.examples.vision_steps import batch_norm
 
 
 def network_step(name: str = "resnet50", batch: int = 32) -> tuple[Any, ...]:
-    """Training step of a network of the burst study by plain descent, and the shapes of its arguments.
+    """Training step of a network of the burst study by plain gradient descent, with the shapes of the arguments.
 
     Args:
         name: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet` or `cosmoflow`.
-        batch: samples [1].
+        batch: number of samples [1].
 
     Returns:
         The step, abstract weights, images [sample, place, channel] and targets: arguments of `js.trace`.
@@ -41,7 +41,7 @@ def network_step(name: str = "resnet50", batch: int = 32) -> tuple[Any, ...]:
 
 
 class _Weights:
-    """Weights by name: given ones, or zeros whose shapes are kept."""
+    """Weights by name: given arrays, or zeros with recorded shapes."""
 
     def __init__(self, given: Mapping[str, jax.Array] | None = None):
         self.given = given
@@ -53,7 +53,7 @@ class _Weights:
 
 
 class _Forward:
-    """Forward pass of a table of layers, channels last."""
+    """Forward pass of a layer table, channels last."""
 
     def __init__(self, table: Mapping[str, Any], weights: _Weights):
         self.weights = weights
@@ -80,24 +80,24 @@ class _Forward:
         return x
 
     def layer(self, layer: Layer, x: jax.Array) -> jax.Array:
-        """Output of a layer, by the operation that its key names."""
+        """Output of a layer, by the operation in the layer's key."""
         operation, *sizes = layer.key
         return getattr(self, operation)(x, *sizes[:-1])
 
     def convolve(self, x: jax.Array, name: str, channels: int, kernel: Sequence[int], **window: Any) -> jax.Array:
-        """Convolution by a weight of its own."""
+        """Convolution with a named weight."""
         spatial = "DHW"[-len(kernel) :]
         weight = self.weights(f"{self.place}.{name}", *kernel, x.shape[-1], channels)
         numbers = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
         return lax.conv_general_dilated(x, weight, dimension_numbers=numbers, **window)
 
     def normed(self, x: jax.Array, name: str) -> jax.Array:
-        """Batch norm with gain and bias."""
+        """Batch normalisation with gain and bias."""
         gain, bias = (self.weights(f"{self.place}.{name}.{part}", x.shape[-1]) for part in ("gain", "bias"))
         return batch_norm(x, gain, bias)
 
     def unit(self, x: jax.Array, name: str, channels: int, kernel: Sequence[int], stride: int = 1) -> jax.Array:
-        """Convolution with its batch norm, padded to keep the extent."""
+        """Convolution with batch normalisation, padded to keep the extent."""
         pads = [((size - 1) // 2, (size - 1) // 2) for size in kernel]
         strides = (stride,) * len(kernel)
         return self.normed(self.convolve(x, name, channels, kernel, window_strides=strides, padding=pads), name)
@@ -105,14 +105,14 @@ class _Forward:
     def conv(
         self, x: jax.Array, _: int, channels: int, kernel: Sequence[int], stride: int, padding: Sequence[int]
     ) -> jax.Array:
-        """Convolution, with norm and activation where the table counts them in its row."""
+        """Convolution, with normalisation and activation if included in the table row."""
         pads, strides = [(size, size) for size in padding], (stride,) * len(kernel)
         x = self.convolve(x, "kernel", channels, kernel, window_strides=strides, padding=pads)
         x = self.normed(x, "norm") if self.is_normalised else x
         return jax.nn.relu(x) if self.is_activated else x
 
     def bottleneck(self, x: jax.Array, channels: int, planes: int, widening: int, stride: int) -> jax.Array:
-        """Residual bottleneck with a short cut where the shape changes."""
+        """Residual bottleneck, with a convolution in the shortcut if the shape changes."""
         inner = jax.nn.relu(self.unit(x, "in", planes * widening, (1, 1)))
         inner = jax.nn.relu(self.unit(inner, "mid", planes * widening, (3, 3), stride))
         inner = self.unit(inner, "out", 4 * planes, (1, 1))
@@ -120,12 +120,12 @@ class _Forward:
         return jax.nn.relu(inner + (self.unit(x, "skip", 4 * planes, (1, 1), stride) if is_other else x))
 
     def max_pool(self, x: jax.Array, kernel: int, stride: int, padding: int) -> jax.Array:
-        """Maximum of windows; what went in is kept for a later join."""
+        """Maximum over windows; the input is kept for a later join."""
         self.skips.append(x)
         return lax.reduce_window(x, -jnp.inf, lax.max, *_window(x, kernel, stride, padding))
 
     def average_pool(self, x: jax.Array, kernel: int, stride: int, padding: int) -> jax.Array:
-        """Mean of windows."""
+        """Mean over windows."""
         total = lax.reduce_window(x, 0.0, lax.add, *_window(x, kernel, stride, padding))
         return total / kernel ** (x.ndim - 2)
 
@@ -138,11 +138,11 @@ class _Forward:
         return lax.conv_transpose(x, weight, (2,) * rank, "VALID", dimension_numbers=numbers)
 
     def skip(self, x: jax.Array, _: int) -> jax.Array:
-        """Join with what the encoder had at the same extent."""
+        """Concatenation with the encoder output of equal extent."""
         return jnp.concatenate([x, self.skips.pop()], -1)
 
     def matmul(self, x: jax.Array, name: str, features: int) -> jax.Array:
-        """Product with a matrix of weights."""
+        """Product with a weight matrix."""
         return x @ self.weights(f"{self.place}.{name}", x.shape[-1], features)
 
     def linear(self, x: jax.Array, _: int, features: int) -> jax.Array:
@@ -150,19 +150,19 @@ class _Forward:
         return self.matmul(x, "kernel", features) + self.weights(f"{self.place}.bias", features)
 
     def relu(self, x: jax.Array) -> jax.Array:
-        """Activation."""
+        """ReLU."""
         return jax.nn.relu(x)
 
     def flatten(self, x: jax.Array) -> jax.Array:
-        """All places and channels in one."""
+        """Tensor with all positions and channels in one axis."""
         return x.reshape(x.shape[0], -1)
 
     def globalpool(self, x: jax.Array) -> jax.Array:
-        """Mean over all places."""
+        """Mean over all positions."""
         return jnp.mean(x, tuple(range(1, x.ndim - 1)), keepdims=True)
 
     def patch(self, x: jax.Array, width: int, patch: int) -> jax.Array:
-        """Linear projection of patches, class token and embedding of places."""
+        """Linear projection of patches, with class token and position embedding."""
         n, height, wide, channels = x.shape
         x = x.reshape(n, height // patch, patch, wide // patch, patch, channels).transpose(0, 1, 3, 2, 4, 5)
         x = self.matmul(x.reshape(n, -1, patch * patch * channels), "kernel", width)
@@ -170,7 +170,7 @@ class _Forward:
         return jnp.concatenate([first, x], 1) + self.weights(f"{self.place}.places", x.shape[1] + 1, width)
 
     def attention(self, x: jax.Array, width: int, heads: int) -> jax.Array:
-        """Self-attention whose scores are in memory, with its residual."""
+        """Residual self-attention with materialised scores."""
         parts = self.matmul(layer_norm(x), "qkv", 3 * width).reshape(*x.shape[:2], 3, heads, width // heads)
         query, key, value = (parts[:, :, place] for place in range(3))
         scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key) * (width // heads) ** -0.5)
@@ -178,7 +178,7 @@ class _Forward:
         return x + self.matmul(mixed, "out", width)
 
     def mlp(self, x: jax.Array, width: int, hidden: int) -> jax.Array:
-        """Feed-forward half with its residual."""
+        """Residual feed-forward layer."""
         return x + self.matmul(jax.nn.gelu(self.matmul(layer_norm(x), "up", hidden)), "down", width)
 
     def token(self, x: jax.Array) -> jax.Array:
@@ -187,7 +187,7 @@ class _Forward:
 
 
 def _window(x: jax.Array, kernel: int, stride: int, padding: int) -> tuple[Any, ...]:
-    """Windows, strides and padding of a pooling over all places."""
+    """Windows, strides and padding of pooling over all spatial axes."""
     rank = x.ndim - 2
     pads = ((0, 0), *((padding, padding),) * rank, (0, 0))
     return (1, *(kernel,) * rank, 1), (1, *(stride,) * rank, 1), pads

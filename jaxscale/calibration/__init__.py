@@ -1,1 +1,1 @@
-"""Calibration: coefficients, effects of levels, intervals, limits of memory; on disk as TOML."""
+"""Calibration: coefficients, level effects, prediction intervals and memory limits, stored as TOML."""

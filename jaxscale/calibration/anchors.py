@@ -1,7 +1,7 @@
-"""Anchors of chips: the share of the peak that large matmuls reach on a chip, from timed kernels.
+"""Anchors of chips: achieved share of the peak flop rate in large matmuls on a chip, from timed kernels.
 
-Software shares the kernels of a chip, so what these reach is known before any training run is measured. A chip without
-timed kernels gets the anchor of one whose die it has, or the mean of its class at first sight. Values and sources:
+All software on a chip calls the same kernels, so an anchor is known before any training run is measured. A chip without
+timed kernels gets the anchor of a chip with the same die, or the mean of the chip's class. Values and sources:
 `data/chip_anchors.toml`.
 """
 
@@ -17,18 +17,18 @@ from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
 
 ANCHORED = "matmul_efficiency"
-"""Coefficient that the anchors are values of."""
+"""Coefficient whose values the anchors state."""
 
 
 @functools.cache
 def chip_anchors() -> Mapping[str, float]:
-    """Matmul efficiency by catalogue id of the chip [1]."""
+    """Matmul efficiency of each chip, by catalogue id [1]."""
     return {chip: entry["matmul_efficiency"] for entry in _entries() for chip in entry["chips"]}
 
 
 @functools.cache
 def timed_chips() -> frozenset[str]:
-    """Catalogue ids of chips some of whose kernels were timed."""
+    """Catalogue ids of chips with timed kernels."""
     return frozenset(chip for entry in _entries() if entry.get("timed", True) for chip in entry["chips"])
 
 
@@ -45,12 +45,12 @@ def _entries() -> list[Mapping[str, Any]]:
 def anchor_shifts(
     levels: Levels, fitted: Container[str] = (), own: Mapping[str, float] | None = None
 ) -> Float[np.ndarray, "row coefficient"]:
-    r"""Shifts of the unconstrained coefficients by the anchors of chips: $\logit(a) - \logit(a_0)$ of matmuls, else 0.
+    r"""Anchor shifts of unconstrained coefficients: $\logit(a) - \logit(a_0)$ for the matmul efficiency, else 0.
 
     Args:
-        levels: of the runs; one without a chip has no shift.
-        fitted: chips without an anchor that a fit has effects of, which count from the reference.
-        own: anchors of a file of the user, before those of the table, by chip [1].
+        levels: levels of the runs; a run without a chip has no shift.
+        fitted: chips with fitted effects; without an anchor, their effects count from the reference $a_0$.
+        own: anchors of the user's hardware file by chip, which precede those of the table [1].
 
     Returns:
         The shifts [1], [row, coefficient].

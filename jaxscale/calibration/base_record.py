@@ -1,11 +1,10 @@
-r"""Record of a fit of any kind: coefficients at their centre, effects of levels, spreads, widths of intervals, file.
+r"""Record of a fit: central coefficients, level effects, spreads, interval widths, and the file of the record.
 
-The coordinate of coefficient p of run i, which belongs to some levels, is
-
+The coordinate of coefficient p of run i is
 $$ u_{ip} = u^0_p + \sum_k e_{k, l_k(i), p} , $$
 
-with the centre $u^0$ and effects e by kind of level k. A level without effects stands at the centre, unless another one
-stands in for it (`stand_ins`). Records of training, of serving and of the others name their own quantities.
+with the centre $u^0$ and the effect e of level $l_k(i)$ of factor k. A level without effects stands at the centre,
+unless `stand_ins` names a substitute level. Records of training, serving and traced kernels define their coefficients.
 """
 
 import abc
@@ -27,15 +26,15 @@ from jaxscale.calibration.spec import Spec
 Kind = TypeVar("Kind", bound="Record")
 
 Spreads = Mapping[str, Mapping[str, float]]
-"""Standard deviations by kind of level and coefficient [1]."""
+"""Standard deviations by factor and coefficient [1]."""
 
 
 class FileForm(NamedTuple):
-    """How a field of a record is kept in its file.
+    """Conversion between a field of a record and the table in the record's file.
 
     Attributes:
-        written: the table of a value.
-        read: the value of a table.
+        written: function from the field's value to the table.
+        read: function from the table to the field's value.
     """
 
     written: Callable[[Any], Any]
@@ -43,7 +42,7 @@ class FileForm(NamedTuple):
 
 
 def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
-    """Names of levels by kind, sorted."""
+    """Sorted names of levels by factor."""
     by_kind: dict[str, list[str]] = {}
     for kind, name in sorted(places):
         by_kind.setdefault(kind, []).append(name)
@@ -51,7 +50,7 @@ def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
 
 
 def tables_of_entries(entry: type) -> FileForm:
-    """FileForm of a tuple of entries of a dataclass: a list of tables, without what is as by default."""
+    """FileForm of a tuple of dataclass entries: a list of tables without default values."""
     usual = {name: field.default for name, field in entry.__dataclass_fields__.items()}
 
     def written(values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -61,10 +60,10 @@ def tables_of_entries(entry: type) -> FileForm:
 
 
 NUMBER = FileForm(lambda value: value, lambda value: value)
-"""A number as it is."""
+"""Unchanged number."""
 
 TEXTS = FileForm(dict, lambda table: tuple((key, str(value)) for key, value in table.items()))
-"""Pairs of texts."""
+"""Pairs of texts: key and value."""
 
 COUNTS = FileForm(
     lambda counts: {name: int(count) for name, count in counts},
@@ -73,22 +72,22 @@ COUNTS = FileForm(
 """Pairs of a name and a whole number."""
 
 PLACES = FileForm(names_by_kind, lambda table: tuple((kind, name) for kind, names in table.items() for name in names))
-"""Levels: their names by kind."""
+"""Levels, as names by factor."""
 
 
 @dataclass(frozen=True)
 class Record(abc.ABC):
-    """Coefficients fitted to measured runs, and how they differ between levels of runs.
+    """Coefficients fitted to measured runs, with their variation between levels.
 
     Attributes:
-        name: of the fit.
-        centre: coefficients of runs of no level in particular, in their own units, by name; a module of coefficients or
-            a mapping, kept as a mapping.
-        effects: by level; a level that is not listed has none.
-        spreads: standard deviation of the effects by kind of level and coefficient, `centre` for the centre itself:
-            what a new level may bring [1].
-        widths: of intervals, from runs that were left out.
-        known: kind and name of every level of the fitted runs.
+        name: name of the fit.
+        centre: coefficients of a run without level effects, by name, in the unit of each coefficient; given as a module
+            of coefficients or a mapping, kept as a mapping.
+        effects: effects by level; an unlisted level has no effect.
+        spreads: standard deviation of the effects by factor and coefficient, that is the prior of a new level; under
+            the key `centre`, the standard deviation of the centre [1].
+        widths: widths of prediction intervals, from held-out runs.
+        known: factor and name of every level of the fitted runs.
         parent: fit from which the search started.
         provenance: keys and values: data hash, versions, number of runs, held-out error.
     """
@@ -114,20 +113,20 @@ class Record(abc.ABC):
         """Table of the coefficients."""
 
     def __post_init__(self) -> None:
-        """Keep the values of the centre by name, in order."""
+        """Convert the central values to a mapping by name, in the order of the table."""
         given = self.centre if isinstance(self.centre, Mapping) else vars(self.centre)
         centre = {name: float(given[name]) for name in self.spec().names}
         object.__setattr__(self, "centre", _Values(centre))
 
     def unconstrained(self, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Coordinates of the coefficients of runs, effects of their levels included [row, coefficient]."""
+        """Coordinates of the coefficients of each run, level effects included [row, coefficient]."""
         table, index = self.unconstrained_table(levels)
         return table[index]
 
     def unconstrained_table(
         self, levels: Levels
     ) -> tuple[Float[np.ndarray, "combination coefficient"], Int[np.ndarray, " row"]]:
-        """Coordinates of each combination of levels that move them, and the combination of each run [row]."""
+        """Coordinates of each distinct combination of effective levels, and the combination index of each run [row]."""
         combinations, index = self._combinations(levels)
         table = self.spec().unconstrained(list(self.centre.values())) + self._shifts(combinations)
         if (others := self.only_parent_knows(levels)).any():
@@ -137,25 +136,25 @@ class Record(abc.ABC):
         return table, index
 
     def _combinations(self, levels: Levels) -> tuple[Levels, Int[np.ndarray, " row"]]:
-        """Each combination of levels that move coefficients, and the combination that each run has."""
+        """Distinct combinations of levels with effects, and the combination index of each run [row]."""
         return self.level_shifts.combinations(levels)
 
     def _shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Shift of the coordinates of each combination of levels from the centre."""
+        """Shift of each combination of levels from the centre, on coordinates [1], [row, coefficient]."""
         return self.level_shifts.shifts(combinations)
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent answers for a run in place of the record itself [row]."""
+        """Whether predictions of a run come from the parent instead of this record [row]."""
         return np.zeros(len(levels), dtype=bool)
 
     def by_who_knows(
         self, rows: "LevelRows", answer: Callable[[Any, "LevelRows"], Sequence[np.ndarray]]
     ) -> tuple[np.ndarray, ...]:
-        """Columns that the record has for runs, and its parent has for those that it alone knows.
+        """Columns of this record, with the parent's values for runs known to the parent alone.
 
         Args:
             rows: the runs.
-            answer: columns of a record, this one or an ancestor, for runs [column][row].
+            answer: function of a record (this record or an ancestor) and runs that gives columns [column][row].
 
         Returns:
             The columns.
@@ -169,20 +168,20 @@ class Record(abc.ABC):
 
     @functools.cached_property
     def level_shifts(self) -> Effects:
-        """Effects, ready for look-up."""
+        """Effects with a lookup by level."""
         return Effects(self.effects, self.spec())
 
     @functools.cached_property
     def seen(self) -> Seen:
-        """Levels of the fitted runs; those with effects where none is listed."""
+        """Levels of the fitted runs; levels with effects where `known` is empty."""
         return Seen(frozenset(self.known or ((effect.kind, effect.level) for effect in self.effects)))
 
     def is_new(self, kind: str, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether no fitted run had the level of a kind that a run has; new where it has none [row]."""
+        """Whether the level of a run is absent from the fitted runs; true for a run without a level [row]."""
         return ~levels.has(lambda name: self.seen.knows(kind, name), kind)
 
     def draws(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Values drawn from the spreads of the centre, by name; without a spread the centre itself [draw]."""
+        """Random central values drawn from the spreads of the centre, by name; fixed without a spread [draw]."""
         random, spec = np.random.default_rng(seed), self.spec()
         moves = np.zeros((count, len(spec.names)))
         for name, spread in self.spreads.get("centre", {}).items():
@@ -191,7 +190,7 @@ class Record(abc.ABC):
         return dict(zip(spec.names, values.T, strict=True))
 
     def save(self, path: str | Path, comment: str = "") -> None:
-        """Write the record as TOML, whole or not at all.
+        """Write the record atomically as TOML.
 
         Raises:
             InputError: the folder does not exist or cannot be written.
@@ -199,7 +198,7 @@ class Record(abc.ABC):
         self.file.write(path, self.document(), comment)
 
     def document(self) -> dict[str, Any]:
-        """The record as nested tables."""
+        """Content of the record as nested tables."""
         document: dict[str, Any] = {"name": self.name}
         document["coefficients"] = {name: {"value": value} for name, value in self.centre.items()}
         for table, (name, form) in self.tables.items():
@@ -212,19 +211,19 @@ class Record(abc.ABC):
 
     @classmethod
     def load(cls: type[Kind], path: str | Path) -> Kind:
-        """The record of a file; a coefficient that the file lacks is read from the priors.
+        """Read a record from a file; the priors supply absent coefficients.
 
         Raises:
-            InputError: the file is missing, cut, of a later version, or no such record.
+            InputError: the file is missing, truncated, of a later version, or not a record of this class.
         """
         return cls.file.read(path, cls.of_tables)
 
     @classmethod
     def of_tables(cls: type[Kind], path: Path, table: Mapping[str, Any]) -> Kind:
-        """The record of the tables of a file, whose coefficients are numbers or tables with a `value`.
+        """Record from the tables of a file; a coefficient is a number or a table with a `value`.
 
         Raises:
-            InputError: an unknown coefficient, or a value out of its range.
+            InputError: an unknown coefficient, or a value out of range.
         """
         spec = cls.spec()
         own = {name: form.read(table[key]) for key, (name, form) in cls.tables.items() if key in table}
@@ -239,7 +238,7 @@ class Record(abc.ABC):
 
 
 class _Values(dict[str, float]):
-    """Values by name, as one value of a record: two records of the same values are the same key of a cache."""
+    """Values by name, hashable: records with equal values share a cache entry."""
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(tuple(self.items()))
@@ -247,12 +246,12 @@ class _Values(dict[str, float]):
 
 @dataclass(frozen=True)
 class LevelRows:
-    """Runs about which a record is asked.
+    """Runs of a query to a record.
 
     Attributes:
-        levels: of each.
-        n_chips: of each [1], [row].
-        is_one: whether a single run was given, whose answers are no arrays.
+        levels: levels of each run.
+        n_chips: number of chips of each run [1], [row].
+        is_one: whether the query is a single run, answered by numbers instead of arrays.
     """
 
     levels: Levels
@@ -261,22 +260,22 @@ class LevelRows:
 
     @classmethod
     def of(cls, levels: Levels | Mapping[str, str | None], n_chips: Any = 0.0) -> "LevelRows":
-        """Runs from their levels, or one run from its levels by kind, with a number of chips for all or for each."""
+        """Runs from their levels, or one run from a mapping of levels by factor; chips are common or per run."""
         is_one = not isinstance(levels, Levels)
         many = Levels.of_rows([levels]) if is_one else levels
         return cls(many, np.broadcast_to(np.asarray(n_chips, float), (len(many),)), is_one)
 
     def take(self, rows: np.ndarray) -> "LevelRows":
-        """The given runs, by index or mask."""
+        """Subset of the runs, by index or mask."""
         return LevelRows(self.levels.take(rows), self.n_chips[rows])
 
     def given(self, column: np.ndarray) -> Any:
-        """A column as it was asked for: its only entry for a single run."""
+        """Column in the form of the query: the only entry for a single run, else the array."""
         return column.tolist()[0] if self.is_one else column
 
 
 def _effect(path: Path, entry: Mapping[str, Any], spec: Spec) -> LevelEffect:
-    """Effect of an entry of a file."""
+    """Effect of a level from an entry of a file."""
     kind, level = entry["kind"], entry["level"]
     shifts = spec.known(f"{path}: effect of {kind} {level!r}: ", entry["shifts"])
     return LevelEffect(kind, level, tuple(sorted(shifts.items())))

@@ -1,7 +1,7 @@
-"""Coefficients of the cost terms: what the datasheet does not say and measurements do.
+"""Coefficients of the cost terms: quantities that come from measurements, not from a datasheet.
 
-The table `data/coefficients.toml` gives each one its unit, its physical range, a prior with source and a sentence of
-physics. Here they are one flat module of float leaves, so that a step time differentiates with respect to each.
+The table `data/coefficients.toml` gives unit, physical range, prior with source and physical meaning of each
+coefficient. The module `Coefficients` is flat, with float leaves, so that a step time differentiates by coefficient.
 """
 
 import functools
@@ -19,31 +19,31 @@ from jaxscale.calibration.spec import Prior, Spec, spec_from
 from jaxscale.calibration.stand_ins import StandIns
 
 CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
-"""Kinds of level whose effects make up the centre, which answers for a stack that no fit knows."""
+"""Factors whose effects make up the centre, the prediction for an unknown stack."""
 
 OFFSET_KINDS = ("source", "mixture", "local_shape")
-"""Kinds of level whose effects set single stacks apart from the centre."""
+"""Factors whose effects set a known stack apart from the centre."""
 
 KINDS = (*CENTRE_KINDS, *OFFSET_KINDS)
-"""All kinds of level that have effects."""
+"""All factors with effects."""
 
 STAND_INS = StandIns(
-    # A run without a number format has that of its precision's name, as fp8 where it is not mxfp8.
+    # Without a stated number format, the name of the precision counts: fp8 unless it is mxfp8.
     others={"number_format": "precision"},
-    # A run that does not say was set up by its user, on chips that exchange.
+    # A run without a stated recipe counts as set up by its user, on several chips with collectives.
     usual={"recipe": "user", "company": COMPANY[1]},
 )
-"""Levels that count for runs that name none."""
+"""Default levels of runs without a level."""
 
 MEMORY_COEFFICIENTS = (
     "activation_factor",
     "queued_bytes",
     "framework_bytes",
 )
-"""Coefficients that only the memory model reads; the others belong to the step time."""
+"""Coefficients of the memory model; all remaining coefficients belong to the step time."""
 
 RETIRED = ("logit_memory_bytes", "gradient_memory_factor", "working_bytes")
-"""Coefficients of earlier fits that are counted now; what a file says of them is passed over."""
+"""Coefficients of earlier fits, now computed from first principles; values in files are ignored."""
 
 
 def _coefficient() -> Any:
@@ -52,7 +52,7 @@ def _coefficient() -> Any:
 
 @printed(lambda coefficients: leaves_shown(coefficients))
 class Coefficients(eqx.Module):
-    """Fitted parameters of every cost term; `data/coefficients.toml` has their units, priors and sources."""
+    """Fitted parameters of all cost terms; units, priors and sources are in `data/coefficients.toml`."""
 
     matmul_efficiency: Number = _coefficient()
     fp8_efficiency: Number = _coefficient()
@@ -116,15 +116,15 @@ def names() -> tuple[str, ...]:
 
 
 def from_values(values: Sequence[Any]) -> Coefficients:
-    """Coefficients from their values, one for each of `names()` and in that order."""
+    """Coefficients from values in the order of `names()`."""
     return Coefficients(*values)
 
 
 def checked(coefficients: Any) -> Coefficients:
-    """The argument, if it is `Coefficients`.
+    """Check that the argument is a `Coefficients` and return it unchanged.
 
     Raises:
-        TypeError: anything else, such as a whole fit.
+        TypeError: the argument has another type, such as a fit.
     """
     if isinstance(coefficients, Coefficients):
         return coefficients
@@ -135,26 +135,26 @@ def checked(coefficients: Any) -> Coefficients:
 
 
 def values_of(coefficients: Coefficients) -> tuple[float, ...]:
-    """Values of coefficients on the host, in field order."""
+    """Values of coefficients as Python floats, in field order."""
     return tuple(float(getattr(coefficients, name)) for name in names())
 
 
 def prior_medians() -> Coefficients:
-    """Coefficients at their prior medians: the model before it has seen a measured run."""
+    """Coefficients at their prior medians, before any measured run."""
     return from_values(list(training_spec().medians.values()))
 
 
 def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
-    """Coefficients in their own units from their coordinates: exp, or the logistic function for fractions."""
+    """Coefficients from coordinates: exp for a positive coefficient, the logistic function for a fraction."""
     values = constrain_values(unconstrained)
     return from_values([values[..., index] for index in range(values.shape[-1])])
 
 
 def constrain_values(unconstrained: Any) -> Any:
-    """Values in their own units from coordinates, of arrays of the host or of JAX [..., coefficient]."""
+    """Values of coefficients from coordinates, for numpy and JAX arrays [..., coefficient]."""
     return training_spec().constrained(unconstrained)
 
 
 def unconstrain(coefficients: Coefficients) -> np.ndarray:
-    """Coordinates of coefficient values, in field order: log, or logit for fractions [coefficient]."""
+    """Coordinates of coefficient values: log, or logit for a fraction [coefficient]."""
     return training_spec().unconstrained(values_of(coefficients))

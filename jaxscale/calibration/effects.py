@@ -1,4 +1,4 @@
-"""Effects of levels on coefficients: software stack, chip, number format and so on, added up on their coordinates."""
+"""Level effects: additive shifts of coefficient coordinates by software stack, chip, number format and so on."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +13,12 @@ from jaxscale.calibration.spec import Spec
 
 @dataclass(frozen=True)
 class LevelEffect:
-    """Shift of the coordinates of coefficients of runs that belong to one level.
+    """Shift of the coefficient coordinates of all runs of a level.
 
     Attributes:
-        kind: of the level, such as `source` or `chip`.
-        level: its name.
-        shifts: coefficient names and shifts of their log (or logit) [1].
+        kind: factor of the level, such as `source` or `gpu`.
+        level: name of the level.
+        shifts: coefficient names and shifts of the log (or logit) [1].
     """
 
     kind: str
@@ -26,12 +26,12 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
     def single(self) -> Iterator[tuple[str, str, str, float]]:
-        """Its shifts one by one, as `effects_of` takes them."""
+        """Single shifts in the form that `effects_of` takes: factor, level, coefficient, shift [1]."""
         return ((self.kind, self.level, coefficient, shift) for coefficient, shift in self.shifts)
 
 
 def effects_of(shifts: Iterable[tuple[str, str, str, float]]) -> tuple[LevelEffect, ...]:
-    """Effects of levels from single shifts, which add up: kind of level, level, coefficient, shift [1]."""
+    """Level effects as sums of single shifts: factor, level, coefficient, shift [1]."""
     by_level: dict[Place, dict[str, float]] = {}
     for kind, level, coefficient, shift in shifts:
         of_level = by_level.setdefault((kind, level), {})
@@ -41,10 +41,10 @@ def effects_of(shifts: Iterable[tuple[str, str, str, float]]) -> tuple[LevelEffe
 
 @dataclass(frozen=True)
 class Effects:
-    """Effects that a record knows of.
+    """Effects of a record, with lookup.
 
     Attributes:
-        entries: the effects; those of other kinds than the table of coefficients has count for nothing.
+        entries: the effects; effects of factors absent from the table of coefficients are ignored.
         spec: table of the coefficients.
     """
 
@@ -52,9 +52,9 @@ class Effects:
     spec: Spec
 
     def combinations(self, levels: Levels, also: Iterable[str] = ()) -> tuple[Levels, Int[np.ndarray, " row"]]:
-        """Each combination of levels that move coefficients once, and the combination of each run [row].
+        """Distinct combinations of levels with effects, and the combination index of each run [row].
 
-        Of the kinds `also` every level moves coefficients, whether it has an effect or not.
+        For the factors in `also`, levels without an effect are kept too.
         """
         levels = self.spec.stand_ins.applied(levels, self.by_kind)
         moving: dict[str, Callable[[str], bool]] = {}
@@ -63,19 +63,20 @@ class Effects:
         return levels.only(moving).distinct()
 
     def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Sum of the effects of each of the `combinations` of levels, on the coordinates of coefficients [1]."""
+        """Sum of the effects of each combination of levels, on coordinates [1], [row, coefficient]."""
         nothing = np.zeros(len(self.spec.names))
         total = np.zeros((len(combinations), len(nothing)))
         for kind in self.spec.kinds:
             of_kind = self.by_kind.get(kind)
             if of_kind and kind in combinations.codes:
+                # The last row of the table serves runs without a level, whose code is -1.
                 table = np.asarray([*(of_kind.get(name, nothing) for name in combinations.names[kind]), nothing])
                 total += table[combinations.codes[kind]]
         return total
 
     @functools.cached_property
     def by_kind(self) -> dict[str, dict[str, np.ndarray]]:
-        """Shifts of every level by kind and name [coefficient]."""
+        """Shifts of every level by factor and name [coefficient]."""
         shifts: dict[str, dict[str, np.ndarray]] = {}
         for effect in self.entries:
             row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(self.spec.names)))

@@ -1,8 +1,8 @@
-"""Intervals of predictions: how far a run that a fit has not seen may be from its prediction, and what widens that.
+"""Prediction intervals: error bounds of predictions for runs outside the fit, and conditions that widen the bounds.
 
-The rule is the same for records of every kind (`widest`): an interval has its usual width, or the widest that a reason
-to doubt brings; each width is that of the narrowest class of runs that has one (`looked_up`). Runs that were left out
-tell widths: `fitting/held_out.py` of training, `serving/serving_problem.py` of serving.
+One rule serves records of every class (`widest`): an interval has its default width, or the largest width of any
+condition of doubt. Each width is that of the narrowest class of runs with an entry (`looked_up`). Widths come from
+held-out runs: `fitting/held_out.py` for training, `serving/serving_problem.py` for serving.
 """
 
 import functools
@@ -28,14 +28,14 @@ def looked_up(
     places: Callable[..., Iterable[Any]],
     usual: Sequence[float],
 ) -> tuple[np.ndarray, ...]:
-    """Numbers of each run from entries of a record: those of the first place that has an entry.
+    """Numbers of each run from the entries of a record, taken from the narrowest class of runs with an entry.
 
     Args:
-        entries: numbers by place.
-        levels: of the runs.
-        kinds: of level by which places differ.
-        places: places of runs of some levels, narrowest first, from the names of these levels, empty for none.
-        usual: numbers where no place has an entry.
+        entries: numbers by class of runs.
+        levels: levels of the runs.
+        kinds: factors that define the classes.
+        places: function from level names (empty for none) to the classes of such runs, narrowest first.
+        usual: numbers for runs without an entry.
 
     Returns:
         Each number [row].
@@ -52,11 +52,11 @@ def looked_up(
 def widest(
     usual: Sequence[np.ndarray], reasons: Iterable[tuple[Bool[np.ndarray, " row"], Sequence[np.ndarray]]]
 ) -> tuple[np.ndarray, ...]:
-    """Widths of intervals: the usual ones, or the widest that any reason to doubt a run brings.
+    """Widths of intervals: the default widths, or the largest widths of the conditions of doubt that hold.
 
     Args:
-        usual: widths without any reason [width][row].
-        reasons: for which runs a reason holds [row], and widths where it does; nan is no reason to widen [width][row].
+        usual: default widths [width][row].
+        reasons: pairs of a condition [row] and the widths under the condition; nan does not widen [width][row].
 
     Returns:
         The widths [width][row].
@@ -69,21 +69,20 @@ def widest(
 
 @dataclass(frozen=True)
 class Scatter:
-    """Relative scatter of runs around the prediction, measured on runs that the fit did not see.
+    """Relative scatter of held-out runs around the prediction.
 
     Attributes:
-        kind: kind of level (`source`, `framework`), `unnamed` for runs without a source, `unseen` for a new framework,
-            `new_mixture` and `new_chip` for mixtures, and for chips without timed kernels, of an unknown stack,
-            `eager` and `eager_mixture` for step times of an unknown stack whose host may launch each kernel,
-            `unstated` for memory of runs that leave a fact of it to a guess,
-            `new_source` for a new source of a framework that is known, `new_model` and `larger` for runs of a source on
-            a model, or on more chips, than the fit ever saw.
-        level: its name; the fact of `unstated`, the framework of `unnamed` and `new_source`, the source of `new_model`
-            and `larger`, empty for any of these, or where no framework is named; empty for `unseen`.
+        kind: factor of the level (`source`, `framework`), or a condition of doubt: `unnamed` for runs without a source;
+            `unseen` for a new framework; `new_mixture` and `new_chip` for mixtures, and for chips without timed
+            kernels, of an unknown stack; `eager` and `eager_mixture` for step times of an unknown stack whose host may
+            launch each kernel; `unstated` for memory of runs with a guessed fact; `new_source` for a new source of a
+            known framework; `new_model` and `larger` for runs of a source on a model, or on more chips, new to the fit.
+        level: name of the level: the fact of `unstated`, the framework of `unnamed` and `new_source`, the source of
+            `new_model` and `larger`; empty for any level, without a named framework, and for `unseen`.
         time: half-width of the central 90 % interval of log step time [1].
-        memory: standard deviation of log peak memory [1]; nan where too few runs state one.
-        above: the same of peaks above their prediction, which are what runs out of memory [1]; nan where it is not told
-            apart.
+        memory: standard deviation of log peak memory [1]; nan where too few runs state a peak.
+        above: standard deviation of log peak memory over peaks above the prediction, which decide about running out
+            of memory [1]; nan where not distinguished.
     """
 
     kind: str
@@ -93,21 +92,21 @@ class Scatter:
     above: float = math.nan
 
     def __post_init__(self) -> None:
-        """One object of nan is compared as equal to itself, two are not: fits read twice must be equal."""
+        """Replace every nan by the object `math.nan`, so that two fits read from one file compare equal."""
         for name in ("memory", "above"):
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, math.nan)
 
 
 EAGER = "eager"
-"""Level of the kind `execution` of software whose host launches each kernel, as a run without one may do, too."""
+"""Level of the factor `execution`: the host launches each kernel. A run without a level may do so too."""
 
 NO_RUNS = Scatter("unseen", "", math.log(2.0), 0.3)
-"""Scatter where no run says more: within a factor of two."""
+"""Default scatter without measured runs: a factor of two in time."""
 
 
 class Interval(NamedTuple):
-    """Widths of the intervals of predictions, one number or one of each run.
+    """Widths of prediction intervals, numbers or arrays.
 
     Attributes:
         time: half-width of the central 90 % interval of log step time [1], [row].
@@ -119,7 +118,7 @@ class Interval(NamedTuple):
 
 
 class _Widths(NamedTuple):
-    """Numbers of `Scatter` of many runs: `time`, `memory`, `above` [1], [row]."""
+    """Columns of `Scatter`: `time`, `memory`, `above` [1], [row]."""
 
     time: Any
     memory: Any
@@ -127,13 +126,13 @@ class _Widths(NamedTuple):
 
 
 class _Reason(NamedTuple):
-    """A reason for which a run's prediction is less sure than usual, and the scatter that it brings.
+    """Condition of doubt about predictions, and the scatter under the condition.
 
     Attributes:
-        holds: for which runs [row].
-        kind: of the scatter, see `Scatter`.
-        of: level of the run whose scatter of that kind counts, before that of any level: source or framework.
-        level: the level itself, where it is the same for all runs.
+        holds: whether the condition holds for a run [row].
+        kind: `Scatter.kind` of the condition.
+        of: factor, source or framework, whose level selects the scatter before that of any level.
+        level: level of the scatter where common to all runs.
     """
 
     holds: Bool[np.ndarray, " row"]
@@ -144,13 +143,13 @@ class _Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatters:
-    """Scatters that a fit knows, by kind and name of their level; the first of equal levels counts.
+    """Scatters of a fit, by factor and name of level; the first of equal levels counts.
 
     Attributes:
-        entries: the fit's own before those of its parent.
-        largest: most chips of any run of each source [1].
-        seen: levels of the fit's runs.
-        timed: chips some of whose kernels were timed.
+        entries: scatters of the fit, then those of the parent.
+        largest: largest number of chips of a run of each source [1].
+        seen: levels of the fitted runs.
+        timed: chips with timed kernels.
     """
 
     entries: tuple[Scatter, ...]
@@ -160,26 +159,26 @@ class Scatters:
 
     @functools.cached_property
     def by_level(self) -> dict[Place, Scatter]:
-        """Scatters by kind and name of their level."""
+        """Scatters by factor and name of the level."""
         return {(entry.kind, entry.level): entry for entry in reversed(self.entries)}
 
     def most_chips(self, levels: Levels) -> Float[np.ndarray, " row"]:
-        """Most chips of any run of a run's source, or of any run where the source is not known [1], [row]."""
+        """Largest number of chips in fitted runs of a run's source, or of any known source if unknown [1], [row]."""
         most = max(self.largest.values(), default=math.inf)
         return levels.numbers(lambda source: self.largest.get(source, most), "source", of_none=most)
 
     @functools.cached_property
     def _numbers(self) -> dict[Place, _Widths]:
-        """Widths by place, those of `NO_RUNS` for a new framework of which no run tells."""
+        """Widths by factor and level, with `NO_RUNS` as default for a new framework."""
         entries = {(NO_RUNS.kind, NO_RUNS.level): NO_RUNS, **self.by_level}
         return {place: _Widths(entry.time, entry.memory, entry.above) for place, entry in entries.items()}
 
     def interval(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Interval:
-        """Widths of intervals: the usual ones of the source, or the widest that a reason to doubt brings [row].
+        """Widths of prediction intervals: those of the source, or the largest of any condition of doubt [row].
 
         Args:
-            levels: of the runs, with the fit's own source and framework filled in.
-            n_chips: of each run [1].
+            levels: levels of the runs, with the common source and framework of the fit filled in.
+            n_chips: number of chips of each run [1].
 
         Returns:
             The widths.
@@ -187,14 +186,14 @@ class Scatters:
         return Interval(*self._widths(levels, n_chips)[:2])
 
     def above(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
-        """Standard deviation of the log of peaks above their prediction [1], [row].
+        """Standard deviation of log peak memory over peaks above the prediction [1], [row].
 
         Args:
-            levels: of the runs, with the fit's own source and framework filled in.
-            n_chips: of each run [1].
+            levels: levels of the runs, with the common source and framework of the fit filled in.
+            n_chips: number of chips of each run [1].
 
         Returns:
-            The deviations; those of all peaks where nothing tells them apart.
+            The deviations; over all peaks where `Scatter.above` is not known.
         """
         widths = self._widths(levels, n_chips)
         return np.where(np.isnan(widths.above), widths.memory, widths.above)
@@ -205,7 +204,7 @@ class Scatters:
         return _Widths(*widest(self._usual(levels), wider))
 
     def _usual(self, levels: Levels) -> _Widths:
-        """Scatter of the source, else the framework, else a new framework; of memory, the first of these with one."""
+        """Scatter of the source, else of the framework, else of a new framework; memory falls back separately."""
         time, memory, above = self._own(levels)
         for scatter in (
             self._lookup(levels, ("framework",), lambda framework: [("framework", framework)]),
@@ -213,12 +212,13 @@ class Scatters:
             _Widths(NO_RUNS.time, NO_RUNS.memory, NO_RUNS.above),
         ):
             time = np.where(np.isnan(time), scatter.time, time)
+            # The deviation above belongs to the entry of the memory scatter, so `memory` must be filled after `above`.
             above = np.where(np.isnan(memory), scatter.above, above)
             memory = np.where(np.isnan(memory), scatter.memory, memory)
         return _Widths(time, memory, above)
 
     def _own(self, levels: Levels) -> _Widths:
-        """Scatter of a run's source; where it names none, of the runs of its framework without a source."""
+        """Scatter of a run's source; for a run without a source, of unnamed runs of its framework."""
 
         def places(source: str, framework: str) -> list[Place]:
             return [("source", source) if source else (UNNAMED, framework)]
@@ -226,7 +226,7 @@ class Scatters:
         return self._lookup(levels, ("source", "framework"), places)
 
     def _reasons(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> tuple[_Reason, ...]:
-        """Every reason to widen the interval of a run: what of it is new to the fit."""
+        """Conditions that widen the intervals of runs: levels new to the fit, guessed facts, more chips."""
         seen = self.seen
 
         def is_new(kind: str) -> np.ndarray:
@@ -244,42 +244,42 @@ class Scatters:
         is_untimed = ~levels.has(lambda name: name in self.timed, "gpu", of_none=True)
         systems = ("gpu", "precision")
         return (
-            # A chip or a precision of which neither the fit nor an ancestor had a run: as wide as a new framework.
+            # Chips or precisions new to the fit and its ancestors: as wide as a new framework.
             *(_Reason(is_new_to_all(kind), "unseen", "") for kind in systems),
-            # Chips without timed kernels, and mixtures, miss further in stacks that were not fitted with them.
+            # Chips without timed kernels, and mixtures, have larger errors in stacks fitted without them.
             _Reason(is_untimed & (is_unknown | is_new("gpu")), "new_chip", ""),
             _Reason(~is_dense & (is_unknown | is_new("mixture")), "new_mixture", ""),
-            # Hosts of stacks differ, where nothing is known to record or compile what they launch.
+            # Launch times of hosts differ between stacks, unless kernels are known to be compiled or recorded.
             _Reason(is_eager & is_dense & (is_unknown | is_new("execution")), "eager", ""),
             _Reason(is_eager & ~is_dense & (is_unknown | is_new("execution") | is_new("mixture")), "eager_mixture", ""),
-            # What a program keeps is guessed where neither a row nor its framework says it.
+            # Retained memory is guessed where neither a row nor its framework states the fact.
             *(_Reason(levels.has(guesses, "unstated"), "unstated", "", fact) for fact, guesses in self._guessed()),
-            # A chip or a precision that an ancestor had: as wide as a new source.
+            # Chips or precisions known to an ancestor alone: as wide as a new source.
             *(_Reason(is_new(kind) & ~is_new_to_all(kind), "new_source", "framework") for kind in systems),
-            # A source of which too few runs were left out to tell its scatter, of a framework that is known.
+            # Sources of a known framework with too few held-out runs for a scatter.
             _Reason(is_unknown & knows_framework, "new_source", "framework"),
-            # A kernel that was never timed sets a run apart about as much as another system does.
+            # An attention kernel without timings shifts a run about as much as a different system does.
             _Reason(is_new("attention_kernel"), "new_source", "framework"),
-            # Sequences, recomputation or kinds of parallelism that no run of a small table had tell as little.
+            # Sequence lengths, recomputation or parallelism absent from a small table shift a run about as much.
             *(_Reason(is_new(kind), "new_source", "framework") for kind in SETTINGS),
             _Reason(is_new("architecture"), "new_model", "source"),
             _Reason(n_chips > self.most_chips(levels), "larger", "source"),
         )
 
     def _guessed(self) -> list[tuple[str, Callable[[str], bool]]]:
-        """Facts of memory whose scatter is known, each with whether a level of `unstated` is without it."""
+        """Facts of memory with a known scatter, each with a test whether a level of `unstated` lacks the fact."""
         facts = [level for kind, level in self.by_level if kind == "unstated"]
         return [(fact, lambda guesses, fact=fact: fact in guesses.split(GUESSES)) for fact in facts]
 
     def _scatter_of(self, kind: str, of: str, levels: Levels, level: str = "") -> _Widths:
-        """Scatter of a kind for each run's level of another, or a given level, else any; nan if unknown [row]."""
+        """Scatter of `kind` at each run's level of factor `of`, or at `level`, else at any; nan if unknown [row]."""
         return self._lookup(levels, (of,) if of else (), lambda name=level: [(kind, name), (kind, "")])
 
     def _lookup(self, levels: Levels, kinds: Sequence[str], places: Callable[..., Iterable[Place]]) -> _Widths:
-        """Scatter of the first of the places of each run that has one, nan where none has [row]."""
+        """Scatter of the first class of each run with an entry; nan without an entry [row]."""
         return _Widths(*looked_up(self._numbers, levels, kinds, places, (math.nan,) * 3))
 
 
 def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:
-    """Ends of intervals of given half-widths of the logarithm, in the unit of their middles."""
+    """Ends of intervals from middle and half-width h of the logarithm: `middle exp(-h)`, `middle exp(h)`."""
     return middle * np.exp(-half), middle * np.exp(half)

@@ -1,7 +1,6 @@
-"""Coefficients of traced kernels: what a chip and a software stack make of the flop and bytes of a workload.
+"""Coefficients of traced kernels: efficiencies and launch times of a chip and a software stack.
 
-`data/kernels.toml` gives each one its unit, prior, source and meaning, and the values that software stacks were
-fitted to.
+`data/kernels.toml` gives unit, prior, source and meaning of each coefficient, and the fitted values of software stacks.
 """
 
 import functools
@@ -20,7 +19,7 @@ from jaxscale.calibration.spec import Spec, spec_from
 
 
 class KernelCoefficients(eqx.Module):
-    """Fitted parameters of traced kernels; `data/kernels.toml` has their units, priors and sources."""
+    """Fitted parameters of traced kernels; units, priors and sources are in `data/kernels.toml`."""
 
     matmul_efficiency: Number = number_field()
     half_area: Number = number_field()
@@ -43,19 +42,19 @@ class KernelFit(Record):
     @classmethod
     @functools.cache
     def spec(cls) -> Spec:
-        """Coefficients of traced kernels."""
+        """Table of the coefficients of traced kernels."""
         return spec_from("kernels.toml", KernelCoefficients.__dataclass_fields__)
 
 
 @functools.cache
 def kernel_priors() -> dict[str, Any]:
-    """Content of `data/kernels.toml`: priors of coefficients and of paces, sources, what stacks were fitted to."""
+    """Content of `data/kernels.toml`: priors of coefficients and paces, sources, fitted values of stacks."""
     return read_toml(data_path("kernels.toml"))
 
 
 @functools.cache
 def _fits() -> dict[str, KernelFit]:
-    """Fit of each stack of the table, by its name."""
+    """Fit of each stack of the table, by name."""
     stacks = {"prior": {"host_launch": 0.0}, **kernel_priors()["fits"]}
     path = data_path("kernels.toml")
     return {name: KernelFit.of_tables(path, {"name": name, "coefficients": c}) for name, c in stacks.items()}
@@ -65,14 +64,14 @@ def kernel_coefficients(stack: str = "jax", measured: Mapping[str, float] | None
     """Coefficients of the kernels of a software stack.
 
     Args:
-        stack: `jax` (compiled whole), `pytorch` (eager), or `prior` (before any run was seen).
-        measured: values of a chip by name, before those of the stack, as a hardware file states them.
+        stack: `jax` (whole program compiled), `pytorch` (eager), or `prior` (no measured runs).
+        measured: values of a chip by coefficient, from a hardware file; they precede those of the stack.
 
     Returns:
-        The coefficients; prior medians where neither chip nor stack states one.
+        The coefficients; prior medians where neither chip nor stack states a value.
 
     Raises:
-        InputError: a stack that the table lacks.
+        InputError: a stack absent from the table.
     """
     if stack not in _fits():
         raise InputError(f"stack {stack!r} of kernels is unknown; {nearest(stack, _fits())}")

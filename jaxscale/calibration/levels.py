@@ -1,4 +1,4 @@
-"""Levels of many runs by kind (source, framework, chip, ...), as columns of codes and names."""
+"""Levels of runs by factor (source, framework, chip, ...), as columns of codes and names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,38 +7,38 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 NO_LEVEL = -1
-"""Code of a run that names no level of a kind."""
+"""Code of a run without a level of a factor."""
 
 LEVEL_KINDS = (
     *("source", "framework", "release", "gpu", "precision", "attention_kernel", "fused_norm", "number_format"),
     *("release_gpu", "mixture", "architecture", "local_shape", "sequences", "recompute", "parallelism", "stack"),
     *("recipe", "company", "unstated", "execution"),
 )
-"""Kinds of level that a run may have."""
+"""Factors of runs."""
 
 COMPANY = ("alone", "beside collectives")
-"""Levels of the kind `company`: whether the kernels of a run share the chip with those of collectives."""
+"""Levels of the factor `company`: whether compute kernels share the chip with kernels of collectives."""
 
 GUESSES = " and "
-"""What stands between the facts of a level of the kind `unstated`."""
+"""Separator between the facts in a level of the factor `unstated`."""
 
 Names = Sequence[str | None] | np.ndarray
-"""Name of each run's level of a kind; None or empty for none [row]."""
+"""Level name of each run for a factor; None or empty without a level [row]."""
 
 Place = tuple[str, str]
-"""Kind of a level and its name."""
+"""Factor of a level and name of the level."""
 
 MOST_KEYS = 2**62
-"""Combinations of levels that a whole number of 64 bits tells apart [1]."""
+"""Largest number of combinations of levels with distinct keys in 64-bit integers [1]."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Level of each run, by kind: what the run is a run of, such as its source, its framework, its chip.
+    """Level of each run, by factor: source, framework, chip and so on.
 
     Attributes:
-        codes: position of each run's level among the names of its kind, `NO_LEVEL` where it has none [kind][row].
-        names: of the levels of each kind.
+        codes: index of each run's level among the names of the factor, `NO_LEVEL` without a level [factor][row].
+        names: names of the levels of each factor.
         n_rows: number of runs [1].
     """
 
@@ -52,13 +52,13 @@ class Levels:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, str | None]]) -> "Levels":
-        """Levels of runs given one by one; an empty name counts as none."""
+        """Levels from one mapping per run; an empty name counts as no level."""
         kinds = dict.fromkeys(kind for row in rows for kind in row)
         return cls.of_columns({kind: [row.get(kind) for row in rows] for kind in kinds}, len(rows))
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Names], n_rows: int) -> "Levels":
-        """Levels of runs given as one column of names for each kind; an empty name counts as none."""
+        """Levels from one column of names per factor; an empty name counts as no level."""
         codes, names = {}, {}
         for kind, column in columns.items():
             places: dict[str, int] = {}
@@ -68,33 +68,34 @@ class Levels:
 
     @classmethod
     def concatenated(cls, parts: Sequence["Levels"]) -> "Levels":
-        """Levels of the runs of several tables, one table after the other."""
+        """Levels of the runs of several tables, concatenated."""
         kinds = dict.fromkeys(kind for part in parts for kind in part.codes)
         columns = {kind: np.concatenate([part.column(kind) for part in parts]) for kind in kinds}
         return cls.of_columns(columns, sum(len(part) for part in parts))
 
     def take(self, rows: np.ndarray) -> "Levels":
-        """Levels of the given runs, by index or mask."""
+        """Levels of a subset of the runs, by index or mask."""
         index = np.arange(self.n_rows)[rows]
         return Levels({kind: codes[index] for kind, codes in self.codes.items()}, self.names, len(index))
 
     def row(self, index: int) -> dict[str, str | None]:
-        """Level of one run by kind, None where it has none."""
+        """Level of one run by factor, None without a level."""
         found = {kind: int(codes[index]) for kind, codes in self.codes.items()}
         return {kind: None if code == NO_LEVEL else self.names[kind][code] for kind, code in found.items()}
 
     def column(self, kind: str) -> np.ndarray:
-        """Names of one kind, empty where a run has none [row]."""
+        """Level names of a factor, empty for a run without a level [row]."""
         if kind not in self.codes:
             return np.full(self.n_rows, "", dtype=object)
         return np.asarray([*self.names[kind], ""], dtype=object)[self.codes[kind]]
 
     def distinct(self) -> tuple["Levels", Int[np.ndarray, " row"]]:
-        """Each combination of levels once, and the combination that each run has [row]."""
+        """Distinct combinations of levels, and the combination index of each run [row]."""
         key, n_keys = np.zeros(self.n_rows, dtype=np.int64), 1
         for kind, codes in self.codes.items():
             n_codes = len(self.names[kind]) + 1
             if n_keys * n_codes > MOST_KEYS:
+                # Renumber the keys found so far, so that the product of the radices stays within 64 bits.
                 distinct_keys, key = np.unique(key, return_inverse=True)
                 n_keys = len(distinct_keys)
             key, n_keys = key * n_codes + codes + 1, n_keys * n_codes
@@ -102,19 +103,19 @@ class Levels:
         return self.take(first), index
 
     def missing(self, kind: str) -> Bool[np.ndarray, " row"]:
-        """Whether a run has no level of a kind [row]."""
+        """Whether a run has no level of a factor [row]."""
         return self.codes[kind] == NO_LEVEL if kind in self.codes else np.full(self.n_rows, True)
 
     def has(self, holds: Callable[[str], bool], kind: str, *, of_none: bool = False) -> Bool[np.ndarray, " row"]:
-        """Whether a statement holds of each run's level of a kind.
+        """Evaluate a predicate on each run's level of a factor.
 
         Args:
-            holds: the statement, of the name of a level; asked once for each name.
-            kind: of level.
-            of_none: the answer for runs without a level of the kind.
+            holds: predicate of a level name, called once per name.
+            kind: factor.
+            of_none: result for runs without a level of the factor.
 
         Returns:
-            The answers [row].
+            The results [row].
         """
         if kind not in self.codes:
             return np.full(self.n_rows, of_none)
@@ -122,14 +123,14 @@ class Levels:
         return np.asarray([*answers, of_none])[self.codes[kind]]
 
     def numbers(self, value: Callable[[str], float], kind: str, *, of_none: float = np.nan) -> np.ndarray:
-        """A number for each run, by its level of a kind; `of_none` for runs without one [row]."""
+        """Evaluate a function on each run's level of a factor; `of_none` for runs without a level [row]."""
         if kind not in self.codes:
             return np.full(self.n_rows, of_none)
         values = [float(value(name)) for name in self.names[kind]]
         return np.asarray([*values, of_none])[self.codes[kind]]
 
     def only(self, keep: Mapping[str, Callable[[str], bool]]) -> "Levels":
-        """Levels of the given kinds whose names are to be kept; runs of other names have no level of the kind."""
+        """Levels of the given factors restricted to selected names; runs with a dropped name lose the level."""
         codes, names = {}, {}
         for kind in (kind for kind in keep if kind in self.codes):
             is_kept = np.asarray([bool(keep[kind](name)) for name in self.names[kind]], dtype=bool)
@@ -139,7 +140,7 @@ class Levels:
         return Levels(codes, names, self.n_rows)
 
     def filled(self, kind: str, other: str) -> "Levels":
-        """Levels, with the level of a second factor for runs without a level of the first."""
+        """Levels with absent levels of a factor filled in from a second factor."""
         if other not in self.codes:
             return self
         names = dict.fromkeys([*self.names.get(kind, ()), *self.names[other]])
@@ -149,7 +150,7 @@ class Levels:
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
-        """Levels with names of a factor replaced; equal new names merge, an empty name removes the level.
+        """Levels with the names of a factor replaced; equal new names merge, an empty name removes the level.
 
         Args:
             kind: factor whose names change.
@@ -168,15 +169,15 @@ class Levels:
         return Levels({**self.codes, to or kind: codes}, {**self.names, to or kind: names}, self.n_rows)
 
     def with_columns(self, columns: Mapping[str, Names]) -> "Levels":
-        """Levels with columns of names replaced for given factors; an empty name is no level."""
+        """Levels with the columns of given factors replaced; an empty name is no level."""
         others = Levels.of_columns(columns, self.n_rows)
         return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)
 
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
-        """Levels with the levels of given runs replaced.
+        """Levels with the levels of selected runs replaced.
 
         Args:
-            rows: indices of the runs.
+            rows: mask of the runs.
             levels: new levels by factor; an empty name is no level.
 
         Returns:
@@ -192,13 +193,13 @@ class Levels:
 
 
 def on_chips(levels: Mapping[str, str | None], n_chips: float | int) -> dict[str, str | None]:
-    """Levels of a run, with whether its kernels have company where they do not say and the number of chips does.
+    """Levels of a run, with the factor `company` set from the number of chips where not stated.
 
     Args:
-        levels: level of the run by kind.
-        n_chips: that the run takes [1].
+        levels: level of the run by factor.
+        n_chips: number of chips of the run [1].
 
     Returns:
-        The levels by kind.
+        The levels by factor.
     """
     return {"company": COMPANY[int(n_chips > 1.0)], **levels}

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 ACCEPTED_RISK = 0.1
-"""Probability of running out of memory that a plan may have unless more is accepted [1]."""
+"""Default limit of the probability of running out of memory for a plan [1]."""
 
 LIKELY = 0.5
-"""Probability of running out of memory below which a plan rather fits than not [1]."""
+"""Probability of running out of memory below which a plan is more likely to fit than not [1]."""
 
 NEAR = 1.5
-"""Time over that of the best plan up to which another one is an alternative [1]."""
+"""Largest time of an alternative plan relative to that of the best plan [1]."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class MemoryLimit:
 
 
 def probability_of_oom(peak: Any, capacity: Any, limit: MemoryLimit) -> Any:
-    r"""Probability that a run exceeds the chip's memory.
+    r"""Probability that a run exceeds the chip's memory, for log-normal scatter.
 
-    $\Phi\left(\ln\frac{M}{u C} / \sigma\right)$ for log-normal scatter.
+    $p = \Phi\left(\ln\frac{M}{u C} / \sigma\right)$.
 
     Args:
         peak: M, predicted peak memory, a number or a number per run [byte], [row].
@@ -58,15 +58,15 @@ def normal_probability(deviates: Any) -> np.ndarray:
     Returns:
         Probabilities, of the same shape [1].
     """
-    # By the function of the standard library: importing scipy's takes as long as predicting a table.
+    # The standard library has the error function; importing scipy takes as long as predicting a table.
     complements = np.frompyfunc(math.erfc, 1, 1)(-np.asarray(deviates) / math.sqrt(2.0))
     return np.asarray(0.5 * np.asarray(complements, float))
 
 
 def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> float:
-    r"""Predicted peak up to which a run exceeds the chip's memory with at most the given probability.
+    r"""Largest predicted peak memory at a given probability of exceeding the chip's memory.
 
-    $u C \exp(-\sigma z_{1-p})$, where `probability_of_oom` is p.
+    $M = u C \exp(-\sigma z_{1-p})$, the inverse of `probability_of_oom`.
 
     Args:
         capacity: C, memory of the chip [byte].
@@ -80,7 +80,7 @@ def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> flo
 
 
 class Alternatives(NamedTuple):
-    """Best of several plans, and the range of times of nearly equal plans.
+    """Best plan, with the range of times of nearly equal plans.
 
     Attributes:
         best: row of the best plan [1].
@@ -94,13 +94,13 @@ class Alternatives(NamedTuple):
 
 
 def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
-    """Best of several plans: the fastest that fits at the accepted risk.
+    """Best of several plans: the fastest with an accepted probability of running out of memory.
 
-    Where no plan does, among plans with a probability below one half the minimum of time over chance to fit,
-    $t / (1 - p)$; where no such plan exists, the plan of the least probability.
+    Without such a plan, the minimum of $t / (1 - p)$, time over probability to fit, among plans with $p < 1/2$; without
+    any of these either, the plan of least p.
 
     Args:
-        pace: time of a sequence by each plan [s].
+        pace: t, time per sequence of each plan [s].
         oom_probability: p, probability of running out of memory [1].
 
     Returns:
@@ -117,10 +117,10 @@ def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.nd
 
 
 def near(pace: Float[np.ndarray, " plan"], allowed: Bool[np.ndarray, " plan"], best: int) -> Alternatives:
-    """Plan with its alternatives: allowed plans of at most `NEAR` times its time.
+    """Alternatives to a plan: allowed plans with at most `NEAR` times the plan's time.
 
     Args:
-        pace: time of a sequence by each plan [s].
+        pace: time per sequence of each plan [s].
         allowed: whether each plan may be chosen.
         best: row of the plan [1].
     """

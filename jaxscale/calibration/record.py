@@ -1,6 +1,6 @@
-"""Fit of the cost terms: pooled coefficients, effects of levels, intervals, limits of memory, provenance.
+"""Fit of the cost terms: pooled coefficients, level effects, intervals, memory limits, provenance.
 
-A plain record on the host. The model takes `Coefficients` alone, which a fit gives for the levels of a run.
+A fit is a plain record on the host; the cost model takes `Coefficients`, which a fit computes from the levels of a run.
 """
 
 import functools
@@ -30,7 +30,7 @@ AnyLevels = Levels | Mapping[str, str | None]
 """Levels of many runs, or the level of one run by kind."""
 
 ANCHORED_KIND = "gpu"
-"""Kind of level that moves coefficients without any effect: chips have anchors."""
+"""Factor that shifts coefficients even without a fitted effect, because chips have anchors."""
 
 
 @printed(lambda fit: _shown(fit))
@@ -39,15 +39,14 @@ class Fit(Record):
     """Coefficients fitted to measured runs, with effects and scatter by level.
 
     Attributes:
-        largest: largest number of chips in the fit by source [1].
+        largest: largest number of chips of a fitted run, by source [1].
         limits: usable memory by source, where runs showed a limit.
-        own: common source and framework of the fitted runs, if any; a run that names neither is taken to
-            be like them.
-        fitted: kind and name of the sources and frameworks of the fitted runs.
-        is_centre: whether the fit is the centre of a calibration, the first of two stages: as the parent of another fit
-            it answers for every stack that this does not know.
+        own: common source and framework of the fitted runs, if any; the default of a run that names neither.
+        fitted: factor and name of the sources and frameworks of the fitted runs.
+        is_centre: whether the fit is the centre of a calibration, the first of two stages. As a parent, a centre
+            predicts every stack unknown to the child fit.
         paces: ratio of measured to predicted time of measured traced workloads.
-        anchors: matmul efficiency of chips that a hardware file states, by chip [1].
+        anchors: matmul efficiency of chips from a hardware file, by chip [1].
     """
 
     parent: "Fit | None" = None
@@ -80,12 +79,12 @@ class Fit(Record):
 
     @classmethod
     def spec(cls) -> Spec:
-        """Coefficients of the cost terms."""
+        """Table of the coefficients of the cost terms."""
         return training_spec()
 
     @functools.cached_property
     def pooled(self) -> Coefficients:
-        """Coefficients of runs of no level in particular: the centre."""
+        """Central coefficients, of runs without level effects."""
         return from_values(list(self.centre.values()))
 
     @property
@@ -100,7 +99,7 @@ class Fit(Record):
 
         Args:
             levels: level of the run by factor of `LEVEL_KINDS`: source, framework, gpu, precision, ...
-            n_chips: number of chips [1], since a single chip has no concurrent collectives; several where None.
+            n_chips: number of chips [1]; a single chip has no concurrent collectives; None counts as several.
 
         Returns:
             Coefficients, each a number.
@@ -115,18 +114,18 @@ class Fit(Record):
         return from_values(self.spec().constrained(rows[0]).tolist())
 
     def coefficients_of(self, levels: Levels) -> Coefficients:
-        """Coefficients of many runs, stacked: each an array [row]."""
+        """Coefficients of many runs, stacked: arrays [row]."""
         table, index = self.coefficient_table(levels)
         return jax.tree.map(lambda column: column[index], table)
 
     def coefficient_table(self, levels: Levels) -> tuple[Coefficients, Int[np.ndarray, " row"]]:
-        """Coefficients of each combination of levels with effects, and the combination of each run.
+        """Coefficients of each distinct combination of levels, and the combination index of each run.
 
         Args:
-            levels: of the runs.
+            levels: levels of the runs.
 
         Returns:
-            Coefficients, each an array [combination]; positions in it [row].
+            Coefficients as arrays [combination]; combination indices [row].
         """
         table, index = self.unconstrained_table(levels)
         return from_values(list(self.spec().constrained(table).T)), index
@@ -139,7 +138,7 @@ class Fit(Record):
         return anchor_shifts(combinations, fitted, dict(self.anchors)) + super()._shifts(combinations)
 
     def with_anchors(self, anchors: Mapping[str, float]) -> "Fit":
-        """The fit with anchors of a hardware file, before those of the package.
+        """Copy of the fit with anchors from a hardware file, which precede those of the package.
 
         Args:
             anchors: matmul efficiency by chip [1].
@@ -150,7 +149,7 @@ class Fit(Record):
         return replace(self, parent=parent, anchors=tuple({**dict(self.anchors), **anchors}.items()))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent answers for a run, see `Seen.only_parent_knows` [row]."""
+        """Whether predictions of a run come from the parent, see `Seen.only_parent_knows` [row]."""
         return self.seen.only_parent_knows(levels)
 
     def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
@@ -159,8 +158,8 @@ class Fit(Record):
         Levels new to the fit widen the interval, see `jaxscale.calibration.intervals`.
 
         Args:
-            levels: of one run or of many.
-            n_chips: of each run [1], [row].
+            levels: levels of one run or of many runs.
+            n_chips: number of chips of each run [1], [row].
 
         Returns:
             The widths [1]: numbers for a single run, else [row].
@@ -179,17 +178,17 @@ class Fit(Record):
         capacity: Float[np.ndarray, " row"],
         half_width: Float[np.ndarray, " row"] | float = np.nan,
     ) -> dict[str, np.ndarray]:
-        """Predictions with their 90 % intervals and the probability of running out of memory.
+        """Predictions with 90 % intervals and the probability of running out of memory.
 
         Args:
-            answers: `step_time` [s] and `memory` [byte], among others, by name [row].
-            levels: of the rows.
-            n_chips: of each row [1].
-            capacity: memory of its chip [byte].
+            answers: columns by name, among which `step_time` [s] and `memory` [byte] [row].
+            levels: levels of the rows.
+            n_chips: number of chips of each row [1].
+            capacity: memory per chip [byte].
             half_width: half-width of the interval of log step time from runs of the same workload; else nan [1].
 
         Returns:
-            The answers, with `lo`, `hi` [s], `memory_lo`, `memory_hi` [byte] and `oom_probability` [1] [row].
+            The given columns, with `lo`, `hi` [s], `memory_lo`, `memory_hi` [byte] and `oom_probability` [1] [row].
         """
         interval, limit = self.interval(levels, n_chips), self.memory_limit(levels, n_chips)
         time = np.where(np.isnan(half_width), interval.time, half_width)
@@ -203,8 +202,8 @@ class Fit(Record):
         """Paces of runs of traced workloads.
 
         Args:
-            levels: of the runs; the workload is their level `architecture`.
-            n_chips: of each run [1].
+            levels: levels of the runs; the workload is the level of the factor `architecture`.
+            n_chips: number of chips of each run [1].
 
         Returns:
             Log paces and half-widths of the 90 % intervals of log step time [1], [row].
@@ -212,14 +211,14 @@ class Fit(Record):
         return paces_of(self.paces, levels, n_chips)
 
     def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
-        """Usable memory of a run: as of the source's runs, else the whole memory with the scatter of the peak.
+        """Usable memory of a run: from the runs of the source, else the whole memory with the scatter of the peak.
 
         Args:
-            levels: of one run or of many.
-            n_chips: of each run [1], [row].
+            levels: levels of one run or of many runs.
+            n_chips: number of chips of each run [1], [row].
 
         Returns:
-            The limit; for many runs with a share and a scatter per run [row].
+            The limit; for many runs, share and scatter are arrays [row].
         """
         rows = LevelRows.of(levels, n_chips)
         return MemoryLimit("", *map(rows.given, self.by_who_knows(rows, Fit._own_limit)))
@@ -232,7 +231,7 @@ class Fit(Record):
         return usable, np.where(np.isnan(scatter), self._scatters.above(named, rows.n_chips), scatter)
 
     def most_chips(self, levels: AnyLevels) -> Any:
-        """Most chips of any fitted run of a run's source, or of any at all where the source is not known [1], [row]."""
+        """Largest number of chips in fitted runs of the run's source, or of any source if unknown [1], [row]."""
         rows = LevelRows.of(levels)
         return rows.given(*self.by_who_knows(rows, Fit._own_most))
 
@@ -240,17 +239,18 @@ class Fit(Record):
         return (self._scatters.most_chips(self.seen.named(rows.levels)),)
 
     def notes(self, levels: AnyLevels, n_chips: Any = 0.0) -> Any:
-        """Note on levels new to the fit and on more chips than in any fitted run; may be empty.
+        """Note on levels new to the fit and on more chips than in any fitted run, possibly empty.
 
         Args:
-            levels: of one run or of many.
-            n_chips: of each run [1], [row].
+            levels: levels of one run or of many runs.
+            n_chips: number of chips of each run [1], [row].
 
         Returns:
             The note: a text for a single run, else [row].
         """
         rows = LevelRows.of(levels, n_chips)
         texts, most = self.by_who_knows(rows, lambda fit, some: (fit.seen.notes(some.levels), *fit._own_most(some)))
+        # Each distinct pair of numbers is formatted once: tables have many rows with few pairs.
         larger = np.flatnonzero(rows.n_chips > most)
         counts, index = np.unique(np.stack([rows.n_chips[larger], most[larger]]), axis=1, return_inverse=True)
         more = [f"on more chips than the fit saw: {count:g}, not {limit:g}" for count, limit in counts.T]
@@ -260,7 +260,7 @@ class Fit(Record):
 
     @functools.cached_property
     def seen(self) -> Seen:
-        """Levels of the runs of the fit and of its parent."""
+        """Levels of the fitted runs, and those of the parent."""
         parent = self.parent.seen if self.parent is not None else None
         return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent, self.is_centre)
 
@@ -280,22 +280,22 @@ class Fit(Record):
 
     @functools.cached_property
     def limit_by_source(self) -> dict[str, MemoryLimit]:
-        """Limits of memory by source; the first entry of a source counts, as for the scatter."""
+        """Memory limits by source; the first entry of a source counts."""
         return {limit.source: limit for limit in reversed(self.limits)}
 
     @property
     def has_runs(self) -> bool:
-        """Whether the fit knows of measured runs; `prior` does not."""
+        """Whether the fit has measured runs; false for `prior`."""
         return bool(self.known or self.effects or self.widths)
 
     def save(
         self, path: str | Path, parameters: Mapping[str, Mapping[str, Any]] | None = None, comment: str = ""
     ) -> None:
-        """Write the fit as TOML, whole or not at all; `load_fit` reads it.
+        """Write the fit atomically as TOML, the format that `load_fit` reads.
 
         Args:
             path: file to write.
-            parameters: lo, hi, unit and identified of each pooled coefficient, by name; left out where None.
+            parameters: lo, hi, unit and identified of each pooled coefficient, by name; omitted where None.
             comment: first line of the file.
 
         Raises:
@@ -309,7 +309,7 @@ class Fit(Record):
 
 
 def _shown(fit: Fit) -> Printout:
-    """Text of a fit: runs, coefficients and their uncertainty."""
+    """Printed form of a fit: provenance, number of effects, frameworks, sources and chips."""
     frameworks = sorted(name for kind, name in fit.known if kind == "framework" and name)
     sources = sorted(name for kind, name in fit.known if kind == "source" and name)
     rows = [
@@ -326,7 +326,7 @@ def _shown(fit: Fit) -> Printout:
 
 
 MOST_LETTERS = 100
-"""Letters of a text that are shown of a fit [1]."""
+"""Largest number of characters of a value in the printed form [1]."""
 
 _ALL = MemoryLimit("", 1.0, np.nan)
-"""Limit of a source that showed none: all of the memory."""
+"""Limit of a source without measured limit: the whole memory."""

@@ -10,13 +10,13 @@ from jaxtyping import Bool
 from jaxscale.calibration.levels import Levels, Place
 
 SETTINGS = ("sequences", "recompute", "parallelism")
-"""Kinds of level without effects. Only a fit of few runs lists them: a new setting then widens the interval."""
+"""Factors without effects. A fit of few runs lists their levels, so that a new setting widens the interval."""
 
 NOTED_KINDS = ("source", "framework", "gpu", "precision", "attention_kernel", "architecture", *SETTINGS)
-"""Kinds of level whose unseen levels a prediction names."""
+"""Factors whose new levels appear in the note of a prediction."""
 
 UNNAMED = "unnamed"
-"""Kind under which a fit lists the frameworks of its runs that name no source."""
+"""Factor under which a fit lists the frameworks of runs without a source."""
 
 
 def software_stack(source: str) -> str:
@@ -25,12 +25,12 @@ def software_stack(source: str) -> str:
 
 
 def is_apart(source: str) -> bool:
-    """Whether a source names a part of a software stack (`table/framework/part`)."""
+    """Whether a source is a subset of a software stack (`table/framework/part`)."""
     return source != software_stack(source)
 
 
 def table_of(source: str) -> str:
-    """Name of the table of measured runs that a source belongs to."""
+    """Name of the table of measured runs of a source."""
     return source.split("/")[0]
 
 
@@ -43,7 +43,7 @@ class Seen:
         fitted: factor and name of sources and frameworks of the fit's runs, without the parent's.
         own: common source and framework of the runs, if any.
         parent: levels of the fit's parent.
-        is_centre: whether the fit is a centre, which answers for all stacks unknown to its child.
+        is_centre: whether the fit is a centre, which predicts all stacks unknown to its child.
     """
 
     known: frozenset[Place] = frozenset()
@@ -53,7 +53,7 @@ class Seen:
     is_centre: bool = False
 
     def named(self, levels: Levels) -> Levels:
-        """Levels with the fit's source and framework filled in for runs that name neither, or only this framework."""
+        """Levels with the common source and framework filled in for runs without a source and another framework."""
         if not self.own:
             return levels
         own_framework = dict(self.own).get("framework")
@@ -63,9 +63,9 @@ class Seen:
         return levels.replace(is_like_own, dict(self.own))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent answers for a run: only the parent knows the source, or else the framework.
+        """Whether predictions of a run come from the parent: only the parent knows the source, or else the framework.
 
-        A fit to a few runs of one cluster tells nothing of others.
+        A fit to a few runs of one cluster says nothing about further sources.
         """
         if self.parent is None:
             return np.zeros(len(levels), dtype=bool)
@@ -85,7 +85,7 @@ class Seen:
         return (kind, name) in self.known
 
     def is_new(self, kind: str, name: str) -> bool:
-        """Whether a level of a listed factor is new to the fit."""
+        """Whether a level is new to the fit; false for a factor that the fit does not list."""
         return bool(self.known) and (kind not in SETTINGS or kind in self._known_kinds) and not self.knows(kind, name)
 
     def ancestor_knows(self, kind: str, name: str) -> bool:
@@ -98,7 +98,7 @@ class Seen:
         return frozenset(kind for kind, _ in self.known)
 
     def notes(self, levels: Levels) -> np.ndarray:
-        """Unseen levels of each run in words: of no fit, or of an ancestor alone; empty where all are known [row]."""
+        """Note on the new levels of each run: known to no fit, or to an ancestor alone; else empty [row]."""
         if not self.known:
             return np.full(len(levels), "", dtype=object)
         unseen = levels.only({kind: lambda name, kind=kind: self.is_new(kind, name) for kind in NOTED_KINDS})

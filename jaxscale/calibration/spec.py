@@ -1,7 +1,7 @@
-"""Table of the coefficients of a record: unit, range, prior, source and coordinate of each.
+"""Table of the coefficients of a record: unit, range, prior, source and coordinate of each coefficient.
 
-A file of `data/` states the table. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
-logit of a fraction, a real number itself.
+The table is a file of `data/`. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
+logit of a fraction, the value of a real coefficient.
 """
 
 import functools
@@ -23,10 +23,10 @@ RANGES = {
     "fraction": (0.0, 1.0),
     "real": (-np.inf, np.inf),
 }
-"""Ends of the range of each kind of coefficient, none of which is a value."""
+"""Open range of the values of a coefficient, by `Prior.kind`."""
 
 FARTHEST = 80.0
-"""Coordinate beyond which a value no longer changes: keeps the exponential finite in 32 bits too [1]."""
+"""Bound of coordinates that keeps the exponential finite, in 32 bits too [1]."""
 
 
 class Prior(NamedTuple):
@@ -37,14 +37,14 @@ class Prior(NamedTuple):
         spread: standard deviation of the coordinate [1].
         kind: `positive` (coordinate: log), `fraction` (logit) or `real` (the value itself).
         unit: unit of the coefficient.
-        meaning: sentence of physics.
+        meaning: physical meaning, a sentence.
         source: source of median and spread.
-        effects: factors (source, mixture, ...) by which known stacks may differ from the centre.
+        effects: factors (source, mixture, ...) whose levels may shift the coefficient of a known stack.
+        spread_of_levels: scale of the effects of `effects`; equal to `spread` unless levels are known to differ by more
+            than the uncertainty of the centre [1].
         levels: standard deviation of the effects within the centre, by factor (stack, gpu, ...) [1].
-        spread_of_levels: unit of the scale of their effects; the spread itself unless single levels are known to differ
-            more than the pool is unsure of [1].
-        hides_where: `small` or `large` where the coefficient's term is then hidden by overlap; else empty.
-        may_be_zero: whether the value may be 0, for a feature that a stack lacks.
+        hides_where: `small` or `large` where overlap hides the term of a small or large coefficient; else empty.
+        may_be_zero: whether the value may be 0, for a feature absent from a stack.
     """
 
     median: float
@@ -87,7 +87,7 @@ class Spec:
         return {name: float(prior.median) for name, prior in self.priors.items()}
 
     def effect_spreads(self) -> dict[str, dict[str, float]]:
-        """Prior spread of the effects by kind of level and coefficient [1]."""
+        """Prior standard deviation of the effects by factor and coefficient [1]."""
         spreads = {
             kind: {name: prior.levels[kind] for name, prior in self.priors.items() if kind in prior.levels}
             for kind in self.kinds
@@ -103,15 +103,16 @@ class Spec:
         return np.asarray([prior.kind == "real" for prior in self.priors.values()])
 
     def constrained(self, coordinates: Any) -> Any:
-        """Values from coordinates, for numpy and JAX arrays [..., coefficient]."""
+        """Values from coordinates u: exp(u), 1 / (1 + exp(-u)) or u, for numpy and JAX arrays [..., coefficient]."""
         xp = jnp if isinstance(coordinates, jax.Array) else np
         bounded = xp.clip(coordinates, -FARTHEST, FARTHEST)
         values = xp.where(self._is_fraction, 1.0 / (1.0 + xp.exp(-bounded)), xp.exp(bounded))
         return xp.where(self._is_real, coordinates, values) if self._is_real.any() else values
 
     def unconstrained(self, values: Any) -> np.ndarray:
-        """Coordinates of values, on the host [..., coefficient]."""
+        """Coordinates from values on the host: log, logit or the value [..., coefficient]."""
         values = np.asarray(values, float)
+        # Both branches of `where` are evaluated, so log and logit meet values outside their domain.
         with np.errstate(divide="ignore", invalid="ignore"):
             logits = np.where(self._is_fraction, np.log(values) - np.log1p(-values), np.log(values))
         return np.where(self._is_real, values, logits)
@@ -123,13 +124,13 @@ class Spec:
         return np.where(self._is_real, 1.0, slopes)
 
     def column(self, values: Mapping[str, float]) -> Float[np.ndarray, " coefficient"]:
-        """Numbers by name as an array, 0 for absent names [coefficient]."""
+        """Array of numbers given by name, 0 for absent names [coefficient]."""
         return np.asarray([values.get(name, 0.0) for name in self.names], float)
 
     def stated(self, where: Any, entries: Mapping[str, Any]) -> dict[str, float]:
         """Values by name from a file, with the prior median for absent coefficients.
 
-        A file from before a term was added lacks the coefficients of the term.
+        A file older than a cost term lacks the coefficients of the term.
 
         Raises:
             InputError: an unknown coefficient, or a value out of range.
@@ -151,7 +152,7 @@ class Spec:
 
 
 def _value(where: str, entry: Any, prior: Prior) -> float:
-    """Number of an entry, within the range of its coefficient."""
+    """Value of an entry, checked against the range of the coefficient."""
     value = entry.get("value") if isinstance(entry, Mapping) else entry
     low, high = RANGES[prior.kind]
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -173,8 +174,8 @@ def spec_from(
     """Coefficients that a file of `data/` describes.
 
     Args:
-        file: name of the file. A table `[effects]` states prior spreads of effects by kind of level and coefficient,
-            where the entries of the coefficients do not.
+        file: name of the file. A table `[effects]` states prior spreads of effects by factor and coefficient; entries
+            of coefficients take precedence.
         names: names of the coefficients, in the order of the fields of their module.
         table: table of the file with an entry per coefficient.
         kinds: factors with effects; the factors of the table `[effects]` where empty.
@@ -195,7 +196,7 @@ def spec_from(
 
 
 def _prior(entry: Mapping[str, Any]) -> Prior:
-    """Prior of an entry of a table; the date of its source is for readers alone."""
+    """Prior from an entry of a table; the entry `date` is documentation only."""
     usual = {"spread_of_levels": entry["spread"], "kind": "positive"}
     stated = {name: value for name, value in entry.items() if name != "date"}
     return Prior(**{**usual, **stated, "effects": tuple(entry.get("effects", ()))})

@@ -1,4 +1,4 @@
-"""Levels that stand in for absent levels, and for levels that no fitted run had."""
+"""Substitute levels for absent levels, and for levels without fitted runs."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from jaxscale.calibration.levels import Levels
 
 @dataclass(frozen=True)
 class StandIns:
-    """Rules that replace levels before effects are looked up, applied in order.
+    """Substitution rules of levels, applied in order before effects are looked up.
 
     Attributes:
-        others: factor that supplies the level of a run without one, by factor.
-        usual: level of a run without one, by factor.
-        choices: functions from a level and the known levels of its factor to the level that counts, by factor.
+        others: second factor that supplies the level of a run without a level, by factor.
+        usual: default level of a run without a level, by factor.
+        choices: functions from a level and the known levels of the factor to the substitute level, by factor.
     """
 
     others: Mapping[str, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class StandIns:
     choices: Mapping[str, Callable[[str, Collection[str]], str]] = field(default_factory=dict)
 
     def applied(self, levels: Levels, known: Mapping[str, Collection[str]]) -> Levels:
-        """Levels with stand-ins applied, given the names of levels with effects by factor."""
+        """Levels after substitution, given the names of levels with effects by factor."""
         for kind, other in self.others.items():
             levels = levels.filled(kind, other)
         for kind, name in self.usual.items():
@@ -33,10 +33,10 @@ class StandIns:
 
 
 def longest_within(name: str, known: Iterable[str]) -> str:
-    """The name if known, else the longest known name within it, else the name."""
+    """The name if known, else the longest known name contained in the name, else the name."""
     known = list(known)
     return name if name in known else max((other for other in known if other in name), key=len, default=name)
 
 
 NO_STAND_INS = StandIns()
-"""No rule: a level without effects has none."""
+"""No rule: a level without effects has no substitute."""

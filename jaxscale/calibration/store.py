@@ -1,4 +1,4 @@
-"""Fits by name or file: shipped fits, user's fits, and the priors."""
+"""Fits by name or file: shipped fits, fits of the user, and the priors."""
 
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,20 +12,20 @@ from jaxscale.hardware.catalogue import Hardware
 
 @runtime_checkable
 class HasFit(Protocol):
-    """The result of a fit, such as `FitResult`."""
+    """Result of a fit, such as `FitResult`."""
 
     fit: Fit
 
 
 AnyFit = Fit | HasFit | str | Path
-"""A fit as people hold it: the fit, the result of fitting it, or its name or file."""
+"""A fit, the result of fitting, or the name or file of a fit."""
 
 
 def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
-    """Fit of an argument: a fit, a result, a name or a file.
+    """Fit from a fit, a result, a name or a file.
 
     Args:
-        hardware: catalogue whose anchors of chips count before those of the package.
+        hardware: catalogue whose chip anchors precede those of the package.
 
     Raises:
         InputError: an unknown fit, or a file of a different type.
@@ -37,12 +37,12 @@ def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
 
 
 def load_fit(name_or_path: str | Path = "default", hardware: Hardware | None = None) -> Fit:
-    """A shipped fit, or one from a file: `js.load_fit("default")`.
+    """Load a shipped fit or a fit from a file: `js.load_fit("default")`.
 
     Args:
-        name_or_path: `default`, the name of another shipped fit (a source), `prior` for no fit at all, or a TOML file
-            that `Fit.save` wrote. A coefficient that the file lacks is read from the priors.
-        hardware: catalogue whose anchors of chips count before those of the package.
+        name_or_path: `default`, the name of a further shipped fit (a source), `prior` for the priors alone, or a TOML
+            file written by `Fit.save`. The priors supply coefficients absent from the file.
+        hardware: catalogue whose chip anchors precede those of the package.
 
     Returns:
         The fit.

@@ -1,4 +1,4 @@
-"""Facts that a run does not state, and the fact whose statement narrows its interval most."""
+"""Facts that a run does not state, and the fact whose statement narrows the interval most."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,20 +13,20 @@ from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import NOTED_KINDS
 
 NARROWER = 0.9
-"""Width of an interval over that without a fact, up to which stating the fact is worth a note [1]."""
+"""Largest ratio of interval widths with and without a stated fact at which a note is given [1]."""
 
 OF_INTERVALS = (*NOTED_KINDS, "mixture", "unstated", "execution")
-"""Kinds of level by which intervals differ."""
+"""Factors on which interval widths depend."""
 
 Width = Callable[[Levels], Float[np.ndarray, " row"]]
-"""Widths of intervals of runs of some levels [row]."""
+"""Function from levels of runs to interval widths [row]."""
 
 
 def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
-    """Notes on the facts of each run whose statement would narrow the intervals most; may be empty [row].
+    """Notes on the facts of each run whose statement would narrow the intervals most, possibly empty [row].
 
     Args:
-        fit: the fit that answers for the runs.
+        fit: fit that predicts the runs.
         levels: levels of the runs.
 
     Returns:
@@ -44,14 +44,14 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
 
 
 def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fact of memory whose statement narrows an interval most, or all facts where none does alone.
+    """Fact of memory whose statement narrows an interval most, or all unstated facts where no single fact helps enough.
 
     Args:
-        levels: of runs.
-        width: width of the interval of runs by levels.
+        levels: levels of the runs.
+        width: function from levels to interval widths.
 
     Returns:
-        Facts, empty where a run states all; widths now and with the fact stated [1], [row].
+        Facts, empty where a run states all facts; widths without and with the statement [1], [row].
     """
     now, guesses = width(levels), levels.column("unstated")
     facts, least = np.full(len(levels), "", dtype=object), now.copy()
@@ -65,20 +65,21 @@ def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, 
 
 
 def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, probability: float) -> tuple[str, ...]:
-    """Note on the fact of a planned run whose statement would make most memory usable; none where all is stated.
+    """Note on the fact of a planned run whose statement would increase the usable memory most.
 
     Args:
-        fit: the fit that answers for the run.
+        fit: fit that predicts the run.
         levels: levels of the run.
         n_chips: number of chips [1].
-        capacity: memory of the chip [byte].
+        capacity: memory per chip [byte].
         probability: accepted probability of running out of memory [1].
 
     Returns:
-        At most one sentence, such as `state loss_bytes: 64 -> 77 GB usable`.
+        At most one sentence, such as `state loss_bytes: 64 -> 77 GB usable`; none where all facts are stated.
     """
 
     def beyond(some: Levels) -> np.ndarray:
+        # The sign is reversed, because `most_telling` looks for the smallest width.
         limit = fit.memory_limit(some.row(0), n_chips)
         return np.asarray([-memory_limit(capacity, limit, probability)])
 
@@ -87,12 +88,12 @@ def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, 
 
 
 def _without(name: str, facts: Iterable[str]) -> str:
-    """A level of `unstated` without some facts."""
+    """Level of `unstated` with given facts removed."""
     return GUESSES.join(fact for fact in name.split(GUESSES) if fact not in facts)
 
 
 def _notes(facts: np.ndarray, what: str, now: np.ndarray, then: np.ndarray, where: str) -> list[str]:
-    """Note on each run whose interval narrows enough, else empty, from half-widths of logarithms."""
+    """Note on each run whose interval narrows enough, else empty; `now` and `then` are half-widths of logarithms."""
     is_worth = (facts != "") & (then < NARROWER * now)
     ends = np.exp(2.0 * np.stack([now, then], axis=1))
     return [

@@ -1,4 +1,4 @@
-"""Paces of traced workloads: how much longer measured steps take than their kernels say, by workload and chip."""
+"""Paces of traced workloads: ratio of measured to predicted step time, by workload and chip."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class WorkloadPace:
 
     Attributes:
         workload: name in the column `workload`; empty for unmeasured workloads.
-        gpu: catalogue id; empty for unmeasured chips.
+        gpu: catalogue id of the chip; empty for unmeasured chips.
         log_pace: logarithm of measured over predicted step time [1].
         half_width: half-width of the central 90 % interval of the log step time of a further run [1].
         n_chips: largest number of chips of a measured run of the workload [1].
@@ -31,12 +31,12 @@ class WorkloadPace:
 
 
 class PaceColumns(NamedTuple):
-    """Paces of runs.
+    """Paces of many runs.
 
     Attributes:
-        log_pace: logarithm of measured over predicted step time, 0 without any pace [1], [row].
-        half_width: of the 90 % interval of log step time [1]; nan where no step of the workload was measured, or none
-            on so many chips [row].
+        log_pace: logarithm of measured over predicted step time, 0 without a pace [1], [row].
+        half_width: half-width of the 90 % interval of log step time [1]; nan without a measured step of the workload on
+            at least as many chips [row].
         is_measured: whether a step of the workload was measured [row].
     """
 
@@ -64,9 +64,9 @@ def paces_of(paces: Sequence[WorkloadPace], levels: Levels, n_chips: Float[np.nd
 
 
 def _places(workload: str, gpu: str) -> tuple[tuple[str, str], ...]:
-    """The workload on the chip, else on any chip, else any workload on the chip, else on any."""
+    """Lookup order: workload on chip, workload on any chip, any workload on chip, any workload on any chip."""
     return (workload, gpu), (workload, ""), ("", gpu), ("", "")
 
 
 _NO_PACE = (0.0, np.nan, 0.0)
-"""Log pace, half-width and chips of a workload and a chip that no measured step had."""
+"""Log pace, half-width and number of chips without a measured step."""

@@ -1,4 +1,4 @@
-"""The interactive page of `jaxscale explore`: states, their figures, and the server that shows them."""
+"""Interactive page of `jaxscale explore`: states, figures of a state, and the server."""
 
 from typing import TYPE_CHECKING
 

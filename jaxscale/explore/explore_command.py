@@ -1,4 +1,4 @@
-"""`jaxscale explore`: the interactive page, on this machine alone."""
+"""Command `jaxscale explore`: interactive page on the local machine."""
 
 import sys
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class ExploreCommand:
         """Run the command.
 
         Raises:
-            InputError: marimo is missing, an unknown name or field, a malformed file, or a port that is taken.
+            InputError: marimo is missing, an unknown name or field, a malformed file, or a port in use.
         """
         import secrets
         from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +62,7 @@ class ExploreCommand:
         state, inputs = self._opened()
         token = secrets.token_urlsafe(16)
         with ThreadPoolExecutor(1) as beside:
-            # Python is idle while the compiler works.
+            # The application is built in a second thread while this thread waits for the compiler.
             application = beside.submit(page_application, token, listening.getsockname()[1])
             self._compile(state, inputs)
         url = address(listening, token, state)
@@ -80,14 +80,14 @@ class ExploreCommand:
         serve(inputs, application.result(), listening)
 
     def _compile(self, state: "PageState", inputs: "PageInputs") -> None:
-        """Compile the programs of the first view; raises the errors of the initial inputs."""
+        """Compile the programs of the first view, with the errors of the initial inputs."""
         from jaxscale.explore.page_work import page_view
 
         stage("compiling, which takes some seconds the first time")
         _ = page_view(state, inputs).now
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
-        """Initial inputs of the page, and the files that the page may read."""
+        """Initial inputs of the page, and the files available to the page."""
         from jaxscale.explore.page_state import PageState, page_inputs, state_of
         from jaxscale.models import catalogue_model
 

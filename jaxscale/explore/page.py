@@ -1,4 +1,4 @@
-"""The page, a marimo notebook: controls, inputs, results. All work is done by the modules of the folder."""
+"""Page as a marimo notebook: controls, inputs, results. The modules of the folder compute all content."""
 
 import marimo  # pyright: ignore[reportMissingImports]
 
@@ -57,7 +57,7 @@ def _(mo, page_controls, shown):
 @app.cell
 def _(mo, page_controls, prepare_views, shown):
     mo.stop(shown.view is None)
-    # The view is on its way to the browser: others are prepared while it is read.
+    # The browser receives this view first; the next views are prepared meanwhile.
     prepare_views(shown.view)
     page_controls.exports(mo, shown)
 

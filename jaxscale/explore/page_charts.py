@@ -1,4 +1,4 @@
-"""Charts of the views of a page: the browser draws them, tells the figures of each mark, zooms, and saves them."""
+"""Charts of the views of a page, drawn by the browser, with tooltips, zoom and export."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,25 @@ from jaxscale.plans.plan import in_short
 from jaxscale.report.style import BLUE, COLOUR_NAMES, GREY, INK, ORANGE, RED, seconds
 
 HEIGHT = 300
-"""Of a chart of points [pixel]."""
+"""Height of a chart of points [pixel]."""
 
 BAR = 26
-"""Height of a bar and the gap below it [pixel]."""
+"""Height of a bar with the gap below [pixel]."""
 
 TERM_COLOURS = {term.name: COLOUR_NAMES[term.colour] for term in TERMS}
 CURVES = {"width": BLUE, "depth": ORANGE}
 FITS, FITS_NOT = "fits in memory", "does not fit"
 
 LEAST_SPAN = 0.1
-"""Span of the axis of losses over the loss: less makes a wall of a small difference [1]."""
+"""Least span of the loss axis relative to the loss; a smaller span would exaggerate small differences [1]."""
 
 FIGURES = 0.38
-"""Room for figures at the ends of bars, over the length of all bars, for each side that has bars [1]."""
+"""Room for figures at the ends of bars relative to the length of all bars, for each side with bars [1]."""
 
 DASHES = [5, 4]
 
 MARGIN = 14
-"""Between the outermost points and the ends of their axes [pixel]."""
+"""Margin between the outermost points and the ends of the axes [pixel]."""
 
 Points = Sequence[Mapping[str, Any]]
 
@@ -50,7 +50,7 @@ def tab_charts(view: PageView, tab: str) -> list[Any]:
 
 
 def _finished(chart: Any, name: str) -> Any:
-    """Chart of the width of its container, with buttons for SVG and PNG."""
+    """Chart of the width of the container, with buttons for SVG and PNG."""
     menu = {"export": {"svg": True, "png": True}, "source": False, "compiled": False, "editor": False}
     options = {"renderer": "svg", "actions": menu, "downloadFileName": name, "scaleFactor": 2}
     return (
@@ -76,7 +76,7 @@ def _chart(points: Points) -> alt.Chart:
 
 
 def _told(*names: str) -> list[alt.Tooltip]:
-    """Tooltip of a mark: fields of text."""
+    """Tooltip of a mark with the given text fields."""
     return [alt.Tooltip(f"{name}:N") for name in names]
 
 
@@ -89,7 +89,7 @@ def _from_zero(values: Sequence[float]) -> alt.Scale:
 
 
 def _bars(points: Points, title: str, names: Sequence[str]) -> Any:
-    """Bars with their names before them and their figures at their ends."""
+    """Bar chart with names in front of the bars and figures at the ends."""
     y = alt.Y("name:N", sort=None, title=None, axis=alt.Axis(labelLimit=170, ticks=False))
     ends = [min(0.0, *(point["value"] for point in points)), max(0.0, *(point["value"] for point in points))]
     sides = [end for end in ends if end]
@@ -177,7 +177,7 @@ def _plan_charts(view: PageView) -> list[Any]:
     limit = view.choice.memory_limit / GB
     y = alt.Y("peak:Q", title="memory of a chip [GB]", scale=_from_zero([limit, *(point["peak"] for point in points)]))
     told = _told("rank", "plan", "step", "MFU", "memory", "out of memory", "largest term")
-    # Of plans at one place, the best is drawn last: it is the one to point at.
+    # Of coinciding plans the best is drawn last, so that its tooltip is shown.
     marks = _chart(points[::-1]).mark_circle(size=90, color=BLUE, opacity=1.0).encode(x=x, y=y, tooltip=told)
     names = _chart(_named_places(points)).mark_text(dy=-12, color=INK, fontSize=12).encode(x=x, y=y, text="ranks:N")
     line = _chart([{"peak": limit, "limit": f"plans fit up to {limit:.1f} GB"}])
@@ -187,7 +187,7 @@ def _plan_charts(view: PageView) -> list[Any]:
 
 
 def _named_places(points: Points) -> list[dict[str, Any]]:
-    """Positions of plans, with the ranks of all plans of equal printed numbers."""
+    """Positions of plans, each with the ranks of all plans of equal printed figures."""
     ranks: dict[tuple[str, str], list[str]] = {}
     for point in points:
         ranks.setdefault((point["step"], point["memory"]), []).append(str(point["rank"]))
@@ -199,7 +199,7 @@ def _named_places(points: Points) -> list[dict[str, Any]]:
 
 
 def _ringed(points: Points, x: alt.X, y: alt.Y, told: Sequence[alt.Tooltip]) -> alt.Chart:
-    """A ring about the point of the state."""
+    """Ring around the point of the state."""
     here = _chart(points).mark_point(size=260, strokeWidth=2, color=INK, filled=False)
     return here.encode(x=x, y=y, tooltip=[alt.Tooltip("here:N", title=" "), *told])
 
@@ -278,7 +278,7 @@ def _shape_charts(view: PageView) -> list[Any]:
     x = alt.X("billions:Q", title="parameters [billion]", scale=_logarithmic(), axis=alt.Axis(labelSeparation=6))
     colours = alt.Scale(domain=[f"other {curve}s" for curve in CURVES], range=list(CURVES.values()))
     stroke = alt.Stroke("curve:N", scale=colours, legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=2))
-    # By colours of the points themselves: a scale would have a legend of its own.
+    # The points state their colours, since a colour scale would add a legend.
     fill = alt.Fill("inside:N", scale=None)
     losses = alt.Y("nat:Q", title="loss [nat per token]", scale=_loss_scale([point["nat"] for point in points]))
     lengths = alt.Y("days:Q", title="run [days]", scale=_from_zero([point["days"] for point in points]))
@@ -294,7 +294,7 @@ def _shape_charts(view: PageView) -> list[Any]:
 
 
 def _loss_scale(losses: Sequence[float]) -> alt.Scale:
-    """Scale about losses."""
+    """Loss axis around given losses."""
     low, high = min(losses), max(losses)
     half, middle = max(0.55 * (high - low), 0.5 * LEAST_SPAN * high), 0.5 * (low + high)
     return alt.Scale(domain=[middle - half, middle + half])

@@ -1,4 +1,4 @@
-"""Controls of the page, and the state that they are in."""
+"""Controls of the page, and the state set by the controls."""
 
 import html
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.plan import RECOMPUTE
 
 FACTORS = tuple(round(2.0 ** (quarter / 4), 2) for quarter in range(-8, 9))
-"""Steps of the sliders of factors [1]."""
+"""Steps of the factor sliders [1]."""
 
 TOKENS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
-"""Steps of the slider of tokens for each active parameter [token]."""
+"""Steps of the slider of tokens per active parameter [token]."""
 
 LABELS = {
     "width": "width",
@@ -27,7 +27,7 @@ LABELS = {
     "links": "bandwidth in a node",
     "network": "bandwidth between nodes",
 }
-"""Sliders of the page, by field of a state."""
+"""Labels of the sliders, by field of a state."""
 
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 OPEN = "any"
@@ -42,7 +42,7 @@ CAPTIONS = {
 
 ZOOM = "Drag to move, scroll to zoom, double-click for all."
 ZOOMED = ("plans", "chips", "shape")
-"""Views whose charts zoom."""
+"""Views with zoomable charts."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Shown:
     """Content of the page.
 
     Attributes:
-        state: of the controls.
-        view: its figures; none where the state is refused.
+        state: state of the controls.
+        view: figures of the state; None for a refused state.
         refusal: reason why inputs or address were refused; else empty.
     """
 
@@ -61,7 +61,7 @@ class Shown:
 
 
 def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
-    """State of an address; the default state, and the reason, for a refused address. Unknown fields are ignored."""
+    """State from an address; for a refused address the default state and the reason. Unknown fields are ignored."""
     texts = {name: str(value) for name, value in query.items() if name in PageState.__dataclass_fields__}
     try:
         return state_of(texts), ""
@@ -121,7 +121,7 @@ def tab_choice(ui: Any, state: PageState) -> Any:
 
 
 def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
-    """Controls in the order of the side of the page."""
+    """Controls in the order of the sidebar."""
     run = [chosen[name] for name in ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision")]
     pairs = [("tp", "pp"), ("cp", "ep"), ("micro_batch_size", "zero_stage"), ("recompute", "rank")]
     plan = [mo.hstack([chosen[name] for name in pair], widths="equal") for pair in pairs]
@@ -132,7 +132,7 @@ def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
 
 
 def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> Shown:
-    """Content of the page for values of its controls."""
+    """Content of the page for given values of the controls."""
     state = PageState()
     try:
         state = PageState(**{name: type(getattr(state, name))(value) for name, value in values.items()})
@@ -142,7 +142,7 @@ def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> S
 
 
 def tell_address(query: Any, state: PageState) -> None:
-    """Write a state into the address of the page."""
+    """Write a state into the page's address."""
     wanted, present = changes(state), query.to_dict()
     for name in PageState.__dataclass_fields__:
         if name in wanted and present.get(name) != wanted[name]:
@@ -152,7 +152,7 @@ def tell_address(query: Any, state: PageState) -> None:
 
 
 def headline_html(seen: Shown) -> str:
-    """Main figures of a state, or why there are none."""
+    """Main figures of a state as HTML, or the reason of a refusal."""
     refusal = f'<p class="refusal" role="alert">{html.escape(seen.refusal)}</p>' if seen.refusal else ""
     if seen.view is None:
         return refusal
@@ -165,9 +165,9 @@ def headline_html(seen: Shown) -> str:
 
 
 def body(mo: Any, seen: Shown) -> Any:
-    """Charts of the view that is open, then its tables."""
+    """Charts and tables of the open view."""
     assert seen.view is not None
-    # Altair is loaded when the first page opens, not by the command.
+    # The import of Altair is slow, so it waits for the first page.
     from jaxscale.explore.page_charts import tab_charts
 
     tab = seen.state.tab
@@ -177,7 +177,7 @@ def body(mo: Any, seen: Shown) -> Any:
 
 
 def exports(mo: Any, seen: Shown) -> Any:
-    """Button that saves the table, and the lines that lead back to a state."""
+    """Button that saves the table, and the command lines that reproduce the state."""
     assert seen.view is not None
     view, tab = seen.view, seen.state.tab
     button = mo.download(lambda: tab_csv(view, tab).encode(), f"jaxscale_{tab}.csv", "text/csv", label="CSV")

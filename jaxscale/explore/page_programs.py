@@ -1,6 +1,6 @@
-"""Compiled programs of the page. Each serves every state: all numbers trace, and curves have a fixed number of points.
+"""Compiled programs of the page, one for all states: all numbers are traced, and curves have a fixed number of points.
 
-They do little work, so that they are compiled without optimisation; a page compiles none before a view needs it.
+The programs are compiled without optimisation because they run for a short time, and only when a view needs them.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
 
 RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
 SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
-"""Quantities in which elasticities are told, besides the resources of the cluster."""
+"""Quantities with reported elasticities, in addition to the resources of the cluster."""
 
 
 class RunOutcome(NamedTuple):
-    """A whole run of a model.
+    """Training run of a model.
 
     Attributes:
-        loss: at the end [nat per token].
+        loss: final loss [nat per token].
         seconds: duration [s].
-        params: N [1].
+        params: N, parameters [1].
     """
 
     loss: Any
@@ -45,10 +45,10 @@ class RowFigures(NamedTuple):
     """Figures of models under plans.
 
     Attributes:
-        times: terms of the step [s], [row].
+        times: terms of the step time [s], [row].
         peaks: terms of the peak memory [byte], [row].
-        step_time: [s], [row].
-        memory: peak of the fullest chip [byte], [row].
+        step_time: step time [s], [row].
+        memory: peak memory of the fullest chip [byte], [row].
         mfu: model flops over the 16-bit peak, attention counted in full [1], [row].
         run: the whole run [row].
     """
@@ -70,7 +70,7 @@ def _outcome(
     laws: Laws,
     tokens: Float[ArrayLike, ""],
 ) -> RunOutcome:
-    """The run of a model whose step time is known."""
+    """Training run of a model with known step time."""
     sizes = {"small_batch_tokens": tokens, "batch_tokens": tokens_per_step(model, plan), "n_chips": n_chips}
     run = run_figures(model, template, laws, step_seconds=step_seconds, **sizes)
     return RunOutcome(run.loss, run.seconds, n_params(model))
@@ -93,11 +93,11 @@ def row_figures(
     """Figures of models under plans on the chips of a cluster.
 
     Args:
-        models: stacked [row].
-        plans: stacked [row].
-        n_chips: [1], [row].
-        template: shape with which the laws of the loss compare shapes.
-        tokens: that the run would take with small batches [token].
+        models: stacked models [row].
+        plans: stacked plans [row].
+        n_chips: number of chips [1], [row].
+        template: reference shape for the shape dependence of the loss.
+        tokens: tokens of the run in the limit of small batches [token].
     """
 
     def one(model: Transformer, plan: Plan, chips: Array) -> RowFigures:
@@ -116,7 +116,7 @@ def row_figures(
 def step_elasticities(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> dict[str, Float[Array, ""]]:
-    """Change of the step time for a per cent more of each quantity, the plan unchanged [%]."""
+    """Elasticities: change of the step time for one per cent more of each quantity, under a constant plan [%]."""
 
     def log_time(logs: dict[str, Array]) -> Array:
         factors = {name: jnp.exp(log) for name, log in logs.items()}
@@ -128,10 +128,10 @@ def step_elasticities(
 def with_factors(
     model: Transformer, plan: Plan, cluster: Cluster, factors: Mapping[str, ArrayLike]
 ) -> tuple[Transformer, Plan, Cluster]:
-    """Model, plan and cluster with multiples of `SIZES` and of resources; the batch stays where chips change.
+    """Model, plan and cluster with multiples of `SIZES` and of resources; more chips keep the batch.
 
     Args:
-        factors: by name of the quantity [1].
+        factors: factors by name of the quantity [1].
     """
     width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])
     sizes = {name: getattr(model, name) * width for name in ("d_model", "n_heads", "n_kv_heads", *WIDTH_FIELDS)}

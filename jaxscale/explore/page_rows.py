@@ -1,4 +1,4 @@
-"""Models and plans along the curves of the page, stacked so that one compiled call evaluates all of them."""
+"""Models and plans along the curves of the page, stacked for evaluation in one compiled call."""
 
 from typing import NamedTuple
 
@@ -11,20 +11,20 @@ from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
 
 N_POINTS = 24
-"""Points of each curve; shorter ones repeat their last point, so that one program serves all states [point]."""
+"""Points per curve; shorter curves repeat the last point, so that one program serves all states [point]."""
 
 SPAN = 3.0
-"""Widths and depths reach from a third of the model's to three times as much [1]."""
+"""Largest ratio of widths and depths to those of the model, in each direction [1]."""
 
 
 class CurveRows(NamedTuple):
-    """What one call evaluates: the state itself, then its curves.
+    """Rows of one call: the state, then the curves of the state.
 
     Attributes:
-        models: stacked [row].
-        plans: stacked [row].
-        n_chips: [1], [row].
-        counts: points of the curves over chips, widths and depths, without repeated ones.
+        models: stacked models [row].
+        plans: stacked plans [row].
+        n_chips: number of chips [1], [row].
+        counts: number of distinct points of the curves over chips, widths and depths.
     """
 
     models: Transformer
@@ -43,7 +43,7 @@ def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> 
 
     Args:
         template: model without factors.
-        plan: the plan of all rows; along the curve over chips its data-parallel degree changes.
+        plan: plan of all rows; only the data-parallel degree changes along the curve over chips.
         width: factor on the width [1].
         depth: factor on the depth [1].
     """
@@ -60,16 +60,16 @@ def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> 
 
 
 def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: int) -> Transformer:
-    """The template with other numbers of heads and layers, widths in proportion to the heads.
+    """Models with changed numbers of heads and layers, widths in proportion to the heads.
 
     Args:
-        template: proportions that are kept; where nothing changes, every size.
+        template: model whose proportions are kept; unchanged numbers give the template.
         heads: H [row].
         layers: L [row].
         tp: tensor-parallel degree, which divides the heads [1].
 
     Returns:
-        Models, stacked [row].
+        Stacked models [row].
     """
     per_head = number(template.d_model) / number(template.n_heads)
     fixed = (np.full_like(heads, number(template.head_dim)), np.full(len(heads), tp))
@@ -79,23 +79,23 @@ def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: in
 
 
 def _nearest(size: float, factor: float, unit: int) -> float:
-    """Whole multiple of a unit nearest to a multiple of a size; the size itself where the factor is 1."""
+    """Multiple of a unit nearest to `factor * size`; the size where the factor is 1."""
     return size if factor == 1.0 else float(unit * max(round(size * factor / unit), 1))
 
 
 def _multiples(size: float, unit: int) -> np.ndarray:
-    """Whole multiples of a unit around a size, the size among them [1], [point]."""
+    """Multiples of a unit around a size, including the size [1], [point]."""
     wanted = size * np.geomspace(1.0 / SPAN, SPAN, N_POINTS - 1)
     return np.unique(np.append(unit * np.maximum(np.round(wanted / unit), 1.0), size))
 
 
 def _filled(points: np.ndarray) -> np.ndarray:
-    """Points of a curve, the last one repeated."""
+    """Points of a curve, padded with the last point."""
     return np.append(points, np.repeat(points[-1:], N_POINTS - len(points)))
 
 
 def _plans(plan: Plan) -> tuple[Plan, np.ndarray, int]:
-    """The plan, then the plan at other data-parallel degrees with the same batch, then the plan again; their chips."""
+    """Plans of all rows (constant except for the data-parallel degree along the curve over chips), with chip counts."""
     dp, micro = number(plan.dp), number(plan.micro_batch_size)
     replicas = divisors(round(dp * number(plan.n_microbatches)))
     # Experts are spread over whole groups of data-, context- and tensor-parallel chips.

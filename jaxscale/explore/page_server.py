@@ -1,4 +1,4 @@
-"""Server of the page: on this machine alone, for browsers of this machine that know its token."""
+"""Server of the page, restricted to browsers of the local machine that know the token."""
 
 import importlib
 import importlib.util
@@ -14,10 +14,10 @@ from jaxscale.explore.page_state import PageInputs, PageState, changes, serve_in
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
-"""Names under which a browser of this machine may ask for the page."""
+"""Host names accepted in requests of a local browser."""
 
 TOKEN = "access_token"
-"""Field of an address in which marimo looks for its token."""
+"""Field of an address in which marimo expects the token."""
 
 Scope = MutableMapping[str, Any]
 Channel = Callable[..., Awaitable[Any]]
@@ -28,7 +28,7 @@ def check_extra() -> None:
     """Check that the extra `explore` is installed.
 
     Raises:
-        InputError: it is not; says how to install it.
+        InputError: the extra is missing; the message says how to install the extra.
     """
     for name in ("marimo", "uvicorn", "zmq", "altair"):
         if importlib.util.find_spec(name) is None:
@@ -36,13 +36,13 @@ def check_extra() -> None:
 
 
 def bound_socket(port: int) -> socket.socket:
-    """A listening socket of this machine alone.
+    """Listening socket of the local machine.
 
     Args:
-        port: wanted port; 0 for a free port [1].
+        port: requested port; 0 for a free port [1].
 
     Raises:
-        InputError: the port is taken, or none that a program may take.
+        InputError: the port is in use or not allowed.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"--port = {port} is out of range; expected a number from 0, any free one, to 65535")
@@ -62,18 +62,18 @@ def address(listening: socket.socket, token: str, state: PageState) -> str:
     """Address of the page in a state, with the token.
 
     Args:
-        state: in which the page opens.
+        state: initial state of the page.
     """
     query = urlencode({TOKEN: token, **changes(state)})
     return f"http://{ADDRESS}:{listening.getsockname()[1]}/?{query}"
 
 
 def page_application(token: str, port: int) -> Application:
-    """The page as an ASGI application; browsers that do not know the token are asked for it.
+    """Page as an ASGI application, which asks browsers for the token.
 
     Args:
-        token: secret in the address of the page, without which other users of this machine could open it.
-        port: of the page, by which cookies of several pages are told apart [1].
+        token: secret in the page's address that excludes further users of the machine.
+        port: port of the page, which separates the cookies of several pages [1].
     """
     marimo = importlib.import_module("marimo")
     for name in ("page_controls", "page_charts"):
@@ -97,10 +97,10 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
 
 def of_this_machine(application: Application) -> Application:
-    """ASGI application that answers only browsers of the local machine, and only its own pages.
+    """ASGI application that answers only browsers of the local machine, and only pages of this server.
 
-    A page of another site that a browser of this machine shows can neither read an answer nor open a channel: its name
-    stands in the headers `Host` or `Origin`.
+    Pages of further sites in a local browser can neither read an answer nor open a channel, because the site's name
+    appears in the headers `Host` or `Origin`.
     """
 
     async def guarded(scope: Scope, receive: Channel, send: Channel) -> None:
@@ -113,7 +113,7 @@ def of_this_machine(application: Application) -> Application:
 
 
 def is_local(scope: Scope) -> bool:
-    """Whether a request comes from this machine, for a page of this machine."""
+    """Whether a request comes from the local machine, for a page of this server."""
     client = scope.get("client")
     if client is None or not ipaddress.ip_address(client[0]).is_loopback:
         return False

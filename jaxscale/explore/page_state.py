@@ -1,4 +1,4 @@
-"""Inputs of the page: its state as a query and as a command line, and the catalogues, fit and files that it reads."""
+"""Inputs of the page: state as a query and as a command line; catalogues, fit and files of the page."""
 
 import dataclasses
 import shlex
@@ -26,7 +26,7 @@ TABS = ("step", "plans", "sensitivity", "chips", "shape")
 """Views of a state."""
 
 FIXABLE = ("tp", "pp", "cp", "ep", "micro_batch_size", "zero_stage", "recompute")
-"""Choices of a plan that a state may fix; all further choices stay open."""
+"""Plan choices that a state may fix; all further choices stay open."""
 
 SLIDERS = {
     "compute": "peak flop/s",
@@ -34,7 +34,7 @@ SLIDERS = {
     "links": "scale-up bandwidth",
     "network": "scale-out bandwidth",
 }
-"""Factors on resources of the cluster by field of a state, as `IMPROVEMENTS` names the resources."""
+"""Resources of the cluster with a factor, by field of a state; names as in `IMPROVEMENTS`."""
 
 MOST = 10**10
 """Largest count [1]."""
@@ -42,31 +42,31 @@ MOST = 10**10
 
 @dataclass(frozen=True)
 class PageState:
-    """State of the page: its inputs.
+    """State of the page: inputs of the page.
 
     Attributes:
-        model: name in the catalogue, or label of the file that the command was given.
+        model: name in the catalogue, or label of a file of the command line.
         gpu: chip of the catalogue.
-        n_gpus: chips [1].
+        n_gpus: number of chips [1].
         global_batch: B [sequence].
-        seq_len: S, that of the model where 0 [token].
-        framework: software, that of the fit where empty.
-        precision: of the weight matmuls.
-        tp: tensor-parallel degree, open where 0 [1].
-        pp: pipeline stages, open where 0 [1].
-        cp: context-parallel degree, open where 0 [1].
-        ep: expert-parallel degree, open where 0 [1].
-        micro_batch_size: b, open where 0 [sequence].
-        zero_stage: 0 to 3, open where empty.
-        recompute: none, selective or full, open where empty.
+        seq_len: S; 0 for that of the model [token].
+        framework: software; empty for that of the fit.
+        precision: number format of the weight matmuls.
+        tp: tensor-parallel degree; 0 if open [1].
+        pp: pipeline stages; 0 if open [1].
+        cp: context-parallel degree; 0 if open [1].
+        ep: expert-parallel degree; 0 if open [1].
+        micro_batch_size: b; 0 if open [sequence].
+        zero_stage: 0 to 3; empty if open.
+        recompute: none, selective or full; empty if open.
         rank: rank of the plan, 1 for the fastest [1].
         width: factor on the width of the model, under the plan [1].
-        depth: factor on its depth, under the plan [1].
+        depth: factor on the depth of the model, under the plan [1].
         compute: factor on the peak flop rate of chips [1].
-        memory_bandwidth: factor on the bandwidth of their memory [1].
+        memory_bandwidth: factor on the memory bandwidth of chips [1].
         links: factor on bandwidths in a scale-up domain [1].
         network: factor on bandwidths between the domains [1].
-        tokens: of the run with small batches, for each active parameter of the model [token].
+        tokens: tokens of the run in the limit of small batches, per active parameter of the model [token].
         tab: view, of `TABS`.
     """
 
@@ -106,16 +106,16 @@ class PageState:
             raise InputError(f"recompute = {self.recompute!r}; expected one of {', '.join(RECOMPUTE)}")
 
     def fixed(self) -> dict[str, str]:
-        """Choices that are fixed, as text."""
+        """Fixed choices, as text."""
         values = {name: getattr(self, name) for name in FIXABLE}
         return {name: str(value) for name, value in values.items() if value not in (0, "")}
 
     def query(self) -> str:
-        """Query of the page's address: every field that differs from its default."""
+        """Query of the page's address: every field with a non-default value."""
         return urlencode(changes(self))
 
     def command(self) -> str:
-        """Command line that ranks the plans of the state; factors have none."""
+        """Command line that ranks the plans of the state, without the factors."""
         words = ["jaxscale", "plan", "--model", self.model, "--gpu", self.gpu, "--n-gpus", str(self.n_gpus)]
         words += ["--global-batch", str(self.global_batch)]
         if self.seq_len:
@@ -135,20 +135,20 @@ class PageState:
 
 
 def changes(state: PageState) -> dict[str, str]:
-    """Fields of a state that differ from their defaults, as text."""
+    """Fields of a state with non-default values, as text."""
     values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     default = {field.name: field.default for field in dataclasses.fields(state)}
     return {name: _text(value) for name, value in values.items() if value != default[name]}
 
 
 def state_of(texts: Mapping[str, str]) -> PageState:
-    """State of a query.
+    """State from a query.
 
     Args:
-        texts: fields as text; fields that are left out take their defaults.
+        texts: fields as text; omitted fields take default values.
 
     Raises:
-        InputError: an unknown field, or a text that is no value of its field.
+        InputError: an unknown field, or an invalid value.
     """
     kinds = {field.name: type(field.default) for field in dataclasses.fields(PageState)}
     values: dict[str, Any] = {}
@@ -180,9 +180,9 @@ class PageInputs:
     """Catalogues, fit and files of a page.
 
     Attributes:
-        hardware: chips, with those of a file of the user.
+        hardware: chips of the catalogue and of the user's file.
         fit: calibration.
-        own: models of files by label.
+        own: models from files, by label.
     """
 
     hardware: Hardware
@@ -190,22 +190,22 @@ class PageInputs:
     own: Mapping[str, ModelDescription] = field(default_factory=dict)
 
     def models(self) -> list[str]:
-        """Names of models to choose from, models of files first."""
+        """Names of the available models, models from files first."""
         return [*self.own, *sorted(model_entries())]
 
     def chips(self) -> list[str]:
-        """Ids of chips to choose from."""
+        """Ids of the available chips."""
         return sorted({entry.id for entry in self.hardware.chips.values()})
 
     def frameworks(self) -> list[str]:
-        """Names of frameworks to choose from."""
+        """Names of the available frameworks."""
         return sorted(known_frameworks())
 
     def transformer(self, state: PageState) -> Transformer:
         """Model of a state.
 
         Raises:
-            InputError: neither the catalogue nor a file of the command has it. No other file is looked for.
+            InputError: the model is neither in the catalogue nor in a file of the command; no further file is read.
         """
         fields = self.own.get(state.model)
         if fields is None and (entry := catalogue_model(state.model)) is not None:
@@ -219,13 +219,13 @@ class PageInputs:
         return cluster(state.gpu, state.n_gpus, hardware=self.hardware)
 
     def framework(self, state: PageState) -> str | None:
-        """Framework of a state, else the framework of all fitted runs if there is only one."""
+        """Framework of a state, else the framework of all fitted runs if unique."""
         if state.framework and state.framework not in known_frameworks():
             raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
         return state.framework or dict(self.fit.own).get("framework")
 
     def question(self, state: PageState) -> PlanQuestion:
-        """Question for a plan that a state asks, as `jaxscale plan` would.
+        """Plan question of a state, as in `jaxscale plan`.
 
         Raises:
             InputError: an unknown model, chip, framework or precision.
@@ -240,14 +240,14 @@ class PageInputs:
 def page_inputs(
     models: tuple[str, ...] = (), fit: str | Path = "default", hardware: str | Path | None = None
 ) -> PageInputs:
-    """Inputs of a page, all files read now.
+    """Inputs of a page, with all files read.
 
     Args:
         fit: name or file of the calibration.
-        hardware: chips of a file of the user.
+        hardware: hardware file of the user.
 
     Raises:
-        InputError: a file that is missing or malformed.
+        InputError: a missing or malformed file.
     """
     chips = load_hardware(hardware)
     return PageInputs(chips, load_fit(fit, chips), {name: described_model(name) for name in models})

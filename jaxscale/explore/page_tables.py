@@ -1,4 +1,4 @@
-"""Tables of the tabs of the page, in words and as CSV, and figures and plans as people write them."""
+"""Tables of the page's tabs, as text and as CSV, and text of figures and plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from jaxscale.report.terminal_tables import PLAN_COLUMNS
 from jaxscale.tables.writer import csv_text
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
-"""Blanks and hyphens at which no line breaks."""
+"""Replacements of blanks and hyphens that prevent line breaks."""
 
 PHRASED = {*DEGREES, *PLAN_COLUMNS, "recompute_full"}
-"""Choices of a plan with phrases in the short form."""
+"""Plan choices with phrases in the short form."""
 
 
 def headline(view: PageView) -> dict[str, str]:
-    """Figures of a state in words, by their label."""
+    """Main figures of a state as text, by label."""
     scale = view.step_time / view.choice.best.step_time
     lo, hi = (seconds(scale * end) for end in view.choice.step_time_interval)
     layers, width = float(view.model.n_layers), float(view.model.d_model)
@@ -41,14 +41,14 @@ def headline(view: PageView) -> dict[str, str]:
 
 
 def percent(share: float) -> str:
-    """A share of 1 in per cent: `52.0 %`, `< 0.1 %`, `0 %`."""
+    """Text of a share in per cent: `52.0 %`, `< 0.1 %`, `0 %`."""
     if 0.0 < share < 1e-3:
         return "< 0.1 %"
     return f"{100 * share:.1f} %" if share else "0 %"
 
 
 def count(number: float) -> str:
-    """A large count: `8.03 B`, `405 B`, `125 M`."""
+    """Text of a large count: `8.03 B`, `405 B`, `125 M`."""
     for factor, unit in ((1e12, "T"), (1e9, "B")):
         if number >= factor:
             return f"{number / factor:.3g} {unit}"
@@ -56,7 +56,7 @@ def count(number: float) -> str:
 
 
 def days(duration: float) -> str:
-    """Duration of a run: `4.23 days`."""
+    """Text of the duration of a run: `4.23 days`."""
     return f"{duration / DAY:.3g} days"
 
 
@@ -64,13 +64,13 @@ def phrases_of(words: Mapping[str, Any]) -> list[str]:
     """Choices of a plan as phrases: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
 
     Args:
-        words: fields of the plan, as `Plan.words` gives them.
+        words: fields of the plan, in the form of `Plan.words`.
     """
     return in_short(words).split("  ")
 
 
 def plan_text(phrases: Sequence[str]) -> str:
-    """Phrases on a line that breaks between them alone."""
+    """Phrases on a line that breaks only between phrases."""
     return "  ".join(phrase.translate(str.maketrans(NO_BREAK)) for phrase in phrases)
 
 
@@ -94,14 +94,14 @@ def ranked_plan_texts(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], s
 
 
 SMALLEST_TERM = 5e-4
-"""Terms below this share of their sum, and slopes below it, are left out on the page, not in files [1]."""
+"""Smallest share of a term in the sum, and smallest slope, shown on the page; files contain all [1]."""
 
 Records = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""Columns and rows of a table, in plain numbers."""
+"""Columns and rows of a table, as plain numbers."""
 
 
 def tab_records(view: PageView, tab: str) -> Records:
-    """Table of a view of a state."""
+    """Table of a state's view."""
     tables = {"step": _terms, "plans": _plans, "sensitivity": _elasticities, "chips": chip_counts, "shape": shapes}
     return tables[tab](view)
 
@@ -112,7 +112,7 @@ def tab_csv(view: PageView, tab: str) -> str:
 
 
 def tab_html(view: PageView, tab: str) -> str:
-    """Tables of a view in HTML, in words."""
+    """Tables of a view as HTML text."""
     tables = {
         "step": _term_tables,
         "plans": _plan_table,
@@ -124,7 +124,7 @@ def tab_html(view: PageView, tab: str) -> str:
 
 
 def _boxed(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in a box in which it may scroll."""
+    """Table in a scrollable box."""
     return f'<div class="wide">{html_table(columns, rows, caption)}</div>'
 
 

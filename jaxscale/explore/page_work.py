@@ -1,4 +1,4 @@
-"""Work of the page: ranked plans of a state, and numbers of a chosen plan, computed when a tab asks."""
+"""Computations of the page: ranked plans of a state, and figures of a chosen plan, when a tab needs the figures."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ from jaxscale.plans.plan import Plan
 from jaxscale.plans.sensitivity import with_resource
 
 CHOICE_FIELDS = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", *FIXABLE)
-"""Fields of a state on which the ranking of plans depends."""
+"""Fields of a state that affect the ranking of plans."""
 
 MOST_CHOICES = 64
-"""Rankings that are kept [1]."""
+"""Number of cached rankings [1]."""
 
 
 class Setting(NamedTuple):
@@ -38,8 +38,8 @@ class Setting(NamedTuple):
         template: model without factors.
         cluster: chips and network, with factors.
         coefficients: fitted parameters.
-        usable: memory that runs may take.
-        tokens: that the run would take with small batches [token].
+        usable: usable memory per chip.
+        tokens: tokens of the run in the limit of small batches [token].
     """
 
     template: Transformer
@@ -50,13 +50,13 @@ class Setting(NamedTuple):
 
 
 class StateFigures(NamedTuple):
-    """Figures of a state itself, with all factors.
+    """Figures of a state, with all factors.
 
     Attributes:
-        terms: step time by cause [s].
-        memory_terms: peak memory by cause [byte].
-        step_time: [s].
-        memory: peak of the fullest chip [byte].
+        terms: terms of the step time [s].
+        memory_terms: terms of the peak memory [byte].
+        step_time: step time [s].
+        memory: peak memory of the fullest chip [byte].
         mfu: model flops over the 16-bit peak, attention counted in full [1].
         run: the whole run.
     """
@@ -87,7 +87,7 @@ class PageView:
 
     @property
     def scored(self) -> ScoredPlan:
-        """The plan of the state as it was ranked, without factors."""
+        """Ranked plan of the state, without factors."""
         return self.choice.top[min(self.state.rank, len(self.choice.top)) - 1]
 
     @property
@@ -97,12 +97,12 @@ class PageView:
 
     @property
     def is_changed(self) -> bool:
-        """Whether any factor moves the step away from that of the ranked plan."""
+        """Whether any factor changes the step compared with the ranked plan."""
         return any(getattr(self.state, name) != 1.0 for name in (*SLIDERS, "width", "depth"))
 
     @functools.cached_property
     def figures(self) -> RowFigures:
-        """Figures of the state, then of its curves, with all factors."""
+        """Figures of the state, then of the curves, with all factors."""
         setting = self.setting
         fixed = (setting.template, setting.cluster, setting.coefficients, _laws(), setting.tokens)
         found = row_figures(*host_arrays((*self.rows[:3], *fixed)))
@@ -110,13 +110,13 @@ class PageView:
 
     @functools.cached_property
     def elasticities(self) -> dict[str, float]:
-        """Change of the step time for a per cent more of each quantity, with all factors [%]."""
+        """Elasticities: change of the step time for one per cent more of each quantity, with all factors [%]."""
         inputs = (self.model, self.plan, self.setting.cluster, self.setting.coefficients)
         return {name: float(slope) for name, slope in step_elasticities(*host_arrays(inputs)).items()}
 
     @functools.cached_property
     def now(self) -> StateFigures:
-        """Results of the state; without factors read from the ranking, without a further program."""
+        """Figures of the state; without factors taken from the ranking, which needs no further program."""
         if not self.is_changed:
             scored = self.scored
             run = self._run(scored.step_time)
@@ -158,10 +158,10 @@ class PageView:
         return float(probability_of_oom(self.now.memory, self.capacity, self.setting.usable))
 
     def fits(self, memory: Any) -> Any:
-        """Whether peaks stay within the limit of the ranking.
+        """Whether peak memory stays within the limit of the ranking.
 
         Args:
-            memory: peak of the fullest chip, a number or several [byte].
+            memory: peak memory of the fullest chip, a number or several [byte].
         """
         return memory <= self.choice.memory_limit
 
@@ -174,7 +174,7 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
         inputs: catalogues, fit and files.
 
     Raises:
-        InputError: an unknown name, a number out of range, no valid plan or none that fits; one line.
+        InputError: an unknown name, a number out of range, or no valid plan within memory; one line.
     """
     choice = ranked_plans(state, inputs)
     question = inputs.question(state)
@@ -182,7 +182,7 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
     n_chips = number(machine.n_chips)
     for name, what in SLIDERS.items():
         machine = with_resource(machine, what, getattr(state, name))
-    # The last two levels of a network both lie between domains.
+    # The last two network levels are each between domains.
     machine = with_resource(machine, "spine bandwidth", state.network)
     coefficients, usable = inputs.fit.coefficients(levels, n_chips), inputs.fit.memory_limit(levels, n_chips)
     setting = Setting(template, machine, coefficients, usable, state.tokens * number(n_active_params(template)))
@@ -191,13 +191,13 @@ def page_view(state: PageState, inputs: PageInputs) -> PageView:
 
 
 FIRST_PAINT = 3.0
-"""Time in which a browser shows its first page [s]."""
+"""Time until a browser shows the first page [s]."""
 
 _PREPARED = threading.Event()
 
 
 def prepare_views(view: PageView) -> None:
-    """Compile the programs of later tabs in the background, once in a process."""
+    """Compile the programs of later tabs in the background, once per process."""
     if not _PREPARED.is_set():
         _PREPARED.set()
         later = threading.Timer(FIRST_PAINT, lambda: (view.figures, view.elasticities))
@@ -206,14 +206,14 @@ def prepare_views(view: PageView) -> None:
 
 
 def ranked_plans(state: PageState, inputs: PageInputs) -> PlanChoice:
-    """Ranked plans of a state without factors, as by `jaxscale plan`; recent rankings are kept."""
+    """Ranked plans of a state without factors, as in `jaxscale plan`, with a cache of recent rankings."""
     default = PageState()
     asked = {name: getattr(state, name) for name in CHOICE_FIELDS}
     return _ranked(dataclasses.replace(default, **asked), _Held(inputs))
 
 
 class _Held:
-    """Inputs as a key, by identity."""
+    """Cache key of inputs, by identity."""
 
     def __init__(self, inputs: PageInputs):
         self.inputs = inputs
@@ -231,7 +231,7 @@ def _ranked(state: PageState, held: _Held) -> PlanChoice:
 
 
 def _first(columns: Any) -> Any:
-    """Numbers of the state itself, which stands before its curves."""
+    """Columns at the row of the state, which precedes the curves."""
     return jax.tree.map(lambda column: float(np.asarray(column)[0]), columns)
 
 

@@ -1,4 +1,4 @@
-"""Islands: unequal clusters that slow links join, and modes of joint training."""
+"""Islands: unequal clusters joined by slow links, and modes of joint training."""
 
 from typing import TYPE_CHECKING
 

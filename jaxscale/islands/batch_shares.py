@@ -1,19 +1,18 @@
-r"""Paces of islands, and the shares of the batch under which unequal islands finish together.
+r"""Paces of islands, and batch shares under which unequal islands finish at the same time.
 
-Everything of a step but its microbatches is fixed, so the step of island i on $B_i$ sequences takes
+All of a step but its microbatches is fixed, so a step of island i on $B_i$ sequences takes
 
 $$ t_i = o_i + r_i B_i, $$
 
-with the reciprocal pace $r_i$ and an offset $o_i$ that no share changes (fill and drain of pipelines, the exposed end
-of gradient reductions, the optimizer). Both follow from step times at two batches, evaluated in one `jax.vmap`.
-
-The least time of the slowest of islands, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is that of an equal
-finish of all active islands,
+with the reciprocal pace $r_i$ and a constant offset $o_i$ (fill and drain of pipelines, the exposed end of gradient
+reductions, the optimizer). Offset and reciprocal pace follow from step times at two batches, evaluated in one
+`jax.vmap`. The least time of the slowest island, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is that of
+an equal finish of all active islands,
 
 $$ T^* = \frac{B + \sum_i o_i / r_i}{\sum_i 1 / r_i}, \qquad B_i = (T^* - o_i) / r_i , $$
 
-where an island with $o_i > T^*$ gets nothing (condition of Karush, Kuhn and Tucker). It is the fixed point of schemes
-that move work from islands that finish late (Ma et al. 2021, arXiv 2110.07029).
+where an island with $o_i > T^*$ gets no share (condition of Karush, Kuhn and Tucker). The equal finish is the fixed
+point of schemes that move work away from late islands (Ma et al. 2021, arXiv 2110.07029).
 """
 
 import heapq
@@ -41,14 +40,14 @@ BACKWARD_SHARE = 2.0 / 3.0
 
 
 class Pace(eqx.Module):
-    """Step time of each island against its share of the batch.
+    """Step time of each island as a linear function of the island's batch.
 
     Attributes:
-        base_time: of the step that was evaluated [s], [island].
-        base_sequences: batch of that step [sequence], [island].
+        base_time: time of the evaluated step [s], [island].
+        base_sequences: batch of the evaluated step [sequence], [island].
         seconds_per_sequence: r, reciprocal pace [s], [island].
-        granule: sequences by which the share of an island grows, one for each replica, dp [sequence], [island].
-        microbatch: sequences that an island takes at a time, b dp [sequence], [island].
+        granule: increment of an island's batch, one sequence per replica, dp [sequence], [island].
+        microbatch: sequences that an island processes at a time, b dp [sequence], [island].
         seq_len: S [token].
     """
 
@@ -61,12 +60,12 @@ class Pace(eqx.Module):
 
     @property
     def offset(self) -> Array:
-        """Time of a step that no share changes, o [s], [island]."""
+        """Offset o, the time of a step that is independent of the batch [s], [island]."""
         return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
 
     @property
     def tokens_per_s(self) -> Array:
-        """Pace of an endless batch, S / r [token/s], [island]."""
+        """Pace in the limit of a large batch, S / r [token/s], [island]."""
         return jnp.asarray(self.seq_len) / jnp.asarray(self.seconds_per_sequence)
 
     @property
@@ -75,19 +74,19 @@ class Pace(eqx.Module):
         return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.microbatch)
 
     def step(self, sequences: ArrayLike) -> Array:
-        """Time of a step on a number of sequences [s], [island].
+        """Step time at a number of sequences [s], [island].
 
         Args:
             sequences: batch of each island [sequence], [island].
 
         Returns:
-            Times; at `base_sequences` the evaluated step time exactly.
+            Times; at `base_sequences` exactly the evaluated step time.
         """
         more = jnp.asarray(sequences) - jnp.asarray(self.base_sequences)
         return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
 
     def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
-        """Pace of given islands, in order."""
+        """Pace of selected islands, in order."""
         kept = np.asarray(islands, int)
         per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
         base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
@@ -101,14 +100,14 @@ def pace_of_rates(
     granule: Any = 1.0,
     microbatch: Any = None,
 ) -> Pace:
-    """Pace of islands whose rates are given rather than computed.
+    """Pace of islands with given rates.
 
     Args:
-        tokens_per_s: of an endless batch [token/s], [island].
+        tokens_per_s: pace in the limit of a large batch [token/s], [island].
         seq_len: S [token].
-        offset: of a step [s], [island].
-        granule: sequences by which a share grows [sequence], [island].
-        microbatch: sequences taken at a time; the granule where None [sequence], [island].
+        offset: offset of a step [s], [island].
+        granule: increment of a batch [sequence], [island].
+        microbatch: sequences processed at a time; the granule where None [sequence], [island].
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
@@ -137,7 +136,7 @@ def island_paces(
 
 
 def _each(clusters: Cluster) -> list[Cluster]:
-    """Clusters of a fleet in a list."""
+    """List of the clusters of a fleet."""
     count = len(np.asarray(clusters.n_chips))
     return [jax.tree.map(lambda leaf, island=island: np.asarray(leaf)[island], clusters) for island in range(count)]
 
@@ -145,24 +144,24 @@ def _each(clusters: Cluster) -> list[Cluster]:
 def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> np.ndarray:
     """Step time of one island at its batch, and at twice as many microbatches [s]."""
     more = with_fields(plan, {"n_microbatches": 2.0 * number(plan.n_microbatches)})
-    # The program that scores plans is there already, and compiling a step takes seconds.
+    # The program that scores plans is already compiled; compiling a step would take seconds.
     return time_plans(model, [plan, more], cluster, coefficients)
 
 
 def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: ArrayLike) -> tuple[Array, Array]:
-    """Least time of a step over all divisions of its batch, and the division.
+    """Least step time over all divisions of the batch, and the optimal division.
 
     Args:
-        offset: o, time that no share changes [s], [island].
+        offset: o, step time independent of the batch [s], [island].
         seconds_per_sequence: r [s], [island].
         sequences: B [sequence].
 
     Returns:
-        T* [s] and the sequences of each island [island]; both differentiate.
+        T* [s] and the sequences of each island [island]; each is differentiable.
     """
     late, slow = jnp.asarray(offset), jnp.asarray(seconds_per_sequence)
     order = jnp.argsort(late)
-    # The active islands are the first ones by offset; every other prefix finishes later, so the least one is theirs.
+    # The active islands are a prefix in order of offset; every longer or shorter prefix finishes later.
     work = jnp.cumsum(late[order] / slow[order])
     rate = jnp.cumsum(1.0 / slow[order])
     finish = jnp.min((jnp.asarray(sequences) + work) / rate)
@@ -170,7 +169,7 @@ def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: 
 
 
 def best_shares(pace: Pace, sequences: ArrayLike) -> Array:
-    """Shares of the batch under which all active islands finish together [1], [island]."""
+    """Batch shares under which all active islands finish at the same time [1], [island]."""
     _, given = equal_finish(pace.offset, pace.seconds_per_sequence, sequences)
     return given / jnp.sum(given)
 
@@ -182,7 +181,7 @@ def _host_times(pace: Pace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_finish(pace: Pace, sequences: float) -> float:
-    """Time of an equal finish, as that of `equal_finish`, on the host [s]."""
+    """Time of an equal finish, T* of `equal_finish`, on the host [s]."""
     offset, slow = _host_times(pace)
     order = np.argsort(offset)
     work = np.cumsum((offset / slow)[order])
@@ -190,16 +189,16 @@ def least_finish(pace: Pace, sequences: float) -> float:
 
 
 def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
-    """Sequences of each island in whole granules, of least time of the slowest island.
+    """Batches of the islands in whole granules, for the least time of the slowest island.
 
-    Each granule goes to the island that would finish first: exact for the least maximum of increasing
-    functions where granules are equal. The last granule of the batch may be cut.
+    Each granule goes to the island with the earliest finish: exact for the least maximum of increasing
+    functions with equal granules. The last granule of the batch may be cut.
 
     Args:
         sequences: B [sequence].
 
     Returns:
-        Whole numbers that add up to B [sequence], [island].
+        Whole numbers with sum B [sequence], [island].
 
     Raises:
         InputError: a batch below one sequence.
@@ -209,7 +208,7 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     offset, slow = _host_times(pace)
     granule = np.asarray(pace.granule, float)
     ideal = (least_finish(pace, float(sequences)) - offset) / slow
-    # All but the last granules follow from the equal finish: no optimum leaves an island two granules below it.
+    # Most granules follow from the equal finish: no optimum is two granules below it on any island.
     given = granule * np.maximum(np.floor(ideal / granule) - 1.0, 0.0)
     finish = [(offset[i] + slow[i] * (given[i] + granule[i]), i) for i in range(len(granule))]
     heapq.heapify(finish)

@@ -1,4 +1,4 @@
-"""Best way to train a model on a fleet: modes, sets of islands and inner steps scored, the fewest days chosen."""
+"""Best training of a model on a fleet: modes, sets of islands and inner steps are scored by days to a loss."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ INNER_STEP_GRID = (
     *(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
     *(70.0, 80.0, 90.0, 100.0, 120.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 700.0, 1000.0, 2000.0, 5000.0),
 )
-"""Numbers of inner steps that are scored [1]."""
+"""Scored numbers of inner steps [1]."""
 
 
 def best_fleet_plan(
@@ -62,20 +62,20 @@ def best_fleet_plan(
 
     Args:
         global_batch_size_seqs: B, batch of all islands together [sequence].
-        cells: what is stated of the runs of each island, by column of a runs table: `gpu`, `framework`, `precision`,
-            stated decisions, what software does; nothing where None.
+        cells: stated cells of the runs of each island, by column of a runs table: `gpu`, `framework`, `precision`,
+            stated decisions, software options; none where None.
         loss: target; that of 20 tokens per parameter where None [nat per token].
-        laws: of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals of
-            days and of inner steps; the defaults where None.
-        inner_steps: numbers of inner steps that are scored [1].
-        modes: numbers of published modes in place of the shipped ones, by `NAME.FIELD`; see `published_modes`.
+        laws: laws of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals
+            of days and of inner steps; the defaults where None.
+        inner_steps: scored numbers of inner steps [1].
+        modes: replacements of numbers of published modes, by `NAME.FIELD`; see `published_modes`.
 
     Returns:
         The ranked modes, worth of islands, prices and the interval of the best inner steps.
 
     Raises:
-        InputError: a batch below one sequence per island, an island that holds not one layer, islands that do not hold
-            the model together, or a loss that no number of tokens reaches.
+        InputError: a batch below one sequence per island, an island without memory for one layer, islands that do not
+            hold the model together, or a loss that no number of tokens reaches.
     """
     batch = float(global_batch_size_seqs)
     if not (batch >= fleet.n_islands and batch.is_integer()):
@@ -125,12 +125,12 @@ def _choose(study: FleetStudy, stated: Mapping[str, float] | None) -> IslandsCho
 
 @small_jit
 def _rises(laws: LooseLaw) -> Any:
-    """Relative rise of the loss of two replicas of 1e9 parameters at 30 inner steps, of each law [1], [sample]."""
+    """Relative rise of the loss of two replicas of 1e9 parameters at 30 inner steps, under each law [1], [sample]."""
     return laws.rise(1e9, 2.0, 30.0)
 
 
 def _shown(study: FleetStudy, scored: Sequence[SetScore]) -> list[SetScore]:
-    """The best entry of each mode, and each island alone, the fewest days first."""
+    """Best entry of each mode, and each island alone, by increasing days."""
     best = {mode: min((e for e in scored if e.mode == mode), key=lambda e: e.days, default=None) for mode in MODES}
     joined = [entry for entry in best.values() if entry is not None]
     alone = [entry for entry in scored if entry.mode == "alone"]
@@ -138,7 +138,7 @@ def _shown(study: FleetStudy, scored: Sequence[SetScore]) -> list[SetScore]:
 
 
 def _worth(study: FleetStudy, scored: Sequence[SetScore]) -> dict[str, float]:
-    """Days without each island over the days of all; 1 where the best set leaves it out."""
+    """Days without each island relative to the days of all; 1 for an island outside the best set [1]."""
     fewest, worth = min(entry.days for entry in scored), {}
     for island, name in enumerate(study.fleet.names):
         without = [entry.days for entry in scored if island not in entry.subset]
@@ -154,7 +154,7 @@ def _priced(study: FleetStudy, best: SetScore) -> tuple[IslandJob, str, float, n
 
 
 def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | None:
-    """Paces and days of all islands that hold the model against the bandwidth of their links."""
+    """Paces and days of all islands that hold the model, by bandwidth of the links."""
     whole = whole_islands(study)
     if len(whole) < 2:
         return None
@@ -167,7 +167,7 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
 
 
 def _notes(study: FleetStudy, best: SetScore) -> list[str]:
-    """Warnings: laws that do not reach the loss, islands that hold only some layers or are left out."""
+    """Warnings: laws that do not reach the loss, islands with a subset of the layers, unused islands."""
     notes, depth = [], number(study.job.n_layers)
     beyond = np.mean(~np.isfinite(study.tokens.synchronous[1:]))
     if beyond > 0.0:

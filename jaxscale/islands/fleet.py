@@ -1,7 +1,7 @@
-"""Fleets: islands of chips and the links between them, in code and in TOML.
+"""Fleets: islands of chips and the links between islands, in code and in TOML.
 
-An island is an ordinary `Cluster`. A fleet holds its clusters on a leading axis of every leaf, so that `jax.vmap` of
-`js.step_time` runs over islands, and its links as matrices. All numbers are float leaves; names are structure.
+An island is an ordinary `Cluster`. A fleet holds the clusters on a leading axis of every leaf, so that `jax.vmap` of
+`js.step_time` runs over islands, and the links as matrices. All numbers are float leaves; names are structure.
 
 ```toml
 [islands.east]
@@ -22,7 +22,7 @@ between = ["east", "west"]
 gbit_per_s = 5        # both ways
 ```
 
-A table `[chips."my-chip"]` in the schema of `data/hardware.toml` describes chips that the catalogue lacks.
+A table `[chips."my-chip"]` in the schema of `data/hardware.toml` describes chips absent from the catalogue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,10 +45,10 @@ from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 
 NO_LIMIT = 1e15
-"""Bandwidth of a link without limit [byte/s]."""
+"""Bandwidth of an unlimited link [byte/s]."""
 
 if TYPE_CHECKING:
-    # As in `jaxscale.base.arrays`: static checkers know no arithmetic between floats and arrays of any backend.
+    # Static checkers cannot type arithmetic between floats and arrays of any backend, see `jaxscale.base.arrays`.
     PerIsland = Any
     PerPair = Any
 else:
@@ -59,7 +59,7 @@ else:
     """Number by ordered pair of islands, sender first; the diagonal has no meaning."""
 
 REFERENCE_BANDWIDTH = 1.25e8
-"""Bandwidth at which the loss of slow links is stated: 1 Gbit/s [byte/s]."""
+"""Bandwidth for which the loss of slow links is stated: 1 Gbit/s [byte/s]."""
 
 
 class Links(eqx.Module):
@@ -69,10 +69,10 @@ class Links(eqx.Module):
     `REFERENCE_BANDWIDTH`: protocols lose more on slow links (fitted form, see `measured_rounds`).
 
     Attributes:
-        bandwidth: from island to island [byte/s].
-        latency: of a message over each link [s].
-        uplink: all that an island sends at a time, over whichever links [byte/s].
-        slow_loss: a, loss of a link at `REFERENCE_BANDWIDTH`; 0 where links give their nominal bandwidth [1].
+        bandwidth: bandwidth from island to island [byte/s].
+        latency: latency of a message over each link [s].
+        uplink: total bandwidth at which an island sends over all links [byte/s].
+        slow_loss: a, loss of a link at `REFERENCE_BANDWIDTH`; 0 for links at their nominal bandwidth [1].
     """
 
     bandwidth: PerPair
@@ -82,22 +82,22 @@ class Links(eqx.Module):
 
     @property
     def rate(self) -> Array:
-        """Bandwidth that a single transfer gets between each two islands [byte/s], [island, island]."""
+        """Bandwidth of a single transfer between each pair of islands [byte/s], [island, island]."""
         uplink = jnp.asarray(self.uplink)
         ends = smaller(uplink[..., :, None], uplink[..., None, :])
-        # The diagonal has no meaning and may be zero.
+        # The diagonal is unused and may be zero, so its value is replaced before a division.
         itself = jnp.eye(ends.shape[-1], dtype=bool)
         nominal = jnp.where(itself, NO_LIMIT, smaller(jnp.where(itself, NO_LIMIT, self.bandwidth), ends))
         return nominal / (1.0 + self.slow_loss * jnp.sqrt(REFERENCE_BANDWIDTH / nominal))
 
 
 class Fleet(eqx.Module):
-    """Islands and the links between them.
+    """Islands, with the links between islands.
 
     Attributes:
         clusters: chips and network of each island; every leaf has the leading axis [island].
         links: bandwidths and latencies between islands.
-        names: of the islands.
+        names: names of the islands.
     """
 
     clusters: Cluster
@@ -114,14 +114,14 @@ class Fleet(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[island], self.clusters)
 
     def part(self, islands: Sequence[int]) -> "Fleet":
-        """Fleet of given islands, in order."""
+        """Fleet of selected islands, in order."""
         kept = np.asarray(islands, int)
         clusters = jax.tree.map(lambda leaf: leaf[kept], self.clusters)
         return Fleet(clusters, part_of_links(self.links, islands), tuple(self.names[island] for island in islands))
 
 
 def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
-    """Links among given islands, in order."""
+    """Links between selected islands, in order."""
     kept = np.asarray(islands, int)
     matrices = (links.bandwidth, links.latency)
     bandwidth, latency = (as_indexable(matrix)[..., kept, :][..., :, kept] for matrix in matrices)
@@ -129,15 +129,15 @@ def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
 
 
 def as_indexable(leaf: Any) -> Any:
-    """A leaf that takes positions: arrays and tracers as they are, which keeps the host's on the host."""
+    """Leaf in a form that can be indexed: arrays and tracers are unchanged, so host arrays stay on the host."""
     return leaf if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf)
 
 
 def host_rate(links: Links) -> Float[np.ndarray, "island island"]:
-    """Bandwidth that a single transfer gets between each two islands, `Links.rate` on the host [byte/s]."""
+    """Bandwidth of a single transfer between each pair of islands, `Links.rate` on the host [byte/s]."""
     uplink = np.asarray(links.uplink)
     nominal = np.minimum(np.asarray(links.bandwidth), np.minimum(uplink[:, None], uplink[None, :]))
-    # The diagonal has no meaning and may be zero.
+    # The diagonal is unused and may be zero.
     nominal = np.where(np.eye(len(nominal), dtype=bool), NO_LIMIT, nominal)
     return nominal / (1.0 + np.asarray(links.slow_loss) * np.sqrt(REFERENCE_BANDWIDTH / nominal))
 
@@ -154,9 +154,9 @@ def uniform_links(
 
     Args:
         n_islands: number of islands [1].
-        bandwidth: of every link [byte/s].
-        latency: of every link [s].
-        uplink: of every island [byte/s].
+        bandwidth: bandwidth of every link [byte/s].
+        latency: latency of every link [s].
+        uplink: uplink bandwidth of every island [byte/s].
         slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
     """
     square = jnp.ones((n_islands, n_islands))
@@ -164,14 +164,14 @@ def uniform_links(
 
 
 def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = ()) -> Fleet:
-    """Fleet of clusters.
+    """Fleet from clusters.
 
     Args:
-        clusters: one for each island.
-        names: of the islands; `island 1` and so on where left out.
+        clusters: one cluster per island.
+        names: names of the islands; `island 1` and so on where omitted.
 
     Raises:
-        InputError: no island, matrices of another size, links that are not positive, or names that repeat.
+        InputError: no island, matrices of a wrong size, links that are not positive, or repeated names.
     """
     count = len(clusters)
     if not count:
@@ -190,7 +190,7 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
         where: source of the links, for the message.
 
     Raises:
-        InputError: a matrix that is not square over the islands, or an entry out of range; names the entry.
+        InputError: a matrix that is not square over the islands, or an entry out of range, named in the message.
     """
     count = len(names)
     for label, matrix in (("bandwidth", links.bandwidth), ("latency", links.latency)):
@@ -219,16 +219,16 @@ OF_ISLAND = ("gpu", "n_gpus", "domain_size", "network_gb_per_s", "uplink_gbit_pe
 OF_LINKS = ("gbit_per_s", "latency_ms", "pair")
 OF_PAIR = ("between", "gbit_per_s", "latency_ms")
 MOST_CHIPS = 1e10
-"""More chips than any island has; whole numbers stay exact in arithmetic on floats [1]."""
+"""Upper bound of the number of chips of an island, within which whole numbers are exact in floats [1]."""
 
 
 class StatedFleet(NamedTuple):
-    """A fleet and the names of its chips.
+    """Fleet with the names of its chips.
 
     Attributes:
         fleet: islands and links.
-        chips: catalogue id of each island's chips.
-        hardware: catalogue that holds them.
+        chips: catalogue id of the chips of each island.
+        hardware: catalogue with these chips.
     """
 
     fleet: Fleet
@@ -237,15 +237,15 @@ class StatedFleet(NamedTuple):
 
 
 def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: float = 0.0) -> StatedFleet:
-    """Fleet of a TOML file.
+    """Read a fleet from a TOML file.
 
     Args:
-        hardware: catalogue of chips; the shipped one where None. Chips of the file itself come first.
+        hardware: catalogue of chips; the shipped catalogue where None. Chips of the file take precedence.
         slow_loss: loss of a link at 1 Gbit/s [1].
 
     Raises:
-        InputError: a file that cannot be read, an unknown key or chip, a number out of range, matrices of another size;
-            one line with file, key and what would be valid.
+        InputError: an unreadable file, an unknown key or chip, a number out of range, or matrices of a wrong size; one
+            line with file, key and the valid input.
     """
     where, document = str(path), read_toml(Path(path))
     check_keys(where, document, OF_FLEET)
@@ -274,7 +274,7 @@ def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | Non
 
 
 def _number(where: str, value: Any, low: float, above: bool = True, high: float = 1e15) -> float:
-    """A number in its range, above the low end or from it on."""
+    """Number checked against a range, with the lower end excluded where `above`."""
     expected = f"a number {'above' if above else 'of at least'} {low:g}"
     return number_of(where, value, expected, low, high, is_above=above)
 
@@ -337,14 +337,14 @@ def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: f
             length = len(cells) if isinstance(cells, list) else 1
             raise InputError(f"{where}: row of {name} has {length} numbers; expected {count}, one for each island")
         for column, cell in enumerate(cells):
-            # The diagonal has no meaning: a link from an island to itself.
+            # The diagonal, a link from an island to itself, is unused.
             if row != column:
                 matrix[row, column] = _number(f"{where}: {name} -> {names[column]}", cell, low, above)
     return matrix
 
 
 def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray, latency: np.ndarray) -> None:
-    """Numbers of a pair, in both directions."""
+    """Enter the numbers of a pair, in each direction."""
     check_keys(where, pair, OF_PAIR)
     ends = pair.get("between")
     if not isinstance(ends, list) or len(ends) != 2 or ends[0] == ends[1]:
@@ -362,7 +362,7 @@ def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray
 
 
 def _check_stated(where: str, bandwidth: np.ndarray, names: Sequence[str]) -> None:
-    """Every two islands have a link."""
+    """Check that each pair of islands has a link."""
     for row, sender in enumerate(names):
         for column, receiver in enumerate(names):
             if row != column and np.isnan(bandwidth[row, column]):
@@ -372,5 +372,5 @@ def _check_stated(where: str, bandwidth: np.ndarray, names: Sequence[str]) -> No
 
 
 def stated_slow_loss() -> float:
-    """Loss of a link at 1 Gbit/s as shipped, fitted to measured runs by `fits/measured_rounds.py` [1]."""
+    """Shipped loss of a link at 1 Gbit/s, fitted to measured runs by `fits/measured_rounds.py` [1]."""
     return float(read_toml(data_path("islands.toml"))["links"]["slow_loss"]["value"])

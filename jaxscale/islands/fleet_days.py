@@ -1,17 +1,17 @@
-r"""Days to a loss: tokens that a mode needs under the law of looseness, over the pace of the fleet.
+r"""Days to a loss: tokens required by a mode under the law of looseness, over the pace of the fleet.
 
 $$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
    \rho = c \left(\frac{N}{10^9}\right)^{-g} (M - 1)^p \left(\frac{H}{30}\right)^h - \mu + \sigma\,\frac{\tau}{H} $$
 
-with a gain $\mu$ of the outer momentum, which a single replica has too, and a rise with the share of H that hides an
-exchange. The critical batch grows by $r(M) = r_1 M^b$. Data parallelism has none of it. Numbers: `data/islands.toml`.
+with a gain $\mu$ of the outer momentum, present for a single replica too, and a rise with the share of H that hides an
+exchange. The critical batch grows by $r(M) = r_1 M^b$. For data parallelism $\rho = 0$ and r = 1. Numbers:
+`data/islands.toml`.
 
 $$ t = \frac{D_0 (1 + B / (r B_\mathrm{crit}))}{v}\,s, \qquad
    L_\text{law}(N, D_0)\,(1 + p_\mathrm{shape})\,(1 + \rho) = L, $$
 
-with the rise $\rho$ of the loss and the growth r of the critical batch by the law of looseness (both nothing where
-islands exchange every step), the pace v, and the slowdown s by failures: islands that train apart fail apart. Laws of
-loss, batch, shape and failures are those of designs (`jaxscale.designs.time_to_loss`).
+with the pace v and the slowdown s by failures: islands that train apart fail apart. The laws of loss, batch, shape and
+failures are those of designs (`jaxscale.designs.time_to_loss`).
 """
 
 import functools
@@ -36,7 +36,7 @@ from jaxscale.laws.loss import BatchLaw, FailureLaw, LossLaw
 from jaxscale.models.transformer import Transformer, embedding_params, n_active_params, n_params
 
 TINY_REPLICAS = 1e-9
-"""Added to M - 1, so that slopes are finite at one replica [1]."""
+"""Added to M - 1, to keep gradients finite at one replica [1]."""
 
 
 class LooseLaw(eqx.Module):
@@ -63,7 +63,7 @@ class LooseLaw(eqx.Module):
     batch_exponent: Number = number_field(0.0)
 
     def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
-        """Relative rise of the loss over that of one replica with the same outer momentum [1]."""
+        """Relative rise of the loss over that of one replica with equal outer momentum [1]."""
         size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
         apart = jnp.power(jnp.asarray(replicas) - 1.0 + TINY_REPLICAS, self.replicas_exponent)
         period = jnp.power(jnp.asarray(inner_steps) / 30.0, self.steps_exponent)
@@ -72,20 +72,20 @@ class LooseLaw(eqx.Module):
     def rise(
         self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
     ) -> Array:
-        """Relative rise of the loss over data parallelism; negative where the outer momentum gains more [1].
+        """Relative rise of the loss over data parallelism; negative if the gain of the outer momentum is larger [1].
 
         Args:
             n_params: N [1].
             replicas: M [1].
             inner_steps: H [1].
-            hidden_share: share of H beside a running exchange [1].
+            hidden_share: share of H concurrent with an exchange [1].
         """
         apart = self.over_one_replica(n_params, replicas, inner_steps)
         return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
 
     def looseness_alone(self) -> "LooseLaw":
-        """Law without gain and batch of the outer momentum, which a single replica has as well."""
-        # Numbers of the host stay there: an eager operation of JAX would compile a program.
+        """Law without gain and batch growth of the outer momentum, present for a single replica too."""
+        # Products keep host numbers on the host; an eager JAX operation would compile a program.
         zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
         return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
 
@@ -96,10 +96,10 @@ class LooseLaw(eqx.Module):
 
 @dataclass(frozen=True)
 class LooseFit(Record):
-    """A fitted law of looseness.
+    """Fitted law of looseness.
 
     Attributes:
-        rms: root of the mean squared miss of the rise [1].
+        rms: root mean square error of the rise [1].
     """
 
     rms: float = 0.0
@@ -109,34 +109,34 @@ class LooseFit(Record):
     @classmethod
     @functools.cache
     def spec(cls) -> Spec:
-        """Numbers of the law of looseness, as shipped, and how far they are uncertain."""
+        """Table of the shipped numbers of the law of looseness, with uncertainties."""
         return spec_from("islands.toml", LooseLaw.__dataclass_fields__, table="looseness")
 
     @property
     def law(self) -> LooseLaw:
-        """The law at its best numbers."""
+        """Law at the best numbers."""
         return LooseLaw(**self.centre)
 
     @property
     def deviation(self) -> Mapping[str, float]:
-        """Standard deviation of each fitted number, of the coefficient that of its logarithm; 0 where it was given."""
+        """Standard deviation of each fitted number, for the coefficient of its logarithm; 0 for a given number."""
         return self.spreads["centre"]
 
 
 def _shipped() -> LooseFit:
-    """The law of looseness as published runs tell."""
+    """Law of looseness fitted to published runs."""
     priors = LooseFit.spec().priors
     spreads = {name: prior.spread for name, prior in priors.items() if prior.spread > 0.0}
     return LooseFit("shipped", LooseFit.spec().medians, spreads={"centre": spreads})
 
 
 def loose_law() -> LooseLaw:
-    """The law of looseness as shipped."""
+    """Shipped law of looseness."""
     return _shipped().law
 
 
 def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
-    """Laws drawn from the uncertainty of the shipped law, every leaf [sample].
+    """Random laws from the uncertainty of the shipped law, every leaf [sample].
 
     Args:
         count: number of samples [1].
@@ -151,17 +151,17 @@ TOKENS_PER_PARAM = 20.0
 """Tokens per parameter of a compute-efficient run (Hoffmann et al. 2022, table A3), of the default target [1]."""
 
 MOST_TOKENS = 1e20
-"""Tokens beyond which a loss counts as out of reach [token]."""
+"""Largest number of tokens; a loss that needs more counts as out of reach [token]."""
 
 
 class LossGoal(eqx.Module):
-    """Goal of a loss, with the laws of tokens, batch and failures.
+    """Target loss, with the laws of tokens, batch and failures.
 
     Attributes:
         target: L [nat per token].
-        n_params: N in the count of the law of the loss, parameters that a token passes through [1].
+        n_params: N in the count of the loss law, parameters active per token [1].
         total_params: parameters in a checkpoint [1].
-        shape_factor: loss of the model's shape over that of the best shape of its size [1].
+        shape_factor: loss of the model's shape over that of the best shape of equal size [1].
         loose: law of looseness.
         loss: law of the loss.
         batch: law of the critical batch.
@@ -180,7 +180,7 @@ class LossGoal(eqx.Module):
 
 @small_jit
 def _model_figures(model: Transformer, laws: Laws) -> tuple[Any, Any, Any, Any]:
-    """Loss after 20 tokens per parameter, parameters in the count of the law, all of them, factor of the shape."""
+    """Loss after 20 tokens per parameter, parameters in the count of the law, total parameters, shape factor."""
     counted = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
     factor = shape_factor(model, model, laws)
     loss = factor * laws.loss.loss(counted, TOKENS_PER_PARAM * n_active_params(model))
@@ -188,14 +188,14 @@ def _model_figures(model: Transformer, laws: Laws) -> tuple[Any, Any, Any, Any]:
 
 
 def loss_goal(model: Transformer, target: float | None = None, laws: Laws | FittedLaw | None = None) -> LossGoal:
-    """Goal of a model; looseness counts against one replica with the same outer momentum.
+    """Goal of a model; looseness counts relative to one replica with equal outer momentum.
 
     Args:
         target: L; the loss after 20 tokens per parameter in small batches where None [nat per token].
-        laws: of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
+        laws: laws of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
 
     Raises:
-        InputError: a fitted law that counts parameters in a way that a model does not tell.
+        InputError: a fitted law whose parameter count cannot be computed from a model.
     """
     rules = laws_of(laws)
     usual, counted, total, factor = (number(value) for value in _model_figures(*host_arrays((model, rules))))
@@ -205,15 +205,15 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
 
 
 def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, seed: int = 0) -> LossGoal:
-    """The goal, followed by samples of it under other laws, every leaf [1 + sample].
+    """Goal, followed by random goals under sampled laws, every leaf [1 + sample].
 
-    Laws of looseness are drawn from their uncertainty. Of a fitted law of the loss, its resampled laws take turns, and
-    the loss at the goal has the error of the law beyond the range of its runs.
+    Laws of looseness are drawn from their uncertainty. A fitted law of the loss contributes its resampled laws in
+    rotation, and the loss at the goal has the error of the law beyond the range of its runs.
 
     Args:
-        goal: under the best laws.
-        laws: from which it was made.
-        count: samples [1].
+        goal: goal under the best laws.
+        laws: laws of the goal.
+        count: number of samples [1].
 
     Returns:
         Goals on the host.
@@ -228,7 +228,7 @@ def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, see
 
 
 def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw, seed: int) -> list[LossGoal]:
-    """Samples of a goal under the draws of a fitted law of the loss, which take turns, and its error far out."""
+    """Samples of a goal under the draws of a fitted loss law in rotation, with the error of extrapolation."""
     count, errors = len(law.fitted.draws), np.random.default_rng(seed).standard_normal(len(samples))
     targets = number(goal.target) * np.exp(_extrapolation(goal, law) * errors)
     moved = []
@@ -239,7 +239,7 @@ def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw, se
 
 
 def _extrapolation(goal: LossGoal, law: FittedLaw) -> float:
-    """Standard deviation of the logarithm of the loss by the error of a fitted law beyond the range of its runs [1]."""
+    """Standard deviation of the log loss by the error of a fitted law beyond the range of its runs [1]."""
     tokens = number(goal.loss.tokens(goal.n_params, goal.target / goal.shape_factor))
     if not np.isfinite(tokens):
         return 0.0
@@ -250,16 +250,16 @@ def _extrapolation(goal: LossGoal, law: FittedLaw) -> float:
 def tokens_needed(
     goal: LossGoal, batch_tokens: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
 ) -> Array:
-    """Tokens of a run that reaches the goal [token].
+    """Number of tokens to reach the goal [token].
 
     Args:
         batch_tokens: B [token].
-        replicas: M, islands that train apart; 0 where all exchange every step [1].
+        replicas: M, islands that train apart; 0 if all exchange every step [1].
         inner_steps: H [1].
-        hidden_share: share of H beside a running exchange [1].
+        hidden_share: share of H concurrent with an exchange [1].
 
     Returns:
-        Tokens; nan where no number of tokens reaches the goal.
+        Tokens; nan if no number of tokens reaches the goal.
     """
     apart = jnp.asarray(replicas) > 0.5
     count = jnp.where(apart, replicas, 1.0)

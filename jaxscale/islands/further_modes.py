@@ -1,16 +1,16 @@
-r"""Modes of published systems beside those of the ranking: late gradients, compressed links, parts of a network.
+r"""Published modes outside the ranking: late gradients, compressed links, subnetworks.
 
-Each is a case of the pipeline or of local updates, with a penalty on the tokens of a run (`[modes]` of
+Each mode is a case of the pipeline or of local updates, with a penalty on the tokens of a run (`[modes]` of
 `data/islands.toml`),
 
 $$ D = D_0\,\left[1 + (f - 1)\left(\frac{x}{x_0}\right)^p\right] , $$
 
-where x counts the islands, or is the root mean square delay of the gradients in updates,
+where x is the number of islands, or the root mean square delay of the gradients in updates,
 
 $$ \tau = \sqrt{\tfrac{1}{P} \sum_{k < P} \max\left(\tfrac{P - k}{m}, 1\right)^2} $$
 
-with P stages and m microbatches in an update: stage k gets a gradient P - k microbatches late. Where the published
-number is a ratio of test errors, the reducible loss is taken to be higher by that ratio.
+with P stages and m microbatches per update: stage k gets a gradient P - k microbatches late. A published ratio of test
+errors is taken as the ratio of the reducible losses.
 """
 
 import functools
@@ -46,22 +46,22 @@ from jaxscale.islands.modes import LOOSE_MODES, IslandJob
 from jaxscale.islands.pipeline_split import ChainWay
 
 STATED = ("factor", "at", "exponent", "spread", "words", "backward_words", "least_words")
-"""Numbers of a mode that a user may state."""
+"""Numbers of a mode that a user may replace."""
 
 
 class PublishedMode(NamedTuple):
-    """A mode of a published system.
+    """Mode of a published system.
 
     Attributes:
-        cut: `layers`: a pipeline over the islands; `width`: a part of the network for each island.
-        grows_with: what the tokens grow with: `islands`, `delay`, `compression` or `error`.
-        evidence: on what the penalty was measured.
-        factor: f, tokens at x_0 over those in step; nan where none was published [1].
+        cut: `layers`: a pipeline over the islands; `width`: a subnetwork on each island.
+        grows_with: variable x of the penalty: `islands`, `delay`, `compression` or `error`.
+        evidence: measurement behind the penalty.
+        factor: f, tokens at x_0 over those of synchronous islands; nan if not published [1].
         at: x_0.
         exponent: p [1].
         spread: standard deviation of the logarithm of f - 1 [1].
-        errors: of 1, 2, ... parts, over that of one, where `grows_with` is `error` [1].
-        waits: see `ChainWay`; so are the shares of words.
+        errors: test errors of 1, 2, ... subnetworks over that of one, where `grows_with` is `error` [1].
+        waits: see `ChainWay`, as for the shares of words.
     """
 
     cut: str
@@ -79,7 +79,7 @@ class PublishedMode(NamedTuple):
 
     @property
     def way(self) -> ChainWay:
-        """How stages of the chain hang together."""
+        """Coupling of the stages of the chain."""
         return ChainWay(self.waits, self.words, self.backward_words, self.least_words)
 
 
@@ -94,10 +94,10 @@ def _shipped_modes() -> dict[str, PublishedMode]:
 
 
 def published_modes(stated: Mapping[str, float] | None = None) -> dict[str, PublishedMode]:
-    """Modes of published systems by name.
+    """Published modes by name.
 
     Args:
-        stated: numbers in place of the published ones, by `NAME.FIELD`: `synthetic-labels.factor`.
+        stated: replacements of published numbers, by `NAME.FIELD`, such as `synthetic-labels.factor`.
 
     Raises:
         InputError: an unknown mode or field, or a number out of range.
@@ -119,14 +119,14 @@ def published_modes(stated: Mapping[str, float] | None = None) -> dict[str, Publ
 
 
 def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Array:
-    """Root mean square delay of the gradients of a pipeline that never waits [update].
+    """Root mean square gradient delay of a pipeline without synchronisation [update].
 
     Args:
         n_stages: P, a whole number [1].
-        n_microbatches: m, microbatches in an update [1].
+        n_microbatches: m, microbatches per update [1].
 
     Returns:
-        The delay; 0 for one stage, about P / sqrt(3) where each microbatch is an update.
+        The delay; 0 for one stage, about P / sqrt(3) if each microbatch is an update.
     """
     behind = jnp.arange(1.0, int(n_stages))  # type: ignore[arg-type]  # stages are counted, not traced
     late = jnp.maximum(behind / jnp.asarray(n_microbatches), 1.0)
@@ -134,18 +134,18 @@ def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Arra
 
 
 def tokens_factor(mode: PublishedMode, x: ArrayLike) -> Array:
-    """Tokens of a run over those of islands in step, 1 + (f - 1) (x / x_0)^p [1].
+    """Tokens of a run over those of synchronous islands, 1 + (f - 1) (x / x_0)^p [1].
 
     Args:
         x: islands [1], delay [update] or share of the compression [1].
     """
-    # The floor keeps slopes finite at x = 0.
+    # The floor keeps gradients finite at x = 0.
     relative = jnp.maximum(jnp.asarray(x) / mode.at, 1e-30)
     return 1.0 + (mode.factor - 1.0) * jnp.power(relative, mode.exponent)
 
 
 def _error_factor(goal: LossGoal, batch_tokens: float, ratio: float) -> float:
-    """Tokens over those of the goal where the reducible loss is higher by a ratio; infinite if out of reach [1]."""
+    """Tokens over those of the goal if the reducible loss is larger by a ratio; infinite if out of reach [1]."""
     least = goal.loss.irreducible
     lower = goal.shape_factor * (least + (goal.target / goal.shape_factor - least) / ratio)
     needed = [
@@ -155,7 +155,7 @@ def _error_factor(goal: LossGoal, batch_tokens: float, ratio: float) -> float:
 
 
 def _growth(study: FleetStudy, mode: PublishedMode, count: int, chain: PipelineChoice | None) -> float:
-    """Tokens of a mode on a number of islands over those in step; nan where nobody knows [1]."""
+    """Tokens of a mode on a number of islands over those of synchronous islands; nan if not known [1]."""
     if mode.grows_with == "error":
         if count > len(mode.errors):
             return math.nan
@@ -170,7 +170,7 @@ def _growth(study: FleetStudy, mode: PublishedMode, count: int, chain: PipelineC
 
 
 def _part_of_network(job: IslandJob) -> IslandJob:
-    """The job on a part of the network for each island: an n-th of its work and of its parameters."""
+    """Job with a subnetwork per island: for n islands, an n-th of work and parameters each."""
     count = float(np.asarray(job.pace.base_time).shape[-1])
     names = ("base_time", "seconds_per_sequence")
     pace = with_fields(job.pace, {name: np.asarray(getattr(job.pace, name)) / count for name in names})
@@ -179,7 +179,7 @@ def _part_of_network(job: IslandJob) -> IslandJob:
 
 
 class _Candidate(NamedTuple):
-    """A mode on a set of islands: days in step, and the factor on them."""
+    """Mode on a set of islands: days without penalty, and the factor of the penalty."""
 
     entry: SetScore
     factor: float
@@ -191,7 +191,7 @@ class _Candidate(NamedTuple):
 
 
 def _chains(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
-    """A pipeline on every candidate set of islands."""
+    """Pipelines on all candidate sets of islands."""
     tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
     for subset in candidate_subsets(range(study.fleet.n_islands)):
         chain = best_pipeline(study.job, subset, study.plans.layers, mode.way)
@@ -203,7 +203,7 @@ def _chains(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
 
 
 def _parts(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
-    """Parts of the network on every candidate set of islands that hold the model."""
+    """Subnetworks on all candidate sets of islands that hold the model."""
     tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
     place = LOOSE_MODES.index("local-updates")
     for islands in candidate_subsets(whole_islands(study)):
@@ -223,13 +223,13 @@ def _parts(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
 
 
 def further_modes(study: FleetStudy, stated: Mapping[str, float] | None = None) -> Sequence[FurtherMode]:
-    """Each published mode on its best set of islands, the fewest days first.
+    """Published modes, each on its best set of islands, by increasing days.
 
     Args:
         stated: see `published_modes`.
 
     Returns:
-        The modes; days are missing where no penalty was published or stated.
+        The modes; days are None without a published or stated penalty.
     """
     if study.fleet.n_islands < 2:
         return ()
@@ -245,7 +245,7 @@ def further_modes(study: FleetStudy, stated: Mapping[str, float] | None = None) 
 
 
 def _described(study: FleetStudy, name: str, mode: PublishedMode, best: _Candidate) -> FurtherMode:
-    """A mode on its best set, with the interval of its days from laws, step times and the penalty."""
+    """Mode on the best set, with an interval of the days from laws, step times and penalty."""
     entry, known = best.entry, not math.isnan(best.factor)
     samples = days_samples(study, entry)
     spread = np.random.default_rng(1).standard_normal(len(samples)) * mode.spread

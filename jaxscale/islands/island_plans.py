@@ -1,4 +1,4 @@
-"""Plans of islands: the fastest plan of each island for its share of the batch, or for as many layers as it holds."""
+"""Plans of islands: the fastest plan of each island for its batch share, or for the most layers that fit."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import every_plan, plan_question
 
 FINENESS = 8
-"""Batches are rounded to powers of two of at least an eighth of them, which many degrees divide [1]."""
+"""Batches are rounded to multiples of a power of two, at least 1 / `FINENESS` of the batch, for many divisors [1]."""
 
 OOM_PROBABILITY = 0.1
 """Accepted probability of running out of memory, as in `js.best_plan` [1]."""
@@ -31,12 +31,13 @@ class IslandPlans(NamedTuple):
     """Plans and pace of all islands.
 
     Attributes:
-        plans: of each island.
-        layers: that each island holds, all of the model's where it can [1], [island].
-        pace: for the whole model, extrapolated for an island that holds only some layers.
-        alone_time: of a step on the whole batch by its best plan; inf where the island holds a part [s], [island].
-        memory: peak of what a program allocates on the fullest chip of each island by its plan [byte], [island].
-        halfwidth: half of the 90 % interval of the logarithm of step times [1], [island].
+        plans: plan of each island.
+        layers: layers on each island, all of the model's if they fit [1], [island].
+        pace: pace for the whole model, extrapolated for an island with a subset of the layers.
+        alone_time: time of a step on the whole batch by the island's best plan; inf with a subset of the layers [s],
+            [island].
+        memory: peak of allocated memory on the fullest chip of each island [byte], [island].
+        halfwidth: half of the 90 % interval of the log step time [1], [island].
     """
 
     plans: tuple[Plan, ...]
@@ -55,11 +56,11 @@ def island_plans(
     fit: Fit,
     cells: Sequence[Mapping[str, Any]],
 ) -> IslandPlans:
-    """Plan of each island for a share of the batch by its peak rate, and the paces that follow.
+    """Plan of each island for a batch share by peak rate, with the resulting paces.
 
     Args:
         sequences: B, batch of all islands together [sequence].
-        cells: what is stated of the runs of each island, by column of a runs table, such as `gpu` and `framework`.
+        cells: stated cells of the runs of each island, by column of a runs table, such as `gpu` and `framework`.
 
     Raises:
         InputError: an island without memory for a layer and a sequence.
@@ -80,7 +81,7 @@ def island_plans(
         widths.append(float(fit.interval(question.levels, question.n_chips).time))
     pace = whole_model_pace(model, plans, slices, fleet.clusters, coefficients)
     layers = np.asarray([number(part.n_layers) for part in slices])
-    # A batch that no plan of an island divides is timed by its pace.
+    # A batch that is not divisible by any plan of an island is timed by the island's pace.
     steps = np.asarray(pace.base_time) + np.asarray(pace.seconds_per_sequence) * (
         sequences - np.asarray(pace.base_sequences)
     )
@@ -89,7 +90,7 @@ def island_plans(
 
 
 def round_batch(sequences: float) -> int:
-    """Batch near a wanted batch that many degrees divide [sequence]."""
+    """Batch near a requested batch that is divisible by many degrees [sequence]."""
     step = 2 ** max(math.floor(math.log2(max(sequences, 1.0) / FINENESS * 2.0)), 0)
     return max(round(sequences / step), 1) * step
 
@@ -101,14 +102,14 @@ def whole_model_pace(
     clusters: Cluster,
     coefficients: Sequence[Coefficients],
 ) -> Pace:
-    """Pace for the whole model of islands that hold slices of it.
+    """Pace for the whole model of islands that hold slices of the model.
 
     Args:
-        slices: the model with the layers that each island holds.
+        slices: model with the layers of each island.
         clusters: chips and networks, stacked [island].
 
     Returns:
-        The pace; times of a slice are stretched to the depth of the model.
+        The pace; times of a slice are scaled to the depth of the model.
     """
     pace = island_paces(slices, plans, clusters, coefficients)
     stretch = np.asarray([number(model.n_layers) / number(part.n_layers) for part in slices])
@@ -117,12 +118,12 @@ def whole_model_pace(
 
 
 def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPlan", Transformer]:
-    """Fastest plan that fits, of the whole model or of the most layers that the island holds."""
+    """Fastest plan that fits, of the whole model or of the most layers that fit on the island."""
     depth = int(number(task.model.n_layers))
     plan = _fastest(task)
     batch = task.stated_batch
     while plan is None and batch < sequences:
-        # Chips may be too many for a small share: the next larger power of two feeds more replicas.
+        # A small share may have fewer sequences than chips: the next power of two feeds more replicas.
         batch = float(min(2 ** math.ceil(math.log2(batch + 1.0)), sequences))
         plan = _fastest(task._replace(batch=batch))
     if plan is not None:
@@ -146,13 +147,13 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
 
 
 def _slice(task: PlanTask, layers: int) -> PlanTask:
-    """Task for some layers of the model, with at most one sequence per chip."""
+    """Task for a number of layers of the model, with at most one sequence per chip."""
     batch = min(task.stated_batch, float(round_batch(number(task.cluster.n_chips))))
     return task._replace(model=with_fields(task.model, {"n_layers": float(layers)}), batch=batch)
 
 
 class _ScoredPlan(NamedTuple):
-    """A plan, the time of its step [s] and the peak of what a program allocates [byte]."""
+    """Plan, with step time [s] and peak of allocated memory [byte]."""
 
     plan: Plan
     step_time: float
@@ -160,7 +161,7 @@ class _ScoredPlan(NamedTuple):
 
 
 def _fastest(task: PlanTask) -> _ScoredPlan | None:
-    """Fastest valid plan that fits; None where there is none."""
+    """Fastest valid plan that fits; None without a fitting plan."""
     (searched,) = every_plan([task])
     if not len(searched.table) or not searched.fits.any():
         return None

@@ -1,7 +1,7 @@
-r"""Result of a choice among modes: ranked modes, their terms and shares, worth of islands, prices of links.
+r"""Result of a choice among modes: ranked modes, terms and shares, worth of islands, prices of links.
 
 A price is the elasticity of the pace, $\partial \ln v / \partial \ln x$, with all shares optimal: by the envelope
-theorem the gradient at fixed shares is that of the re-optimised pace.
+theorem, the gradient at fixed shares is that of the re-optimised pace.
 """
 
 import math
@@ -45,21 +45,21 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class ScoredMode:
-    """A mode on a set of islands.
+    """Mode on a set of islands.
 
     Attributes:
         mode: one of `MODES`, or `alone`.
         islands: names of the active islands, in the order of the ring or chain.
         tokens_per_s: pace [token/s].
-        days: to the loss [day]; nan where the loss is out of reach.
-        band: of the days [day].
-        inner_steps: H; 1 where islands exchange every step [1].
-        shares: of the batch, or of the layers in a pipeline, by island [1].
-        amounts: likewise in whole sequences, or whole layers, by island.
+        days: days to the loss [day]; nan if the loss is out of reach.
+        band: interval of the days [day].
+        inner_steps: H; 1 if islands exchange every step [1].
+        shares: shares of the batch, or of the layers in a pipeline, by island [1].
+        amounts: whole sequences, or whole layers in a pipeline, by island.
         terms: time of a round by cause [s].
         work: compute of each island in a round [s].
-        replicas: islands that train apart; 0 where they exchange every step [1].
-        relaxed_gap: time of the whole shares over that of shares that divide at will, less 1 [1].
+        replicas: islands that train apart; 0 if islands exchange every step [1].
+        relaxed_gap: time with whole shares over that with divisible shares, minus 1 [1].
     """
 
     mode: str
@@ -77,7 +77,7 @@ class ScoredMode:
 
     @property
     def utilisation(self) -> float:
-        """Share of a round in which the slowest island computes [1]."""
+        """Compute time of the slowest island over the time of a round [1]."""
         computing = sum(self.terms.get(name, 0.0) for name in ("compute", "imbalance"))
         return computing / sum(self.terms.values())
 
@@ -100,18 +100,18 @@ class ScoredMode:
 
 
 class FurtherMode(NamedTuple):
-    """A published mode on its best set of islands.
+    """Published mode on its best set of islands.
 
     Attributes:
-        mode: its name.
+        mode: name of the mode.
         islands: names of the active islands, in the order of the ring or chain.
         tokens_per_s: pace [token/s].
-        days: to the loss; None where no penalty was published or stated, infinite where the loss is out of reach [day].
-        band: of the days [day].
-        inner_steps: H; 1 where islands exchange every step or never [1].
-        words: least share of its words that a link sends [1].
-        factor: tokens over those of the same islands in step; None where none was published or stated [1].
-        evidence: on what the factor was measured.
+        days: days to the loss; None without a published or stated penalty, infinite for a loss out of reach [day].
+        band: interval of the days [day].
+        inner_steps: H; 1 if islands exchange every step or never [1].
+        words: least share of words sent by a link [1].
+        factor: tokens over those of the same islands in step; None if neither published nor stated [1].
+        evidence: measurement behind the factor.
     """
 
     mode: str
@@ -127,15 +127,15 @@ class FurtherMode(NamedTuple):
 
 @dataclass(frozen=True)
 class BandwidthSweep:
-    """Days and paces of all islands against a factor on the bandwidth of all links between them.
+    """Days and paces of all islands against a factor on the bandwidth of all links.
 
     Attributes:
-        bandwidth: of the slowest link [byte/s], [point].
-        tokens_per_s: of each mode at its best number of inner steps, by mode [token/s], [point].
+        bandwidth: bandwidth of the slowest link [byte/s], [point].
+        tokens_per_s: pace of each mode at the best number of inner steps, by mode [token/s], [point].
         gain: days of the best island alone over days, by mode [1], [point].
-        days: of the best mode [day], [point].
-        break_even: bandwidth of the slowest link from which the fleet beats its best island alone; inf where it never
-            does, 0 where it always does [byte/s].
+        days: days of the best mode [day], [point].
+        break_even: least bandwidth of the slowest link at which the fleet beats the best island alone; inf if the fleet
+            never does, 0 if always [byte/s].
     """
 
     bandwidth: Float[np.ndarray, " point"]
@@ -147,20 +147,20 @@ class BandwidthSweep:
 
 @dataclass(frozen=True)
 class IslandsChoice:
-    """Best way to train a model on a fleet.
+    """Best mode of training a model on a fleet.
 
     Attributes:
         best: mode of the fewest days.
-        modes: every mode on its best set of islands, the fewest days first; each island alone comes last.
-        worth: days without an island over days with it, by island [1].
-        prices: relative gain in pace for a relative gain of a link or an island, by kind and name [1].
+        modes: every mode on its best set of islands, by increasing days; each island alone comes last.
+        worth: days without an island over days with the island, by island [1].
+        prices: relative gain in pace for a relative gain of a link or an island, by group and name [1].
         sweep: paces against the bandwidth of links; None for a single island.
         loss: target [nat per token].
         best_inner_steps: central 90 % interval of the best number of inner steps over laws of looseness [1].
         rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
-        plans: of each island, by name.
-        memory: of what a program allocates on the fullest chip by that plan [byte], by name.
-        further: modes that the ranking leaves out, as their penalty was measured on other networks, or was not.
+        plans: plan of each island, by name.
+        memory: allocated memory of the fullest chip under the plan [byte], by name.
+        further: modes outside the ranking, with penalties that were measured on different networks or not at all.
         notes: remarks in words.
     """
 
@@ -179,11 +179,11 @@ class IslandsChoice:
 
     @property
     def sign_is_open(self) -> bool:
-        """Whether the data leave open that two replicas raise the loss."""
+        """Whether a rise of the loss by two replicas is uncertain in sign."""
         return self.rise[0] < 0.0 < self.rise[1]
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `jaxscale islands --json`."""
+        """Document of `jaxscale islands --json`."""
         sweep = self.sweep
         return {
             "best": self.best.to_json(),
@@ -206,14 +206,14 @@ class IslandsChoice:
 
 
 SAMPLES = 100
-"""Samples of the laws behind an interval [1]."""
+"""Number of sampled laws for an interval [1]."""
 
 NORMAL_90 = 1.6448536269514722
-"""Standard deviations of half a central 90 % interval [1]."""
+"""Half-width of a central 90 % interval in standard deviations of a normal distribution [1]."""
 
 
 def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
-    """An entry with shares, terms and the interval of its days."""
+    """Entry with shares, terms and the interval of the days."""
     names = [study.fleet.names[island] for island in entry.subset]
     job = sub_job(study.job, entry.subset)
     details = _batch_details(study, entry, job) if entry.pipeline is None else _pipeline_details(entry.pipeline, job)
@@ -235,7 +235,7 @@ def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
 
 
 class _Details(NamedTuple):
-    """Whole shares of an entry, and the time of a round on each island."""
+    """Whole shares of an entry, and the round time of each island."""
 
     amounts: np.ndarray
     terms: dict[str, float]
@@ -245,7 +245,7 @@ class _Details(NamedTuple):
 
 
 def _batch_details(study: FleetStudy, entry: SetScore, job: IslandJob) -> _Details:
-    """Whole sequences of each island in a mode in which each holds all layers."""
+    """Whole sequences of each island in a mode whose islands hold all layers."""
     whole = whole_shares(job.pace, round(number(job.sequences)))
     steps = host_steps(job.pace, whole) * (whole > 0.0)
     if entry.mode == "alone":
@@ -253,13 +253,13 @@ def _batch_details(study: FleetStudy, entry: SetScore, job: IslandJob) -> _Detai
         return _Details(whole, {"compute": float(alone[0])}, alone, 0.0)
     relaxed, exact, period = compared_rounds(job, entry.mode, study.grid[entry.period], whole / whole.sum())
     slower = sum(exact.values()) / sum(relaxed.values())
-    # Scores count the delay of whole shares already; what is left is how much of it an exchange hides.
+    # Scores include the delay of whole shares; the terms need the exposed remainder after overlap.
     delay = whole_delay(job) * period / sum(relaxed.values())
     return _Details(whole, exact, steps * period, slower - 1.0, slower / (1.0 + delay))
 
 
 def _pipeline_details(pipeline: PipelineChoice, job: IslandJob) -> _Details:
-    """Whole layers of each island in a pipeline, over a bound by layers that divide at will and no hops."""
+    """Whole layers of each island in a pipeline, with a bound by divisible layers and no hops."""
     whole = host_steps(job.pace, job.sequences) * pipeline.layers / number(job.n_layers)
     busiest = float(whole.max())
     terms = {"compute": float(whole.mean()), "imbalance": busiest - float(whole.mean())}
@@ -274,19 +274,19 @@ def _relaxed_pipeline(job: IslandJob) -> float:
 
 
 def days_samples(study: FleetStudy, entry: SetScore) -> Float[np.ndarray, " sample"]:
-    """Days of an entry under the scatter of step times and of laws [day], [sample]."""
+    """Random days of an entry under the scatter of step times and laws [day], [sample]."""
     half = float(np.max(study.plans.halfwidth[list(entry.subset)]))
     scatter = np.random.default_rng(0).standard_normal(SAMPLES) * half / NORMAL_90
     if entry.mode in LOOSE_MODES:
         days = _sampled_days(study, entry)[entry.period]
     else:
         days = entry.days * study.tokens.synchronous[1:] / study.tokens.synchronous[0]
-    # Under some laws the loss may be out of reach.
+    # The loss may be out of reach under a sampled law.
     return np.where(np.isfinite(days), days, np.inf) * np.exp(scatter)
 
 
 def _sampled_days(study: FleetStudy, entry: SetScore) -> np.ndarray:
-    """Days of a loose mode at every number of inner steps under each sample of the laws [day], [period, sample]."""
+    """Days of a loose mode at every number of inner steps under each sampled law [day], [period, sample]."""
     place, apart = LOOSE_MODES.index(entry.mode), len(entry.subset)
     speeds = subset_speeds(study.job, [entry.subset], study.grid)[entry.subset][mode_index(entry.mode)]
     speeds = study.delayed(entry.subset, speeds)
@@ -297,7 +297,7 @@ def period_band(study: FleetStudy, best: SetScore) -> Band:
     """Interval of the best number of inner steps over laws of looseness [1]."""
     days = _sampled_days(study, best)
     reached = np.where(np.isfinite(days), days, np.inf)
-    # Laws under which the loss is out of reach prefer no number of steps.
+    # Laws with the loss out of reach have no best number of steps.
     kept = reached[:, np.isfinite(reached).any(axis=0)]
     if not kept.size:
         return study.grid[best.period], study.grid[best.period]
@@ -305,17 +305,17 @@ def period_band(study: FleetStudy, best: SetScore) -> Band:
 
 
 def band_of(values: np.ndarray) -> Band:
-    """Ends of the central 90 % of sampled values."""
+    """Ends of the central 90 % interval of sampled values."""
     low, high = np.quantile(values, [0.05, 0.95], method="nearest")
     return float(low), float(high)
 
 
 BANDWIDTH_FACTORS = np.geomspace(1e-4, 1e4, FLEETS_AT_A_TIME)
-"""Factors on the bandwidth of all links for a sweep [1]."""
+"""Factors on the bandwidth of all links in a sweep [1]."""
 
 
 class _Scales(eqx.Module):
-    """Logarithms of factors: on bandwidths and latencies of links, uplinks, and paces of islands."""
+    """Logarithms of factors on bandwidths and latencies of links, uplinks, and paces of islands."""
 
     bandwidth: PerPair
     latency: PerPair
@@ -329,7 +329,7 @@ def _no_change(count: int) -> _Scales:
 
 
 def _scaled(job: IslandJob, scales: _Scales) -> IslandJob:
-    """The job with factors on its links and islands."""
+    """Job with factors on links and islands."""
     links = with_fields(
         job.links,
         {
@@ -361,17 +361,17 @@ def _elasticities(job: IslandJob, scales: _Scales, mode: str, inner_steps: Any, 
 def price_table(
     job: IslandJob, mode: str, inner_steps: float, layer_share: np.ndarray | None, names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Prices of the links, latencies, uplinks and islands that a mode uses.
+    """Prices of the links, latencies, uplinks and islands used by a mode.
 
     Args:
         job: model and active islands, in order.
         mode: one of `MODES`, or `alone`.
         inner_steps: H [1].
-        layer_share: of each island of a pipeline; None in other modes [1], [island].
+        layer_share: layer share of each island of a pipeline; None in all further modes [1], [island].
 
     Returns:
-        Relative gain in pace for a relative gain in bandwidth, latency or pace, by kind and name [1]; links without a
-        price are left out.
+        Relative gain in pace for a relative gain in bandwidth, latency or pace, by group and name [1]; links without a
+        price are omitted.
     """
     job = host_arrays(job)
     arguments = (np.asarray(inner_steps), None if layer_share is None else np.asarray(layer_share))
@@ -391,12 +391,12 @@ def price_table(
 def break_even_sweep(
     job: IslandJob, inner_steps: Sequence[float], synchronous_work: float, loose_work: np.ndarray, alone: float
 ) -> BandwidthSweep:
-    """Paces and days of a fleet against the bandwidth of all its links, and where it beats its best island.
+    """Paces and days of a fleet against the bandwidth of all links, with the break-even with the best island alone.
 
     Args:
         inner_steps: H [1], [period].
-        synchronous_work: tokens of a run, times slowdown, over the seconds of a day, of modes that exchange every step.
-        loose_work: likewise of the loose modes, by inner steps [mode, period].
+        synchronous_work: tokens of a run times slowdown, over seconds per day, of modes that exchange every step.
+        loose_work: tokens times slowdown, over seconds per day, of loose modes, by inner steps [mode, period].
         alone: days of the best island alone [day].
     """
     speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)
@@ -416,7 +416,7 @@ def break_even_sweep(
 
 
 def _crossing(bandwidth: np.ndarray, days: np.ndarray, alone: float) -> float:
-    """Bandwidth at which falling days reach the days of the best island alone [byte/s]."""
+    """Bandwidth at which decreasing days equal the days of the best island alone [byte/s]."""
     better = days < alone
     if not better.any():
         return math.inf

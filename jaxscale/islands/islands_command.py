@@ -1,4 +1,4 @@
-"""`jaxscale islands`: the best way to train a model on islands of chips that slow links join."""
+"""Command `jaxscale islands`: best mode of training a model on islands of chips joined by slow links."""
 
 from pathlib import Path
 from typing import Annotated

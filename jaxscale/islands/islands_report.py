@@ -1,4 +1,4 @@
-"""Report of a choice among modes of joining islands: tables for the terminal, figures, one self-contained file."""
+"""Report of a choice among modes of joining islands: terminal tables, figures, one self-contained file."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ def mode_table(choice: IslandsChoice) -> Table:
 
 
 def further_table(choice: IslandsChoice) -> Table:
-    """Table of the published modes that the ranking leaves out."""
+    """Table of the published modes outside the ranking."""
     rows = []
     for mode in choice.further:
         days = "-" if mode.days is None else "out of reach" if math.isinf(mode.days) else rounded_text(mode.days)
@@ -79,7 +79,7 @@ def further_table(choice: IslandsChoice) -> Table:
 
 
 def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
-    """Table of the islands in a mode: where the time of a round goes on each of them."""
+    """Table of the islands in a mode, with the terms of the round time on each island."""
     unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
     exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
@@ -92,7 +92,7 @@ def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
 
 
 def island_price_table(choice: IslandsChoice) -> Table:
-    """Table of the prices, the dearest first."""
+    """Table of the prices, in decreasing order."""
     entries = [(kind, name, price) for kind, table in choice.prices.items() for name, price in table.items()]
     entries.sort(key=lambda entry: -abs(entry[2]))
     rows = [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
@@ -100,7 +100,7 @@ def island_price_table(choice: IslandsChoice) -> Table:
 
 
 def verdict(choice: IslandsChoice) -> list[str]:
-    """Sentences on whether to join the islands, and how."""
+    """Sentences on whether and how to join the islands."""
     best, alone = choice.best, [scored for scored in choice.modes if scored.mode == "alone"]
     how = f"{best.mode} on {', '.join(best.islands)}"
     lines = [f"best: {how}, {rounded_text(best.days)} days to a loss of {choice.loss:.4g} nats per token"]
@@ -132,10 +132,10 @@ def islands_tables(choice: IslandsChoice) -> list[Any]:
 
 
 def bandwidth_figure(choice: IslandsChoice) -> "Figure":
-    """Gain of all islands over the best one alone, looseness counted, against the bandwidth of the slowest link.
+    """Gain of all islands over the best island alone, looseness included, against the slowest link's bandwidth.
 
     Args:
-        choice: of a fleet of several islands that hold the model.
+        choice: choice for a fleet of several islands that hold the model.
 
     Raises:
         InputError: fewer than two islands hold the model.
@@ -201,7 +201,7 @@ def islands_report(choice: IslandsChoice, title: str) -> Report:
     """Report with verdict, tables and figures.
 
     Returns:
-        The report, to be saved.
+        The report; `save` writes the report to a file.
     """
     report = Report(f"Islands: {title}")
     for line in verdict(choice):

@@ -1,4 +1,4 @@
-"""Scores of modes on sets of islands: paces in one `vmap` per size of set, tokens by the law of looseness, days."""
+"""Scores of modes on sets of islands: paces in a single `vmap` per set size, tokens by the law of looseness, days."""
 
 import itertools
 import math
@@ -29,23 +29,23 @@ from jaxscale.islands.pipeline_split import MOST_PERMUTED, PLAIN, ChainWay, best
 from jaxscale.islands.round_time import fleet_round
 
 FLEETS_AT_A_TIME = 64
-"""Fleets in a call of `survey_fleets` [fleet]."""
+"""Fleets per call of `survey_fleets` [fleet]."""
 
 MOST_SUBSETS = 5
-"""Largest fleet whose sets of islands are all scored; beyond, sets lose an island at a time [1]."""
+"""Largest fleet with all sets of islands scored; sets of larger fleets lose islands successively [1]."""
 
 Subset = tuple[int, ...]
 """Active islands, in the order of the ring or chain."""
 
 
 class PipelineChoice(NamedTuple):
-    """Whole layers of a pipeline over islands.
+    """Pipeline with whole layers over islands.
 
     Attributes:
         order: islands of the chain.
-        layers: of each island, in the order of the chain [1].
-        time: of a step [s].
-        words: least share of the words that a link sends [1].
+        layers: layers of each island, in the order of the chain [1].
+        time: time of a step [s].
+        words: least share of words sent by a link [1].
         microbatches: m [1].
     """
 
@@ -57,7 +57,7 @@ class PipelineChoice(NamedTuple):
 
 
 def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
-    """Time of a step of each island on a number of sequences, on the host [s], [island]."""
+    """Step time of each island at a number of sequences, on the host [s], [island]."""
     base, slow = np.asarray(pace.base_time), np.asarray(pace.seconds_per_sequence)
     return base + slow * (np.asarray(sequences) - np.asarray(pace.base_sequences))
 
@@ -68,7 +68,7 @@ def host_microbatch(job: IslandJob) -> float:
 
 
 def whole_delay(job: IslandJob) -> float:
-    """Time by which a step takes longer where islands get whole granules than where shares divide at will [s]."""
+    """Increase of the step time by whole granules, relative to divisible shares [s]."""
     given = whole_shares(job.pace, round(float(np.asarray(job.sequences))))
     exact = np.max(host_steps(job.pace, given) * (given > 0.0))
     return max(float(exact) - least_finish(job.pace, float(np.asarray(job.sequences))), 0.0)
@@ -76,7 +76,7 @@ def whole_delay(job: IslandJob) -> float:
 
 @small_jit
 def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
-    """Rounds of every mode in which each island holds all layers: terms with best and with given shares, and steps."""
+    """Rounds of every mode with all layers on each island: terms with best and with given shares, and steps."""
     told = {}
     for mode in WHOLE_MODES:
         plan = loose_plan(job, mode, inner_steps)
@@ -96,26 +96,26 @@ def compared_rounds(
     Args:
         mode: one of `WHOLE_MODES`.
         inner_steps: H [1].
-        shares: of the batch [1], [island].
+        shares: shares of the batch [1], [island].
 
     Returns:
-        Terms of both by name [s], and the steps of a round [1].
+        Terms with divisible shares and with given shares, by name [s], and the steps of a round [1].
     """
-    # One program serves all modes: a mode would save none of the time of its compilation.
+    # One program evaluates all modes: compiling for a single mode would not take less time.
     relaxed, fixed, period = _compared(host_arrays(job), np.asarray(inner_steps), np.asarray(shares))[mode]
     plain = [{name: float(term) for name, term in terms.items()} for terms in (relaxed, fixed)]
     return plain[0], plain[1], float(period)
 
 
 def sub_job(job: IslandJob, islands: Sequence[int]) -> IslandJob:
-    """Job on given islands, in order."""
+    """Job on selected islands, in order."""
     changes = {"pace": job.pace.part(islands), "links": part_of_links(job.links, islands)}
     fields: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
     return IslandJob(**{**fields, **changes})
 
 
 def ring_subset(job: IslandJob, islands: Sequence[int]) -> Subset:
-    """Islands in the order of the ring whose slowest hop is fastest."""
+    """Islands in the ring order with the fastest slowest hop."""
     rate, latency = host_rate(job.links), np.asarray(job.links.latency)
     costs = float(np.asarray(job.n_params)) * 4.0 / (len(rate) * rate) + latency
     chosen = np.asarray(islands)
@@ -145,7 +145,7 @@ def subset_speeds(
 
 
 def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[np.ndarray, "fleet mode period"]:
-    """Paces of fleets of equally many islands in every mode, by a program for any number of fleets [token/s].
+    """Paces in every mode of fleets with equal numbers of islands, by a program for any number of fleets [token/s].
 
     Args:
         inner_steps: H [1], [period].
@@ -158,7 +158,7 @@ def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[n
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Sets of two islands or more that are scored first: all sets of few islands, else the fleet and all but one."""
+    """Initial sets of at least two islands: all sets of a small fleet, else the fleet with and without each island."""
     count = len(islands)
     if count <= MOST_SUBSETS:
         sizes = range(2, count + 1)
@@ -167,16 +167,17 @@ def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Sets of islands without one of the islands."""
+    """Sets of islands with a single island removed."""
     return [tuple(other for other in islands if other != island) for island in islands]
 
 
 class TokenTable(NamedTuple):
-    """Tokens that modes need, under the best laws and then under each sample of them.
+    """Tokens required by modes, under the best laws and then under each sample of the laws.
 
     Attributes:
-        synchronous: where islands exchange every step [token], [1 + sample].
-        loose: of the loose modes, by replicas from 1 on and inner steps [token], [1 + sample, mode, replica, period].
+        synchronous: tokens if islands exchange every step [token], [1 + sample].
+        loose: tokens of loose modes, by replicas from 1 on and inner steps [token],
+            [1 + sample, mode, replica, period].
     """
 
     synchronous: Float[np.ndarray, " law"]
@@ -184,7 +185,7 @@ class TokenTable(NamedTuple):
 
 
 def hidden_share(mode: Any, inner_steps: Any) -> Any:
-    """Share of H during which a parameter is in transfer: a step in streaming, zero in local updates [1]."""
+    """Share of H during which a parameter is in transfer: a single step in streaming, zero in local updates [1]."""
     return mode / inner_steps
 
 
@@ -198,12 +199,12 @@ def _tokens(goals: LossGoal, batch: Any, modes: Any, replicas: Any, periods: Any
 
 
 def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Sequence[float]) -> TokenTable:
-    """Tokens that each mode needs for a goal.
+    """Tokens required by each mode for a goal.
 
     Args:
         goals: loss and laws, every leaf [1 + sample].
         batch_tokens: B [token].
-        most: islands at most [1].
+        most: largest number of islands [1].
         inner_steps: H [1], [period].
     """
     replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
@@ -213,22 +214,22 @@ def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Se
 
 
 UNBOUNDED = 1e6
-"""Microbatches in whose pipeline the slowest stage alone counts [1]."""
+"""Number of microbatches in the limit of a long pipeline, limited by the slowest stage alone [1]."""
 
 
 def best_pipeline(
     job: IslandJob, islands: Sequence[int], layers_held: np.ndarray, way: ChainWay = PLAIN
 ) -> PipelineChoice | None:
-    """Best pipeline of whole layers over islands: exact cuts, in every order where islands are few.
+    """Best pipeline of whole layers over islands: exact cuts, in every order of few islands.
 
     Args:
         job: model and whole fleet.
-        islands: that may take part.
-        layers_held: layers that the memory of each island of the fleet holds [1], [island].
-        way: how stages hang together.
+        islands: candidate islands.
+        layers_held: largest number of layers in the memory of each island of the fleet [1], [island].
+        way: coupling of the stages.
 
     Returns:
-        The pipeline; None where the islands together do not hold the model.
+        The pipeline; None if the islands together do not hold the model.
     """
     chosen, depth = np.asarray(islands), round(float(np.asarray(job.n_layers)))
     if not 2 <= len(chosen) <= depth or layers_held[chosen].sum() < depth:
@@ -260,7 +261,7 @@ def best_pipeline(
 
 
 def with_scaled_links(job: IslandJob, factor: Any) -> IslandJob:
-    """The job with the bandwidth of all links and uplinks multiplied by a factor."""
+    """Job with the bandwidth of all links and uplinks multiplied by a factor."""
     links = job.links
     changes = {"bandwidth": links.bandwidth * factor, "uplink": links.uplink * factor}
     return IslandJob(
@@ -274,11 +275,11 @@ def mode_index(mode: str) -> int:
 
 
 MOST_LEFT_OUT = 3
-"""Islands that are left out of a large fleet at most [1]."""
+"""Largest number of islands removed from a large fleet [1]."""
 
 
 class SetScore(NamedTuple):
-    """A mode on a set of islands, before it is described."""
+    """Score of a mode on a set of islands."""
 
     mode: str
     subset: Subset
@@ -289,7 +290,7 @@ class SetScore(NamedTuple):
 
 
 class FleetStudy(NamedTuple):
-    """All that the scores of a fleet need."""
+    """Inputs of the scores of a fleet."""
 
     job: IslandJob
     fleet: Fleet
@@ -299,28 +300,28 @@ class FleetStudy(NamedTuple):
     grid: Sequence[float]
 
     def chips(self, subset: Sequence[int], apart: bool) -> float:
-        """Chips that a failure stops: of the largest island where islands train apart, else of all [1]."""
+        """Chips that a failure stops: those of the largest island if islands train apart, else all [1]."""
         counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
         return float(counts.max() if apart else counts.sum())
 
     def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
-        """Paces with whole shares, which lengthen every step by a time common to all modes [token/s]."""
+        """Paces with whole shares, which lengthen the steps of all modes by an equal time [token/s]."""
         tokens = number(self.job.sequences) * number(self.job.pace.seq_len)
         return tokens / (tokens / speeds + whole_delay(sub_job(self.job, subset)))
 
     def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
-        """Days of a run [day]."""
+        """Duration of a run [day]."""
         slowdown = float(self.goal.failure.slowdown(self.goal.total_params, chips))
         return np.asarray(tokens) / np.asarray(speed) * slowdown / DAY
 
 
 def whole_islands(study: FleetStudy) -> list[int]:
-    """Islands that hold all layers."""
+    """Islands with memory for all layers."""
     return [int(island) for island in np.flatnonzero(study.plans.layers >= number(study.job.n_layers))]
 
 
 def set_scores(study: FleetStudy) -> list[SetScore]:
-    """Every mode on every candidate set of islands, at its best number of inner steps."""
+    """Scores of every mode on every candidate set of islands, at the best number of inner steps."""
     whole, batch = whole_islands(study), number(study.job.sequences)
     tokens = batch * number(study.job.pace.seq_len)
     scored = []
@@ -342,14 +343,14 @@ def set_scores(study: FleetStudy) -> list[SetScore]:
 
 
 def _joined_scores(study: FleetStudy, subsets: Sequence[Sequence[int]]) -> list[SetScore]:
-    """Modes in which each island holds all layers, on sets of islands."""
+    """Scores of modes with all layers on each island, on sets of islands."""
     rings = [ring_subset(study.job, subset) for subset in subsets]
     paces = subset_speeds(study.job, rings, study.grid)
     return [entry for subset in rings for entry in _mode_scores(study, subset, paces[subset])]
 
 
 def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> list[SetScore]:
-    """Scores of sets that lose an island at a time, while the days fall; empty if all sets are scored."""
+    """Scores of sets that lose islands successively, while the days decrease; empty if all sets are scored."""
     more: list[SetScore] = []
     if count <= MOST_SUBSETS:
         return more
@@ -365,13 +366,13 @@ def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> 
 
 
 def _mode_scores(study: FleetStudy, subset: Subset, speeds: np.ndarray) -> list[SetScore]:
-    """Modes in which each island holds all layers, on a set of islands."""
+    """Scores of modes with all layers on each island, on a set of islands."""
     scored = []
     tokens, delay = (
         number(study.job.sequences) * number(study.job.pace.seq_len),
         whole_delay(sub_job(study.job, subset)),
     )
-    # Whole shares lengthen every step by the same time, whatever the mode.
+    # Whole shares lengthen every step by an equal time in all modes.
     speeds = tokens / (tokens / speeds + delay)
     speed = float(speeds[mode_index("data-parallel"), 0])
     days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))

@@ -1,11 +1,11 @@
-"""Modes of joining islands, and the pace of a fleet under each: one job, one program, any number of fleets in a `vmap`.
+"""Modes of joining islands, and the pace of a fleet in each mode: one job, one program, many fleets in a `vmap`.
 
 | mode | traffic over the links |
 |---|---|
-| `data-parallel` | gradients of every step, beside the last backward pass |
+| `data-parallel` | gradients of every step, concurrent with the last backward pass |
 | `pipeline` | activations and their gradients at each cut of the layers |
-| `local-updates` | differences of parameters every H steps (DiLoCo) |
-| `streaming` | fragments of them, coarsely rounded, while steps run on (Streaming DiLoCo) |
+| `local-updates` | parameter differences every H steps (DiLoCo) |
+| `streaming` | fragments of the differences, coarsely rounded, while steps continue (Streaming DiLoCo) |
 """
 
 import equinox as eqx
@@ -33,30 +33,30 @@ MODES = ("data-parallel", "pipeline", "local-updates", "streaming")
 """Names of the modes, in the order of the tables."""
 
 LOOSE_MODES = ("local-updates", "streaming")
-"""Modes whose islands train apart for H steps."""
+"""Modes in which islands train apart for H steps."""
 
 WHOLE_MODES = ("data-parallel", *LOOSE_MODES)
-"""Modes in which each island holds all layers."""
+"""Modes with all layers on each island."""
 
 LOOSE_FIELDS = ("inner_steps", "fragments", "bits", "hidden_steps", "hidden_backward")
-"""Fields of a loose plan in which modes differ."""
+"""Fields of a loose plan that differ between modes."""
 
 LAYERS_PER_FRAGMENT = 3.0
-"""Layers of a fragment of Streaming DiLoCo (arXiv 2501.18512, section 3) [1]."""
+"""Layers per fragment of Streaming DiLoCo (arXiv 2501.18512, section 3) [1]."""
 
 STREAMED_BITS = 4.0
-"""Bits of a difference of parameters in Streaming DiLoCo (arXiv 2501.18512, section 2.3) [bit]."""
+"""Bits per parameter difference in Streaming DiLoCo (arXiv 2501.18512, section 2.3) [bit]."""
 
 ACTIVATION_BYTES = 2.0
 """Bytes of an activation between stages, 16 bits [byte]."""
 
 
 class IslandJob(eqx.Module):
-    """A model that trains on a fleet.
+    """Model in training on a fleet.
 
     Attributes:
-        pace: of the islands.
-        links: between them, numbered in the order of the ring or chain.
+        pace: pace of the islands.
+        links: links between islands, numbered in the order of the ring or chain.
         n_params: N [1].
         n_layers: L [1].
         d_model: d [1].
@@ -72,23 +72,23 @@ class IslandJob(eqx.Module):
 
     @property
     def tokens(self) -> Array:
-        """Tokens of a step [token]."""
+        """Tokens per step [token]."""
         return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
 
 
 def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
-    """Plan of a mode in which each island holds all layers, with the shares under which islands finish together.
+    """Plan of a mode with all layers on each island, with the shares of an equal finish.
 
     Args:
-        mode: one of `MODES` but the pipeline.
-        inner_steps: H; not read by data parallelism [1].
+        mode: one of `MODES` except `pipeline`.
+        inner_steps: H; unused by data parallelism [1].
     """
     shares = best_shares(job.pace, job.sequences)
     if mode == "data-parallel":
         return synchronous(shares)
     if mode == "local-updates":
         return local_updates(shares, inner_steps)
-    # No more fragments than steps between two exchanges of the same parameter.
+    # At most one fragment per step between two exchanges of a parameter.
     fragments = smaller(larger(job.n_layers / LAYERS_PER_FRAGMENT, 1.0), inner_steps)
     return streaming(shares, inner_steps, fragments, bits=STREAMED_BITS)
 
@@ -99,13 +99,13 @@ def pipeline_microbatch(job: IslandJob) -> Array:
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
-    """Time of a step of a pipeline over the islands in their order [s].
+    """Step time of a pipeline over the islands in order [s].
 
     Args:
-        layer_share: of the layers of each island, adding up to one [1], [island].
+        layer_share: layer share of each island, with sum 1 [1], [island].
 
     Returns:
-        Time; offsets of steps shrink with the layers.
+        Time; step offsets are proportional to the layer share.
     """
     size, share = pipeline_microbatch(job), jnp.asarray(layer_share)
     stages = share * jnp.asarray(job.pace.seconds_per_sequence) * size
@@ -119,10 +119,10 @@ def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array
 
     Args:
         mode: one of `MODES`.
-        inner_steps: H, of the modes that have it [1].
+        inner_steps: H, in loose modes [1].
 
     Returns:
-        The pace; that of a pipeline with layers that divide at will.
+        The pace; for a pipeline that of divisible layers.
     """
     if mode == "pipeline":
         whole = jnp.asarray(job.pace.seconds_per_sequence) * pipeline_microbatch(job)
@@ -154,7 +154,7 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
         time = fleet_round(job.pace, job.links, plan, n_params=job.n_params, sequences=job.sequences)
         return tokens_per_second(job.pace, plan, time, job.sequences)
 
-    # One trace of the round serves all modes.
+    # All modes share one trace of the round.
     table = jax.vmap(jax.vmap(speed))(stacked)
     rows: dict[str, Array] = dict(zip(WHOLE_MODES, table, strict=True))
     rows["pipeline"] = jnp.broadcast_to(mode_speed(job, "pipeline"), periods.shape)

@@ -1,17 +1,18 @@
-r"""Pipelines over islands: layers divided among unequal islands, and the order of islands in a chain or ring.
+r"""Pipelines over islands: division of layers among unequal islands, and order of islands in a chain or ring.
 
-With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds each way and m microbatches, a step takes
+With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds in each direction and m microbatches, a step
+takes
 
 $$ T = \sum_s t_s + 2 \sum_s (h_s + \alpha_s) + (m - 1) \max_s (t_s, h_s) , $$
 
-since links carry both directions at a time and latencies are passed through once. For layers that divide at will, equal
-hops and $\tau_s$ seconds of the whole model on island s, the best division gives k of the fastest islands stages of
-equal time and leaves the others out,
+since links carry the two directions at the same time and latencies count once. For divisible layers, equal hops and
+$\tau_s$ seconds of the whole model on island s, the best division gives k of the fastest islands stages of equal time
+and omits the remaining islands,
 
 $$ T = \min_k \frac{m + k - 1}{\sum_{s \le k} 1 / \tau_s} . $$
 
-The slowest hop bounds a ring: the best order is the tour whose longest hop is shortest (bottleneck travelling
-salesman), or the one of least sum for messages that pass through all hops.
+The slowest hop bounds a ring: the best order is the tour with the shortest longest hop (bottleneck travelling
+salesman), or the tour of least sum for messages that pass through all hops.
 Reference: Held and Karp 1962, doi 10.1137/0110015.
 """
 
@@ -34,17 +35,17 @@ def pipeline_time(
     latencies: ArrayLike = 0.0,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of a step of a pipeline over islands.
+    """Step time of a pipeline over islands.
 
     Args:
         stages: t, compute of a microbatch [s], [stage].
-        hops: h, bytes of a microbatch over each hop, one way [s], [hop].
+        hops: h, transfer time of a microbatch over each hop, in one direction [s], [hop].
         n_microbatches: m [1].
-        latencies: of each hop, one way [s], [hop].
+        latencies: latency of each hop, in one direction [s], [hop].
         temperature: smoothing of the maximum [1].
 
     Returns:
-        Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many.
+        Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many microbatches.
     """
     times, moves = jnp.asarray(stages), jnp.asarray(hops)
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
@@ -57,7 +58,7 @@ def pipeline_time(
 
 
 def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLike) -> tuple[Array, Array]:
-    """Least time of a step over all divisions of divisible layers, without hops, and the shares.
+    """Least step time over all divisions of divisible layers, without hops, and the shares.
 
     Args:
         whole: tau, time of the whole model for a microbatch on each island [s], [island].
@@ -77,19 +78,19 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
 
 
 def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) -> float:
-    """Least time of a step over all divisions of divisible layers, as `divided_at_will`, on the host [s]."""
+    """Least step time over all divisions of divisible layers, as in `divided_at_will`, on the host [s]."""
     rate = np.cumsum(1.0 / np.sort(np.asarray(whole)))
     return float(np.min((n_microbatches + np.arange(len(rate))) / rate))
 
 
 class ChainWay(NamedTuple):
-    """How stages of a chain hang together.
+    """Coupling of the stages of a chain.
 
     Attributes:
         waits: whether the update waits for all stages, so that the chain fills and drains.
         words: share of the activations that cross a cut [1].
-        backward_words: likewise of their gradients [1].
-        least_words: share of the words that a link sends at least; 1 where none is compressed [1].
+        backward_words: share of the activation gradients that cross a cut [1].
+        least_words: least share of the words sent by a link; 1 without compression [1].
     """
 
     waits: bool = True
@@ -98,18 +99,19 @@ class ChainWay(NamedTuple):
     least_words: float = 1.0
 
     def sent(self, stages: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Share of the words that each link sends: as many as do not hold up the slowest stage [1], [hop]."""
+        """Share of the words sent by each link, the largest that does not delay the slowest stage [1], [hop]."""
+        # The lower bound avoids a division by zero for hops without transfer time.
         free = np.max(stages) / np.maximum(self.words * np.asarray(hops), 1e-30)
         return np.clip(free, self.least_words, 1.0)
 
     def time(self, stages: np.ndarray, hops: np.ndarray, n_microbatches: float, latencies: np.ndarray) -> float:
-        """Time of a step, as `pipeline_time` with the words that are sent [s].
+        """Step time, as in `pipeline_time` with the words actually sent [s].
 
         Args:
             stages: t, compute of a microbatch [s], [stage].
-            hops: h, all bytes of a microbatch over each hop, one way [s], [hop].
+            hops: h, transfer time of all bytes of a microbatch over each hop, in one direction [s], [hop].
             n_microbatches: m [1].
-            latencies: of each hop, one way [s], [hop].
+            latencies: latency of each hop, in one direction [s], [hop].
         """
         moved = self.sent(stages, hops) * hops
         slowest = max(np.max(stages), np.max(max(self.words, self.backward_words) * moved, initial=0.0))
@@ -123,7 +125,7 @@ PLAIN = ChainWay()
 """Synchronous pipeline of whole activations."""
 
 BOUNDS_AT_ONCE = 256
-"""Bounds on the slowest stage in a pass of the dynamic programme, which limits its memory [1]."""
+"""Bounds on the slowest stage per pass of the dynamic programme, which limits memory [1]."""
 
 
 class LayerCut(NamedTuple):
@@ -131,7 +133,7 @@ class LayerCut(NamedTuple):
 
     Attributes:
         layers: number of layers of each stage [1], [stage].
-        time: of a step [s].
+        time: time of a step [s].
     """
 
     layers: Int[np.ndarray, " stage"]
@@ -145,17 +147,17 @@ def best_cut(
     latencies: Float[np.ndarray, " hop"] | None = None,
     most_layers: np.ndarray | None = None,
 ) -> LayerCut:
-    """Contiguous cut of layers of least time, exact, by dynamic programme (as AMP, arXiv 2210.07297, section 4.2).
+    """Contiguous cut of layers of least time, exact, by dynamic programming (as AMP, arXiv 2210.07297, section 4.2).
 
-    For each bound on the slowest stage the cut of least sum within it is found; the best of all bounds is the optimum.
-    Every stage gets a layer at least: islands without one are left out beforehand.
+    For each bound on the slowest stage the cut of least sum is found; the best over all bounds is the optimum.
+    Every stage gets at least one layer: islands without a layer are removed beforehand.
 
     Args:
         layer_times: time of each layer on each stage for a microbatch [s], [stage, layer].
-        hops: bytes of a microbatch over each hop, one way [s], [hop].
+        hops: transfer time of a microbatch over each hop, in one direction [s], [hop].
         n_microbatches: m [1].
-        latencies: of each hop, one way [s], [hop].
-        most_layers: layers that the memory of each stage holds [1], [stage].
+        latencies: latency of each hop, in one direction [s], [hop].
+        most_layers: largest number of layers in the memory of each stage [1], [stage].
 
     Raises:
         InputError: layers that do not fit into all stages together, or fewer layers than stages.
@@ -168,11 +170,12 @@ def best_cut(
     if room.sum() < depth:
         raise InputError(f"{depth} layers do not fit: the islands hold {int(room.sum())}; expected more memory")
     ends = np.concatenate([np.zeros((count, 1)), np.cumsum(times, axis=1)], axis=1)
-    # Time of layers first..last-1 on each stage; inf where they are beyond its memory or out of order.
+    # Time of layers first..last-1 on each stage; inf if beyond the stage's memory or out of order.
     spans = ends[:, None, :] - ends[:, :, None]
     lengths = np.arange(depth + 1)[None, :] - np.arange(depth + 1)[:, None]
     spans = np.where((lengths >= 1) & (lengths <= room[:, None, None]), np.maximum(spans, 0.0), np.inf)
     slowest_hop = float(np.max(hops, initial=0.0))
+    # The slowest time of a cut is that of a stage or a hop, so no further bounds need a trial.
     bounds = np.unique(np.maximum(spans[np.isfinite(spans)], slowest_hop))
     through = 2.0 * float(np.sum(hops) + np.sum(0.0 if latencies is None else latencies))
     least, layers = np.inf, room
@@ -195,6 +198,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
     best[:, 0] = 0.0
     firsts = []
     for stage in spans:
+        # The tolerance admits stage times that equal the bound up to rounding.
         options = best[:, :, None] + np.where(stage[None] <= bounds[:, None, None] * (1.0 + 1e-12), stage[None], np.inf)
         firsts.append(np.argmin(options, axis=1))
         best = np.min(options, axis=1)
@@ -202,7 +206,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
 
 
 def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
-    """Layers of each stage along the best path of a bound [stage]."""
+    """Layers of each stage on the best path of a bound [stage]."""
     last, layers = depth, []
     for first in reversed(firsts):
         begin = int(first[bound, last])
@@ -212,16 +216,16 @@ def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
 
 
 MOST_EXACT = 14
-"""Islands up to which the dynamic programme runs: $2^{14} \\cdot 14^2$ steps take a second [1]."""
+"""Largest number of islands for the dynamic programme: $2^{14} \\cdot 14^2$ steps take a second [1]."""
 
 ROUNDING = 1e-15
-"""Gain up to which an order counts as no better, so that a search ends [1]."""
+"""Largest gain of an order that counts as rounding error, so that a search ends [1]."""
 
 MOST_PERMUTED = 7
-"""Islands up to which all permutations are tried: 5,040 of them [1]."""
+"""Largest number of islands with all permutations tried, 5,040 permutations [1]."""
 
 Goal = Literal["slowest", "sum"]
-"""Goals over the hops: the slowest hop, or the sum."""
+"""Objective of an order of islands: the slowest hop, or the sum of the hops."""
 
 
 class RingOrder(NamedTuple):
@@ -242,10 +246,10 @@ def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goa
     """Cost of an order.
 
     Args:
-        costs: of each hop, sender first.
+        costs: cost of each hop, sender first.
         order: islands in turn [island].
         goal: the slowest hop, or the sum.
-        closed: whether the last island passes on to the first.
+        closed: whether the last island sends to the first.
 
     Returns:
         The cost; zero for a single island.
@@ -261,15 +265,15 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
     """Best order of islands.
 
     Args:
-        costs: of each hop, such as seconds, sender first; they may differ both ways [island, island].
+        costs: cost of each hop, such as seconds, sender first; possibly different by direction [island, island].
         goal: the slowest hop, or the sum.
-        closed: whether the last island passes on to the first.
+        closed: whether the last island sends to the first.
 
     Returns:
         The order: exact up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
 
     Raises:
-        InputError: costs that are no square matrix.
+        InputError: the costs are not a square matrix.
     """
     matrix = np.asarray(costs, float)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -288,7 +292,7 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
 
 
 def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
-    """Order of least score out of all permutations.
+    """Order of least score over all permutations.
 
     Args:
         count: number of islands, at most `MOST_PERMUTED` [1].
@@ -308,10 +312,10 @@ def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[
 
 
 def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
-    """Best order by dynamic programme over sets of visited islands."""
+    """Best order by dynamic programming over sets of visited islands (Held and Karp)."""
     count = len(costs)
     join = np.maximum if goal == "slowest" else np.add
-    # A ring may start anywhere; a chain starts at each island, which an extra island without costs stands for.
+    # A ring may start at any island; for a chain, an extra island with zero costs represents a free start.
     matrix = costs if closed else np.pad(costs, ((0, 1), (0, 1)))
     size = len(matrix)
     start, others = size - 1, size - 1
@@ -340,7 +344,7 @@ def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
 
 
 def _greedy(costs: np.ndarray) -> np.ndarray:
-    """Order that always goes on over the cheapest hop."""
+    """Order that always continues over the cheapest hop."""
     left, order = set(range(1, len(costs))), [0]
     while left:
         following = min(left, key=lambda island: costs[order[-1], island])
@@ -352,11 +356,11 @@ def _greedy(costs: np.ndarray) -> np.ndarray:
 def improved_order(
     score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
 ) -> tuple[np.ndarray, float]:
-    """Order improved by swaps and reversals until no move helps, and its score.
+    """Order improved by swaps and reversals until no change helps, and the score of the order.
 
     Args:
-        score: of an order; the less the better.
-        order: where to begin.
+        score: score of an order; smaller is better.
+        order: initial order.
         moves: whether single islands may move, too.
     """
     best, cost, improves = order, score(order), True

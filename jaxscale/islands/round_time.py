@@ -1,21 +1,21 @@
 r"""Time of a round: islands compute for a period, then exchange over a ring, or message by message.
 
-A ring of P members passes N bytes on in $2 (P - 1)$ rounds of $N / P$ bytes, each as slow as its slowest hop,
+A ring of P members transfers N bytes in $2 (P - 1)$ rounds of $N / P$ bytes, each limited by the slowest hop,
 
 $$ t = 2 (P - 1) \max_{(i, j)} \left(\frac{N}{P W_{ij}} + \alpha_{ij}\right) . $$
 
 Reference: Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002 (ring).
 
-Islands compute for times $A_i$ between two exchanges, an exchange takes e, of which w seconds pass beside compute, and
-a tail t follows that nothing hides:
+Islands compute for times $A_i$ between two exchanges; an exchange takes e, of which at most w seconds are concurrent
+with compute; an exposed tail t follows:
 
 $$ t_\text{round} = A + \max(0,\; e - w) + t, \qquad A = \max_i A_i . $$
 
-With T = A and $e = V / W$ the compute utilisation is $T / t_\text{round}$, and a utilisation takes the bandwidth
+With T = A and $e = V / W$ the compute utilisation is $T / t_\text{round}$, and a given utilisation needs the bandwidth
 
 $$ W = \frac{V}{T (1 / \mathrm{CU} - 1) + w} $$
 
-(Douillard et al. 2025, arXiv 2501.18512, simulate their table 4 this way; the closed form is ours).
+(Douillard et al. 2025, arXiv 2501.18512, simulate their table 4 by these assumptions; the closed form is ours).
 """
 
 from typing import Any, NamedTuple
@@ -30,24 +30,24 @@ from jaxscale.islands.batch_shares import Pace
 from jaxscale.islands.fleet import Links, PerIsland
 
 WORD_BITS = 32.0
-"""Bits of a gradient or a difference of parameters that is sent as it is [bit]."""
+"""Bits per uncompressed gradient or parameter difference [bit]."""
 
 
 class Loose(eqx.Module):
-    """Division of the work over islands, and their exchange.
+    """Division of the work over islands, and the exchange between islands.
 
     Synchronous data parallelism is H = 1 with gradients; local updates (DiLoCo) are H > 1; streaming sends one of P
     fragments every H / P steps while tau more steps run.
 
     Attributes:
-        batch_share: of each island, adding up to one [1], [island].
+        batch_share: batch share of each island, with sum 1 [1], [island].
         param_share: share of the parameters that an island holds and exchanges [1], [island].
         inner_steps: H, steps between two exchanges of a parameter [1].
         fragments: P, exchanges in H steps, each of 1/P of the parameters [1].
-        bits: q, of a word that is sent [bit].
-        hidden_steps: tau, steps beside a running exchange [1].
+        bits: q, bits per transmitted word [bit].
+        hidden_steps: tau, steps concurrent with an exchange [1].
         hidden_backward: share of the backward pass of the last microbatch that hides an exchange [1].
-        quorum: K, islands that an exchange waits for [1].
+        quorum: K, number of islands awaited by an exchange [1].
     """
 
     batch_share: PerIsland
@@ -70,16 +70,16 @@ class Loose(eqx.Module):
         return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
-        """Bytes of each island in an exchange [byte], [island]."""
+        """Bytes exchanged by each island [byte], [island]."""
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
 def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: Any = 1.0) -> Loose:
-    """Data parallelism over islands: gradients are reduced in every step, beside the last backward pass.
+    """Data parallelism over islands: gradients are reduced in every step, concurrent with the last backward pass.
 
     Args:
-        batch_share: of each island [1], [island].
-        bits: of a gradient [bit].
+        batch_share: batch share of each island [1], [island].
+        bits: bits per gradient [bit].
         hidden_backward: share of the backward pass of the last microbatch that hides the reduction [1].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
@@ -90,9 +90,9 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
     """Local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
 
     Args:
-        batch_share: of each island [1], [island].
+        batch_share: batch share of each island [1], [island].
         inner_steps: H [1].
-        bits: of a difference of parameters [bit].
+        bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
@@ -101,28 +101,28 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
 def streaming(
     batch_share: PerIsland, inner_steps: Any, fragments: Any, hidden_steps: Any = 1.0, bits: Any = 4.0
 ) -> Loose:
-    """Streaming local updates: fragments are exchanged in turn while steps run on (arXiv 2501.18512).
+    """Streaming local updates: fragments are exchanged in turn while steps continue (arXiv 2501.18512).
 
     Args:
-        batch_share: of each island [1], [island].
+        batch_share: batch share of each island [1], [island].
         inner_steps: H [1].
         fragments: P [1].
-        hidden_steps: tau; at most H / P hide an exchange before the next one begins [1].
-        bits: of a difference of parameters [bit].
+        hidden_steps: tau; at most H / P steps hide an exchange before the next exchange begins [1].
+        bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
     return Loose(batch_share, ones, inner_steps, fragments, bits, hidden_steps, 0.0, float(ones.shape[-1]))
 
 
 Order = Int[ArrayLike, " island"]
-"""Islands in the order in which a ring or a chain passes through them."""
+"""Islands in the order of a ring or a chain."""
 
 
 class LinkTime(NamedTuple):
     """Time of an exchange.
 
     Attributes:
-        moving: bytes over the links, without latencies [s].
+        moving: transfer time, without latencies [s].
         waiting: latencies [s].
     """
 
@@ -136,21 +136,21 @@ class LinkTime(NamedTuple):
 
 
 def _hops(matrix: Array, order: Array, closed: bool) -> Array:
-    """Entries of a matrix along a chain of islands, back to the first one where it is closed [hop]."""
+    """Entries of a matrix along a chain of islands, with the return to the first island if closed [hop]."""
     following = jnp.roll(order, -1) if closed else order[1:]
     sender = order if closed else order[:-1]
     return matrix[..., sender, following]
 
 
 def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
-    """Time of an all-reduce round a ring of islands.
+    """Time of an all-reduce on a ring of islands.
 
     Args:
         volume: N, size of the reduced tensor [byte].
-        order: of the ring; as numbered where None.
+        order: order of the ring; as numbered where None.
 
     Returns:
-        The time [s]; nothing for a single island.
+        The time [s]; zero for a single island.
     """
     rate, latency = links.rate, jnp.asarray(links.latency)
     count = rate.shape[-1]
@@ -168,8 +168,8 @@ def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> L
     """Time of a message over each hop of a chain of islands.
 
     Args:
-        volume: message [byte].
-        order: of the chain; as numbered where None.
+        volume: size of the message [byte].
+        order: order of the chain; as numbered where None.
 
     Returns:
         Times [s], [hop].
@@ -184,14 +184,14 @@ Seconds = Float[Array, "*batch"]
 
 
 class RoundTime(eqx.Module):
-    """Time of a round, by cause; the terms add up to `total` exactly.
+    """Time of a round, by cause; the sum of the terms is exactly `total`.
 
     Attributes:
-        compute: mean over the active islands of their work [s].
-        imbalance: waiting for the islands that finish last [s].
-        exchange: bytes over links that no compute hides [s].
-        latency: latencies of links that no compute hides [s].
-        tail: exchange after the last work, which nothing can hide [s].
+        compute: mean work of the active islands [s].
+        imbalance: waiting for the slowest islands [s].
+        exchange: exposed transfer time [s].
+        latency: exposed latencies [s].
+        tail: exchange after the last work, always exposed [s].
     """
 
     compute: Seconds
@@ -207,7 +207,7 @@ class RoundTime(eqx.Module):
 
     @property
     def utilisation(self) -> Array:
-        """Compute utilisation: work of the slowest island over the time of the round [1]."""
+        """Compute utilisation: work of the slowest island over round time [1]."""
         return (self.compute + self.imbalance) / self.total
 
     def terms(self) -> dict[str, Array]:
@@ -219,9 +219,9 @@ def slowest_of(times: PerIsland, quorum: ArrayLike | None = None, temperature: T
     """Time at which a quorum of islands has finished [s].
 
     Args:
-        times: of each island [s], [island].
-        quorum: K, islands waited for, between whole numbers interpolated; all of them where None [1].
-        temperature: 0 for the exact maximum of all, else its relative smoothing [1].
+        times: time of each island [s], [island].
+        quorum: K, awaited islands, interpolated between whole numbers; all islands where None [1].
+        temperature: 0 for the exact maximum of all, else relative smoothing of the maximum [1].
 
     Returns:
         The K-th smallest time.
@@ -248,10 +248,10 @@ def round_of(
 
     Args:
         work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
-        exchange: e, of an exchange [s].
-        hidden: w, part of the exchange that passes beside compute at most [s].
+        exchange: e, time of an exchange [s].
+        hidden: w, largest time of the exchange concurrent with compute [s].
         tail: t, exchange after the last work [s].
-        quorum: islands that the exchange waits for; all where None [1].
+        quorum: awaited islands; all where None [1].
 
     Returns:
         The terms [s].
@@ -261,7 +261,7 @@ def round_of(
     mean = jnp.sum(busy, axis=-1) / larger(active, 1.0)
     waited = slowest_of(busy, quorum, temperature)
     shown = exposed(exchange.total, jnp.asarray(hidden), temperature)
-    # The hidden part covers bytes and latencies alike. The floor keeps the ratio finite where nothing is exchanged.
+    # Bytes and latencies are hidden in equal proportion. The floor keeps the ratio finite without an exchange.
     ratio = shown / (exchange.total + 1e-30)
     moving = exchange.moving * ratio
     return RoundTime(mean, waited - mean, moving, shown - moving, jnp.asarray(tail) + 0.0 * mean)
@@ -273,17 +273,17 @@ def required_bandwidth(
     """Bandwidth at which a round reaches a compute utilisation.
 
     Args:
-        volume: V, that each member moves in a round [byte].
-        compute: T, compute of a round [s].
+        volume: V, bytes moved by each member per round [byte].
+        compute: T, compute per round [s].
         utilisation: CU [1].
-        hidden: w, seconds of the exchange that pass beside compute [s].
-        tail_volume: of V that is moved after the last compute [byte].
+        hidden: w, time of the exchange concurrent with compute [s].
+        tail_volume: V_t, bytes of V moved after the last compute [byte].
 
     Returns:
         W [byte/s]: the larger root of $T (1 / CU - 1) = max(0, (V - V_t) / W - w) + V_t / W$.
     """
     idle = jnp.asarray(compute) * (1.0 / jnp.asarray(utilisation) - 1.0)
-    # With all of the body hidden the tail alone fills the idle time.
+    # If the body is fully hidden, the tail alone fills the idle time.
     return larger(jnp.asarray(volume) / (idle + hidden), jnp.asarray(tail_volume) / idle)
 
 
@@ -303,19 +303,20 @@ def fleet_round(
         loose: shares, period, bits and hidden steps.
         n_params: N, parameters of the model [1].
         sequences: B, batch of all islands together [sequence].
-        order: of the ring of islands; as numbered where None.
+        order: order of the ring of islands; as numbered where None.
 
     Returns:
-        The terms [s]. One island has its step time alone, exactly.
+        The terms [s]; for one island exactly the step time.
     """
     share = jnp.asarray(loose.batch_share)
     step = pace.step(share * sequences)
-    # An island without a share takes no part: neither its offset nor its fixed work counts.
+    # An island without a share is inactive: neither its offset nor its fixed work counts.
     work = jnp.where(share > 0.0, loose.period * step, 0.0)
     exchange = ring_time(jnp.max(loose.bytes_per_exchange(n_params), axis=-1), links, order)
-    # An exchange hides behind the steps until the next one at most.
+    # An exchange hides at most behind the steps until the next exchange.
     steps = smaller(loose.hidden_steps, loose.period) * jnp.max(jnp.where(share > 0.0, step, 0.0), axis=-1)
     backward = loose.hidden_backward * jnp.min(pace.gradient_window, axis=-1)
+    # A quorum of all islands is the plain maximum, which needs no sort.
     quorum = None if isinstance(loose.quorum, float) and loose.quorum == loose.n_islands else loose.quorum
     return round_of(work, exchange, steps + backward, quorum=quorum, temperature=temperature)
 
@@ -327,6 +328,6 @@ def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences
         sequences: B, batch of all islands together [sequence].
 
     Returns:
-        Tokens of a round over its time.
+        Tokens of a round over the round time.
     """
     return loose.period * jnp.asarray(sequences) * jnp.asarray(pace.seq_len) / round_time.total

@@ -1,4 +1,4 @@
-"""Laws of loss, fitted to runs; laws of the critical batch, the shape and failures."""
+"""Laws of the loss, fitted to runs; laws of the critical batch, the shape and failures."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Optimal size, tokens, batch and learning rate from sweeps: power laws of the optimum at each compute.
+"""Optimal size, tokens, batch and learning rate from sweeps: power laws of the optimum in training compute.
 
 The three approaches are those of Hoffmann et al. 2022, section 3: the least losses at each compute; a parabola of the
-loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased where the loss is no parabola over the
-width of the sizes tried; the third approach is not.
+loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased if the loss is not parabolic over the
+range of sizes; the third approach is not biased.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ Column = Sequence[float] | np.ndarray
 
 
 class CriticalBatch(NamedTuple):
-    """The trade of steps against tokens at a target loss.
+    """Trade-off between steps and tokens at a target loss.
 
     Attributes:
-        steps: fewest steps, with very large batches [1].
-        tokens: fewest tokens, with very small batches [token].
-        critical: batch that takes twice of both [token].
+        steps: S_min, fewest steps, in the limit of large batches [1].
+        tokens: E_min, fewest tokens, in the limit of small batches [token].
+        critical: batch with twice the fewest steps and twice the fewest tokens [token].
         misfit: largest relative error of the steps [1].
-        roughness: factor on all steps by sparsity, 1 at the lowest; empty where none was told [1].
+        roughness: factor on all steps by sparsity, 1 at the lowest sparsity; empty without stated sparsity [1].
     """
 
     steps: float
@@ -40,35 +40,37 @@ class CriticalBatch(NamedTuple):
 
 
 ALTERNATIONS = 50
-"""Times that extremes and factors of sparsity are fitted in turn [1]."""
+"""Number of alternating fits of extremes and sparsity factors [1]."""
 
 
 def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | None = None) -> CriticalBatch:
     r"""Critical batch from steps to one loss at several batches: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
 
-    The same as $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al. 2018, equation
-    2.7), fitted by least squares of the relative error. Sparse weights have a rougher loss, of a larger Lipschitz
-    constant of the gradient, which multiplies both extremes: $S = r_s (S_\mathrm{min} + E_\mathrm{min} / B)$ with one
-    critical batch for all sparsities (Lee et al. 2021, arXiv 2003.11316). A large misfit says that it differs.
+    The equation is equivalent to $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al.
+    2018, equation 2.7), and fitted by least squares of the relative error. Sparse weights have a rougher loss with a
+    larger Lipschitz constant of the gradient, which multiplies each extreme:
+    $S = r_s (S_\mathrm{min} + E_\mathrm{min} / B)$ with one critical batch for all sparsities (Lee et al. 2021, arXiv
+    2003.11316). A large misfit indicates that the critical batch depends on the sparsity.
 
     Args:
         batch_tokens: B [token], [run].
         steps: S [1], [run].
-        sparsity: share of the weights that are zero, or another setting that roughens the loss [1], [run].
+        sparsity: share of zero weights, or a further setting that roughens the loss [1], [run].
 
     Returns:
-        The trade and the critical batch, at the lowest sparsity.
+        The trade-off and the critical batch, at the lowest sparsity.
 
     Raises:
-        InputError: no trade in the runs: an extreme comes out negative.
+        InputError: the runs show no trade-off, because a fitted extreme is negative.
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
     settings, place = np.unique(np.zeros_like(count) if sparsity is None else sparsity, return_inverse=True)
     factors, least = np.ones(len(settings)), np.zeros(2)
-    # For given factors the extremes are linear, for given extremes each factor is: both in turn, to rest.
+    # The extremes are linear for given factors, each factor is linear for given extremes: alternate until convergence.
     for _ in range(ALTERNATIONS if len(settings) > 1 else 1):
         rough = factors[place] / count
         rows = np.stack([rough, rough / batch], axis=1)
+        # Columns are scaled to unit norm, because steps and tokens differ by many orders of magnitude.
         scale = np.linalg.norm(rows, axis=0)
         found, *_ = np.linalg.lstsq(rows / scale, np.ones_like(count), rcond=None)
         least = np.asarray(found) / scale
@@ -76,6 +78,7 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
         factors = np.asarray(
             [ratio[place == one].sum() / (ratio[place == one] ** 2).sum() for one in range(len(settings))]
         )
+        # Factors are relative to the lowest sparsity, the first after sorting by `np.unique`.
         factors = factors / factors[0]
     least_steps, least_tokens = float(least[0]), float(least[1])
     if not (least_steps > 0.0 and least_tokens > 0.0):
@@ -91,7 +94,7 @@ def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float,
     Args:
         x: positive numbers [point].
         y: positive numbers [point].
-        error: standard errors of ln y, whose inverse squares weigh the points; equal weights where None [point].
+        error: standard errors of ln y, weights are their inverse squares; equal weights where None [point].
     """
     log_x, log_y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     weight = np.ones_like(log_x) if error is None else 1.0 / np.asarray(error, float)
@@ -104,7 +107,7 @@ SAME_BUDGET = 0.08
 """Largest relative difference of compute within a budget [1]."""
 
 FEWEST_SIZES = 4
-"""Sizes of a budget from which a parabola is fitted [1]."""
+"""Least number of sizes of a budget for a parabola [1]."""
 
 
 class Growth(NamedTuple):
@@ -114,10 +117,10 @@ class Growth(NamedTuple):
         flop: computes of the optima [flop], [budget].
         n_params: optimal N [1], [budget].
         n_tokens: optimal D [token], [budget].
-        loss: at the optimum [nat per token], [budget].
+        loss: loss at the optimum [nat per token], [budget].
         params_exponent: a [1].
         tokens_exponent: b [1].
-        error: standard error of a; nan by the fitted law [1].
+        error: standard error of a; nan for the fitted law [1].
     """
 
     flop: Float[np.ndarray, " budget"]
@@ -130,7 +133,7 @@ class Growth(NamedTuple):
 
 
 def budgets_of(table: Losses) -> list[np.ndarray]:
-    """Rows of each budget of compute: runs sorted by compute, cut where it jumps by more than `SAME_BUDGET`."""
+    """Rows of each compute budget: runs sorted by compute, cut at jumps of more than `SAME_BUDGET`."""
     order = np.argsort(table.log_flop, kind="stable")
     jumps = np.flatnonzero(np.diff(table.log_flop[order]) > np.log1p(SAME_BUDGET)) + 1
     return [rows for rows in np.split(order, jumps) if len(np.unique(table.n_params[rows])) >= FEWEST_SIZES]
@@ -139,10 +142,10 @@ def budgets_of(table: Losses) -> list[np.ndarray]:
 def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
     """Compute, optimal size and least loss of each budget, by a parabola of the loss in ln N [budget, 3].
 
-    Budgets whose parabola opens downwards, or whose minimum lies outside the sizes tried, are left out.
+    Budgets with a parabola that opens downwards, or a minimum outside the range of sizes, are omitted.
 
     Raises:
-        InputError: fewer than two budgets are left.
+        InputError: fewer than two budgets remain.
     """
     minima = []
     for rows in budgets_of(table):
@@ -159,14 +162,14 @@ def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
 
 
 def growth(law: FittedLaw, approach: int = 3) -> Growth:
-    """Growth of the optimum with compute by an approach.
+    """Growth of the optimum with compute, by one of the three approaches.
 
     Args:
-        law: fitted to a table; approaches 1 and 2 read the table alone.
+        law: law fitted to a table; approaches 1 and 2 use the table alone.
         approach: 1, 2 or 3.
 
     Raises:
-        InputError: an unknown approach, a law without its table, or a table without budgets.
+        InputError: an unknown approach, a law without a table, or a table without budgets.
     """
     if approach not in (1, 2, 3):
         raise InputError(f"approach = {approach} is unknown; expected 1, 2 or 3")
@@ -189,12 +192,12 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
 
 
 def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
-    """Compute, size and loss of the runs that no run of as little compute undercuts [budget, 3].
+    """Compute, size and loss of the runs on the lower envelope of loss against compute [budget, 3].
 
     Runs of nearly equal compute form a budget.
 
     Raises:
-        InputError: fewer than three runs, which make no power law.
+        InputError: fewer than three runs, too few for a power law.
     """
     order = np.argsort(table.log_flop, kind="stable")
     log_flop = table.log_flop[order]
@@ -207,16 +210,16 @@ def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
 
 
 REFERENCE_TOKENS = 1e10
-"""Tokens at which the optimum of a batch law is stated [token]."""
+"""Tokens for which the optimum of a batch law is stated [token]."""
 
 FAR_ABOVE = 0.08
-"""Excess over the least loss of a size and tokens beyond which a run does not inform the optimum [1]."""
+"""Largest excess over the least loss of equal size and tokens for a run that informs the optimum [1]."""
 
 SOFT = 0.005
-"""Residual of the log loss from which it counts linearly [1]."""
+"""Residual of the log loss above which the penalty is linear [1]."""
 
 FEWEST_RUNS = 20
-"""Runs near their optimum below which a sweep is refused [1]."""
+"""Least number of runs near the optimum for a fit to a sweep [1]."""
 
 
 class OptimalBatch(NamedTuple):
@@ -228,9 +231,9 @@ class OptimalBatch(NamedTuple):
         params_exponent: x, of the learning rate [1].
         tokens_exponent: y, of the learning rate [1].
         batch_curvature: rise of the log loss per squared log of the batch over B* [1].
-        rate_curvature: likewise of the learning rate [1].
-        batch_error: standard error of p, sizes and lengths taken as independent [1].
-        n: runs near their optimum [1].
+        rate_curvature: rise of the log loss per squared log of the learning rate over its optimum [1].
+        batch_error: standard error of p, with sizes and lengths taken as independent [1].
+        n: number of runs near the optimum [1].
     """
 
     batch: float
@@ -244,7 +247,7 @@ class OptimalBatch(NamedTuple):
 
 
 def near_optimum(table: Losses) -> tuple[Bool[np.ndarray, " row"], np.ndarray]:
-    """Rows near the least loss of their size and tokens, and the group of each row [row]."""
+    """Mask of rows near the least loss of equal size and tokens, and the group of each row [row]."""
     pairs = np.stack([table.n_params, table.tokens], axis=1)
     _, group = np.unique(pairs, axis=0, return_inverse=True)
     least = np.full(int(group.max()) + 1, np.inf)
@@ -255,14 +258,14 @@ def near_optimum(table: Losses) -> tuple[Bool[np.ndarray, " row"], np.ndarray]:
 def optimal_batch(table: Losses) -> OptimalBatch:
     r"""Batch and learning rate of least loss from a sweep, by robust least squares of the log loss.
 
-    $\ln L = f_{ND} + k_B \ln^2(B / B^*) + k_\eta \ln^2(\eta / \eta^*)$ with a level of each size and number of tokens,
-    $B^* = c D^p$, and $\eta^* \sim N^x D^y (B / B^*)^z$, as larger batches bear larger learning rates.
+    $\ln L = f_{ND} + k_B \ln^2(B / B^*) + k_\eta \ln^2(\eta / \eta^*)$ with a constant f for each size and number of
+    tokens, $B^* = c D^p$, and $\eta^* \sim N^x D^y (B / B^*)^z$, since larger batches allow larger learning rates.
 
     Args:
-        table: with the columns `batch_tokens` and `lr`.
+        table: table with the columns `batch_tokens` and `lr`.
 
     Raises:
-        InputError: a column is empty, or too few runs are near their optimum.
+        InputError: a column is empty, or too few runs are near the optimum.
     """
     for column in ("batch_tokens", "lr"):
         if not np.isfinite(table.number(column)).all():

@@ -1,6 +1,6 @@
-"""Backtests and comparison of forms: left-out rows predicted from the rest, with error and coverage.
+"""Backtests and comparison of forms: held-out rows predicted from the remaining rows, with error and coverage.
 
-Only a prediction beyond the fitted range tells how a law extrapolates; a random split of rows does not.
+Only predictions beyond the fitted range measure the error of extrapolation; a random split of rows does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,34 +20,34 @@ from jaxscale.laws.loss_reader import Losses
 from jaxscale.laws.loss_solver import cluster_ids, loss_residuals, optimum_of, searches
 
 CUTS = (0.5, 0.65, 0.8)
-"""Shares of the range of log compute below which runs are fitted [1]."""
+"""Fitted shares of the range of log compute [1]."""
 
 FEWEST_FITTED, FEWEST_PREDICTED = 6, 2
-"""Least rows of an informative cut [1]."""
+"""Least number of fitted and of predicted rows of a cut [1]."""
 
 BACKTEST_DRAWS = 80
-"""Draws of each fit of a backtest [1]."""
+"""Draws of each fit in a backtest [1]."""
 
 DECADE = np.log(10.0)
 
 SHIPPED_WEIGHT = 4.0
-"""Rollouts of a table of the user with the weight of the discrepancy of other sources [1]."""
+"""Number of rollouts of a user's table with equal weight to the discrepancy of published sources [1]."""
 
 WIDEST = 3.0
-"""Largest discrepancy of a rollout that counts, over that of other sources [1]."""
+"""Largest counted discrepancy of a rollout relative to that of published sources [1]."""
 
 TELLING = 3.0
-"""Standard errors, discrepancy included, from which a miss of a whole rollout is told [1]."""
+"""Least miss of a whole rollout that is reported, in standard errors with discrepancy [1]."""
 
 
 class Rollout(NamedTuple):
-    """A cut: rows above it predicted from rows below it.
+    """Cut of a table: rows above the cut predicted from rows below.
 
     Attributes:
         cut: largest fitted compute [flop].
         n_fitted: rows below the cut [1].
         n_predicted: rows above the cut [1].
-        decades: beyond the fitted range [row].
+        decades: decades beyond the fitted range [row].
         error: ln of predicted over measured loss [row].
         parameters: half-width of the 90 % interval by the uncertainty of the numbers [row].
         noise: half-width by noise [row].
@@ -65,7 +65,7 @@ class Rollout(NamedTuple):
 
     @property
     def half_width(self) -> Float[np.ndarray, " row"]:
-        """Half-width of the 90 % interval, relative [row]."""
+        """Relative half-width of the 90 % interval [row]."""
         return np.sqrt(self.parameters**2 + self.noise**2 + self.discrepancy**2)
 
     @property
@@ -75,7 +75,7 @@ class Rollout(NamedTuple):
 
     @property
     def coverage(self) -> float:
-        """Share of rows inside their interval [1]."""
+        """Share of rows inside the interval [1]."""
         return float((np.abs(self.error) <= self.half_width).mean())
 
 
@@ -83,8 +83,8 @@ class Backtest(NamedTuple):
     """Rollouts of a table.
 
     Attributes:
-        rollouts: by cut with enough rows.
-        doubts: warnings, a line each.
+        rollouts: rollouts, one per cut with enough rows.
+        doubts: warnings, one line each.
     """
 
     rollouts: tuple[Rollout, ...]
@@ -97,17 +97,18 @@ class Backtest(NamedTuple):
 
     @property
     def coverage_90(self) -> float:
-        """Share of predicted rows inside their 90 % interval, nan without a rollout [1]."""
+        """Share of predicted rows inside the 90 % interval, nan without a rollout [1]."""
         return float(np.mean([one.coverage for one in self.rollouts])) if self.rollouts else float("nan")
 
 
 def upper_decade(table: Losses, cut: float = 0.5) -> tuple[Bool[np.ndarray, " row"], Bool[np.ndarray, " row"]]:
-    """Rows of the lower share of the range of log compute, and rows above them in the highest decade.
+    """Masks of the rows in the lower share of the range of log compute, and of higher rows in the top decade.
 
     Args:
         cut: share of the range [1].
     """
     flop = table.log_flop
+    # The tolerance keeps rows exactly at the cut.
     is_fitted = flop <= flop.min() + cut * (flop.max() - flop.min()) + 1e-9
     return is_fitted, (flop >= flop.max() - DECADE) & ~is_fitted
 
@@ -118,12 +119,12 @@ def rollout(
     is_predicted: Bool[np.ndarray, " row"],
     fit: Callable[[Losses], FittedLaw],
 ) -> Rollout:
-    """Rows of a table predicted from further rows.
+    """Predict rows of a table from further rows.
 
     Args:
-        is_fitted: rows that the law is fitted to.
-        is_predicted: rows that it predicts.
-        fit: makes a law of a table.
+        is_fitted: rows for the fit of the law.
+        is_predicted: rows to predict.
+        fit: function from a table to a fitted law.
     """
     law, held_out = fit(table.select(is_fitted)), table.select(is_predicted)
     told = law.predict_table(held_out)
@@ -137,12 +138,12 @@ def rollout(
 def backtest_of(
     law: FittedLaw, n_draws: int = BACKTEST_DRAWS, progress: Callable[[str], None] | None = None
 ) -> Backtest:
-    """Rollouts of the table of a law, by the same form, terms and prior.
+    """Rollouts of the table of a law, with the form, terms and prior of the law.
 
     Args:
-        law: fitted to a table.
-        n_draws: of each fit [1].
-        progress: is told of each rollout.
+        law: law fitted to a table.
+        n_draws: draws of each fit [1].
+        progress: function that receives a message for each rollout.
     """
     table = law.table
     if table is None:
@@ -165,12 +166,12 @@ def backtest_of(
 
 
 def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -> FittedLaw:
-    """Law with its backtest, and with a discrepancy widened by its rollouts.
+    """Law with its backtest, and with a discrepancy widened by the rollouts.
 
-    The logarithm of the discrepancy per decade is a weighted mean of that of other sources, which weighs as much as
-    `SHIPPED_WEIGHT` rollouts, and of what each rollout shows beyond the uncertainty of the numbers and the noise,
-    between that of other sources and `WIDEST` times as much: few rollouts of small runs prove neither a perfect law nor
-    a bad one.
+    The logarithm of the discrepancy per decade is a weighted mean over published sources (with the weight of
+    `SHIPPED_WEIGHT` rollouts) and the rollouts. A rollout contributes its error beyond the uncertainty of the numbers
+    and the noise, within 1 to `WIDEST` times that of published sources: few rollouts of small runs prove neither a
+    perfect nor a bad law.
     """
     tested = backtest_of(law, progress=progress)
     doubts = (*law.warnings, *tested.doubts)
@@ -183,21 +184,21 @@ def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -
 
 
 def _own_discrepancy(one: Rollout) -> float | None:
-    """Discrepancy per decade that a rollout shows, None where it does not go far enough to tell [1]."""
+    """Discrepancy per decade shown by a rollout, None for a rollout of too short an extrapolation [1]."""
     if one.decades.mean() < 0.2:
         return None
-    # The mean error of the rollout: noise averages out of it, the numbers and the form do not.
+    # In the mean error of the rollout, noise averages out, while errors of the numbers and the form remain.
     known = (one.parameters.mean() / Z90) ** 2 + (one.noise.mean() / Z90) ** 2 / one.n_predicted
     excess = float(one.error.mean()) ** 2 - float(known)
     return float(np.sqrt(max(excess, 0.0)) / one.decades.mean())
 
 
 def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
-    """Rollouts that miss by more than their intervals allow."""
+    """Warnings about rollouts whose miss exceeds the intervals."""
     misses = []
     for one in rollouts:
         bias = float(one.error.mean())
-        # The numbers err alike in all rows of a rollout, noise does not.
+        # Errors of the numbers are common to all rows of a rollout; noise is independent.
         allowed = float(np.sqrt(one.parameters.mean() ** 2 + one.noise.mean() ** 2 / one.n_predicted)) / Z90
         if abs(bias) > TELLING * allowed:
             misses.append(bias)
@@ -211,12 +212,12 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
 
 
 def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.ndarray, " row"]:
-    """Logarithm of measured over predicted loss of each row, by a fit to all rows of other groups [row].
+    """Logarithm of measured over predicted loss of each row, by a fit to the rows of all further groups [row].
 
-    All fits run in one program: a row left out has weight zero.
+    All fits run in one program: a held-out row has weight zero.
 
     Args:
-        law: fitted to a table.
+        law: law fitted to a table.
         cluster: rows that form a group, as in `fit_law`.
 
     Raises:
@@ -247,14 +248,14 @@ def root_mean_square(errors: Float[np.ndarray, " row"]) -> float:
 
 
 class Compared(NamedTuple):
-    """A form on one table.
+    """Scores of a form on one table.
 
     Attributes:
-        form: its name.
+        form: name of the form.
         error_percent: mean absolute error of the upper decade predicted from below, nan for too small a table [%].
-        coverage_90: share of predicted rows inside their interval [1].
-        scale: of the noise of the fit to all rows [1].
-        objective: of the fit to all rows, without a prior; differences of it are log likelihoods [1].
+        coverage_90: share of predicted rows inside the interval [1].
+        scale: noise scale of the fit to all rows [1].
+        objective: objective of the fit to all rows, without a prior; differences are log likelihood ratios [1].
     """
 
     form: str
@@ -273,14 +274,14 @@ def compare_forms(
     n_draws: int = BACKTEST_DRAWS,
     progress: Callable[[str], None] | None = None,
 ) -> list[Compared]:
-    """Forms on a table, the best prediction first.
+    """Scores of several forms on a table, the best prediction first.
 
     Args:
-        n_draws: of each fit [1].
-        progress: is told of each fit.
+        n_draws: draws of each fit [1].
+        progress: function that receives a message for each fit.
 
     Raises:
-        InputError: as `fit_law`.
+        InputError: see `fit_law`.
     """
     rows = []
     for form in forms:

@@ -1,4 +1,4 @@
-"""A fitted law of loss: numbers with intervals, predictions with components of their error, the optimum; files."""
+"""Fitted law of the loss: numbers with intervals, predictions with error components, the optimum; files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,35 +32,35 @@ from jaxscale.laws.loss_reader import Losses
 from jaxscale.laws.loss_solver import covariates_of
 
 STUDENT_90 = 2.1318
-"""Half-width of the 90 % interval of Student's t with 4 degrees of freedom, over its scale [1]."""
+"""Half-width of the 90 % interval of Student's t with 4 degrees of freedom, relative to the scale [1]."""
 
 LOWER, UPPER = 5.0, 95.0
 """Percentiles of a 90 % interval."""
 
 IDENTIFIED = 10.0
-"""Upper over lower end of a 90 % interval from which a number without a prior counts as not identified [1]."""
+"""Least ratio of the ends of a 90 % interval at which a number without prior counts as not identified [1]."""
 
 INFORMED = 0.8
-"""Share of the prior's spread from which a number counts as the prior's, not the data's [1]."""
+"""Least ratio of posterior to prior spread at which a number counts as determined by the prior [1]."""
 
 PLATEAU = 1e-5
-"""Relative width of the interval of a term's number below which noisy draws cannot have moved it [1]."""
+"""Relative interval width of a term's number below which the objective is flat in the number [1]."""
 
 POINTS_BUCKET = 64
-"""Points that are predicted at a time [1]."""
+"""Points per call of the prediction [1]."""
 
 
 class Fitted(NamedTuple):
-    """Outcome of a search and its draws.
+    """Outcome of a search with resampled fits (draws).
 
     Attributes:
         numbers: logarithms of the best numbers [number].
-        draws: of the resampled numbers [draw, number].
-        traits: of the best law [trait].
-        drawn_traits: of the resampled laws [draw, trait].
-        scale: of the noise of the log loss [1].
-        objective: at the optimum [1].
-        is_free: numbers that the fit moved [number].
+        draws: logarithms of the resampled numbers [draw, number].
+        traits: traits of the best law [trait].
+        drawn_traits: traits of the resampled laws [draw, trait].
+        scale: noise scale of the log loss [1].
+        objective: objective at the optimum [1].
+        is_free: whether the fit moved a number [number].
     """
 
     numbers: Float[np.ndarray, " number"]
@@ -76,13 +76,13 @@ class LossPrediction(NamedTuple):
     """Predicted losses.
 
     Attributes:
-        loss: [nat per token], [point].
+        loss: loss [nat per token], [point].
         lo: lower end of the interval [nat per token], [point].
-        hi: upper end [nat per token], [point].
+        hi: upper end of the interval [nat per token], [point].
         parameters: relative half-width by the uncertainty of the numbers [point].
-        noise: by the noise of a single run [point].
-        discrepancy: by the error of the law itself beyond the fitted range [point].
-        decades: of compute beyond the range, and of tokens per parameter outside it [point].
+        noise: relative half-width by the noise of a single run [point].
+        discrepancy: relative half-width by the error of the law beyond the fitted range [point].
+        decades: decades of compute beyond the range, and of tokens per parameter outside the range [point].
     """
 
     loss: Float[np.ndarray, " point"]
@@ -101,7 +101,7 @@ class LawOptimum(NamedTuple):
         flop: training flop 6 N D [flop].
         n_params: N with lower and upper end [1].
         n_tokens: D with lower and upper end [token].
-        loss: with lower and upper end [nat per token].
+        loss: loss with lower and upper end [nat per token].
     """
 
     flop: float
@@ -118,7 +118,7 @@ class Range(NamedTuple):
     largest_ratio: float
 
     def decades_beyond(self, log_params: np.ndarray, log_tokens: np.ndarray) -> np.ndarray:
-        """Decades of compute beyond the range and of tokens per parameter outside it [point]."""
+        """Decades of compute beyond the range plus decades of tokens per parameter outside the range [point]."""
         flop = np.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens - self.log_flop
         ratio = log_tokens - log_params
         outside = np.maximum(ratio - self.largest_ratio, 0.0) + np.maximum(self.least_ratio - ratio, 0.0)
@@ -133,23 +133,23 @@ def _log_losses(numbers: Any, points: Covariates, terms: tuple[str, ...]) -> jax
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A fitted law of loss.
+    """Fitted law of the loss.
 
     Attributes:
-        name: of the table.
+        name: name of the table.
         form: joint, additive, tied or kaplan.
         terms: names of the terms.
         count: convention of counting parameters.
-        prior: of its traits.
+        prior: prior of the traits.
         likelihood: student or huber.
-        fitted: the numbers and their draws.
-        n: rows [1].
-        n_groups: groups of rows that were drawn together [1].
+        fitted: numbers and draws.
+        n: number of rows [1].
+        n_groups: number of groups of rows, resampled as a whole [1].
         span: range of the table.
         discrepancy: relative error of the law per decade beyond the range [1].
-        warnings: a line each.
+        warnings: warnings, one line each.
         table: the runs, None for a law from a file.
-        backtest: errors of the upper end of the table predicted from its lower end; None before a backtest.
+        backtest: errors of the upper end of the table predicted from the lower end; None before a backtest.
     """
 
     name: str
@@ -179,7 +179,7 @@ class FittedLaw:
         clusters: np.ndarray,
         doubts: tuple[str, ...],
     ) -> "FittedLaw":
-        """Law from the outcome of a search."""
+        """Fitted law from the outcome of a search."""
         ratio = np.log(table.tokens / table.n_params)
         span = Range(float(table.log_flop.max()), float(ratio.min()), float(ratio.max()))
         n_groups = int(clusters.max()) + 1
@@ -191,7 +191,7 @@ class FittedLaw:
 
     @property
     def law(self) -> LossLaw:
-        """Law of the best numbers, without its terms, for designs."""
+        """Law of the best numbers without terms, for designs."""
         with jax.enable_x64(True):
             return jax.tree.map(float, law_of(self.fitted.numbers))
 
@@ -203,12 +203,12 @@ class FittedLaw:
 
     @property
     def noise(self) -> float:
-        """Scale of the noise of the log loss, corrected for the numbers that the data determine [1]."""
+        """Noise scale of the log loss, corrected for the number of determined numbers [1]."""
         effective = self.n_groups - self.determined()
         return self.fitted.scale * float(np.sqrt(self.n_groups / max(effective, 0.25 * self.n_groups)))
 
     def determined(self) -> float:
-        """Numbers that the data rather than the prior determine [1]."""
+        """Effective number of numbers determined by the data rather than by the prior [1]."""
         free = float(self.fitted.is_free.sum())
         if len(self.fitted.draws) < 2:
             return free
@@ -232,7 +232,7 @@ class FittedLaw:
         return np.where(signed, numbers, np.exp(np.where(signed, 0.0, numbers)))
 
     def _is_identified(self, place: int, lo: float, hi: float) -> bool:
-        """Whether the data say more of a number than the prior, or than its order of magnitude where it has none."""
+        """Whether the data constrain a number beyond the prior, or beyond an order of magnitude without a prior."""
         name = number_names(self.terms)[place]
         if not self.fitted.is_free[place] and np.isfinite(lo) and lo == hi:
             return True
@@ -243,12 +243,12 @@ class FittedLaw:
             return bool(hi - lo < 1.0)
         if name not in BASE and self.noise > PLATEAU and hi - lo < PLATEAU * hi:
             return False  # no draw moves it: the objective is flat there
-        # Coefficients are those of a run of one parameter or one token, far away: the exponents move them together.
+        # Coefficients refer to one parameter or one token, far from the data, where exponents dominate the spread.
         allowed = IDENTIFIED**3 if name in ("params_coefficient", "tokens_coefficient") else IDENTIFIED
         return bool(np.isfinite(hi) and hi < allowed * lo)
 
     def _trait_of(self, name: str) -> int | None:
-        """Index of the trait of the prior of a number."""
+        """Index of the prior trait of a number."""
         same = {"irreducible": "floor_share", "params_coefficient": None, "tokens_coefficient": None}
         trait = same.get(name, name)
         names = (*TRAITS, *number_names(self.terms)[len(BASE) :])
@@ -265,11 +265,11 @@ class FittedLaw:
         Args:
             n_params: N in the count of the law [1], [point].
             n_tokens: D [token], [point].
-            covariates: logarithms that terms read, by field of `Covariates`; those left out are of a run of the best
-                shape, of small batches, whose tokens are all unique, without experts.
+            covariates: logarithms of the terms' variables, by field of `Covariates`; by default a run of the best
+                shape, with small batches, unique tokens, and no experts.
 
         Returns:
-            Losses [nat per token] and the components of their error.
+            Losses [nat per token] and their error components.
         """
         log_params, log_tokens = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
         plain = {
@@ -294,7 +294,7 @@ class FittedLaw:
         return LossPrediction(np.exp(centre), lo, hi, 0.5 * (below + above), noise, discrepancy, decades)
 
     def _best_aspect(self, log_params: np.ndarray) -> np.ndarray | float:
-        """Logarithm of the best width over depth, which a law without a shape term does not read [point]."""
+        """Logarithm of the best width over depth, unused by a law without a shape term [point]."""
         if "shape" not in self.terms:
             return 0.0
         named = dict(zip(number_names(self.terms), self.fitted.numbers, strict=True))
@@ -323,7 +323,7 @@ class FittedLaw:
     def optimum(self, flop: float) -> LawOptimum:
         """Compute-optimal parameters and tokens of a training compute, with 90 % intervals.
 
-        The best run of a time on a cluster is `jaxscale.designs.law_design`.
+        For the best run of a given time on a cluster, see `jaxscale.designs.law_design`.
 
         Args:
             flop: T = 6 N D, N in the count of the law [flop].
@@ -337,7 +337,7 @@ class FittedLaw:
         return LawOptimum(float(flop), n_params, n_tokens, (float(told.loss[0]), float(told.lo[0]), float(told.hi[0])))
 
     def _own_doubts(self) -> list[str]:
-        """Doubts that the fit itself raises."""
+        """Warnings about the fit."""
         doubts = []
         if self.table is not None:
             spread = float(np.log(self.table.loss).std())
@@ -356,11 +356,11 @@ LAW_FILE = RecordFile(
     comment="Law of loss fitted by jaxscale. Numbers and draws are logarithms, except numbers that may be negative.",
     ended="law",
 )
-"""File of a law."""
+"""File format of a law."""
 
 
 def law_document(law: FittedLaw) -> dict[str, Any]:
-    """Law as a JSON document: numbers with intervals, backtest and doubts."""
+    """Law as a JSON document: numbers with intervals, backtest and warnings."""
     tested = law.backtest
     return {
         "form": law.form,
@@ -395,10 +395,10 @@ def _rollout(one: Any) -> dict[str, float]:
 
 
 def save_law(law: FittedLaw, path: str | Path) -> Path:
-    """Write a law to a TOML file that `load_law` reads.
+    """Write a law to a TOML file, readable by `load_law`.
 
     Raises:
-        InputError: the folder is missing or closed to writing.
+        InputError: the folder is missing or not writable.
     """
     fitted = law.fitted
     document = {
@@ -419,6 +419,7 @@ def save_law(law: FittedLaw, path: str | Path) -> Path:
         "prior": {
             "name": law.prior.name,
             "mean": [float(value) for value in law.prior.mean],
+            # An infinite spread (no prior) is written as 1e30, which `_law` reads back as infinite.
             "spread": [float(value) for value in np.where(np.isfinite(law.prior.spread), law.prior.spread, 1e30)],
         },
         "numbers": {
@@ -432,16 +433,16 @@ def save_law(law: FittedLaw, path: str | Path) -> Path:
 
 
 def load_law(path: str | Path) -> FittedLaw:
-    """Law from a TOML file that `save_law` wrote.
+    """Read a law from a TOML file written by `save_law`.
 
     Raises:
-        InputError: the file is missing, cut, or not a law.
+        InputError: the file is missing, truncated, or not a law.
     """
     return LAW_FILE.read(path, _law)
 
 
 def _law(path: Path, document: Mapping[str, Any]) -> FittedLaw:
-    """Law from the tables of its file."""
+    """Law from the tables of a file."""
     told, prior = document["law"], document["prior"]
     terms = tuple(told["terms"].split())
     if not set(terms) <= set(TERMS):

@@ -1,4 +1,4 @@
-"""`jaxscale law`: laws of loss, fitted to runs and used."""
+"""Command `jaxscale law`: fit and use of laws of the loss."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ class Source:
         """Table of the runs.
 
         Raises:
-            InputError: none or both of file and table, or a malformed file.
+            InputError: not exactly one of file and table is given, or the file is malformed.
         """
         from jaxscale.laws.loss_reader import best_of, loss_table, read_losses
 
@@ -82,7 +82,7 @@ class Source:
 
 
 def prior_name(text: str) -> str | None:
-    """Name of a prior, None for none.
+    """Name of a prior; None for no prior.
 
     Raises:
         InputError: unknown name.
@@ -190,7 +190,7 @@ class LawCompare:
 
 
 PREDICTED = ("predicted_loss", "predicted_loss_lo", "predicted_loss_hi")
-"""Columns that `law predict` adds: the loss and its 90 % interval [nat per token]."""
+"""Columns added by `law predict`: the loss and the 90 % interval [nat per token]."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class LawPredict:
         """Run the command.
 
         Raises:
-            InputError: a malformed law or table, another count of parameters, or an output that cannot be written.
+            InputError: a malformed law or table, a different parameter count, or an output that cannot be written.
         """
         from jaxscale.base.files import check_writable
         from jaxscale.laws.fitted_law import load_law
@@ -245,7 +245,7 @@ class LawPredict:
 
 
 USUAL_FLOP = (1e21, 1e22, 1e23, 1e24, 1e25)
-"""Training flop of the optima where neither flop nor days are asked for [flop]."""
+"""Training flop of the optima if neither flop nor days are given [flop]."""
 
 
 @command
@@ -303,7 +303,7 @@ class LawOptimal(Outputs):
         )
 
     def _design(self, law: "FittedLaw", days: float) -> "LawDesign":
-        """The best design of a time on the chips."""
+        """Best design for a time on the chips."""
         from jaxscale.designs.budgets import Budget
         from jaxscale.designs.law_designs import law_design
         from jaxscale.hardware.catalogue import cluster, load_hardware
@@ -324,7 +324,7 @@ class LawOptimal(Outputs):
 
 
 def optimum_entry(one: "object") -> dict[str, object]:
-    """An optimum as JSON: value, lo and hi of each quantity."""
+    """Optimum as JSON: value, lo and hi of each quantity."""
     from jaxscale.laws.fitted_law import LawOptimum
 
     assert isinstance(one, LawOptimum)
@@ -351,6 +351,6 @@ class LawCommand:
         """Run the command.
 
         Raises:
-            InputError: as the command that was asked for.
+            InputError: see the chosen subcommand.
         """
         self.action.run()

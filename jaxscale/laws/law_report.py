@@ -1,4 +1,4 @@
-"""Reports of laws of loss: a fit with its runs, and optima of compute and of time."""
+"""Reports of laws of the loss: a fit with its runs, and optima of compute and of time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,20 +26,20 @@ from jaxscale.report.figures.loss_laws import (
 )
 
 RESIDUAL_BAND = 0.01
-"""Half width of the shaded band of errors of a loss [1]."""
+"""Half-width of the shaded band of relative loss errors [1]."""
 
 RESIDUAL_COLUMNS = ("d_model", "n_layers", "batch_tokens", "lr", "epochs_unique_tokens", "n_experts")
-"""Columns of a table of losses whose errors are shown besides size, tokens and compute."""
+"""Columns of a table of losses with figures of errors, in addition to size, tokens and compute."""
 
 
 def law_report(law: FittedLaw, title: str) -> Report:
     """Report of a law with its runs: the fit, errors by column, extrapolation, equal compute, and optima.
 
     Args:
-        law: fitted to a table.
+        law: law fitted to a table.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     headline = law_headline(law)
@@ -68,7 +68,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
 
 
 def residual_figure(law: FittedLaw) -> Any:
-    """Errors of the fitted losses against size, tokens, compute and further columns that vary."""
+    """Errors of the fitted losses against size, tokens, compute and further varying columns."""
     table = law.table
     assert table is not None
     columns = {
@@ -86,7 +86,7 @@ def residual_figure(law: FittedLaw) -> Any:
 
 
 def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign]) -> None:
-    """Compute-optimal sizes and tokens with bands, beside time-optimal designs if any."""
+    """Add compute-optimal sizes and tokens with bands, and time-optimal designs if any."""
     report.heading("Compute-optimal and time-optimal" if designs else "Optimal size and tokens")
     caption = (
         "Bands are 90 % intervals. Marks of the runs: the least losses, and the minima of parabolas at each budget."
@@ -103,11 +103,11 @@ def optimum_report(
     """Report of optima: compute-optimal runs, time-optimal designs, and sensitivities of the designs.
 
     Args:
-        law: fitted, or read from a file.
+        law: law fitted to a table or read from a file.
         designs: time-optimal designs by label, such as `10 days`.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     add_optima(report, law, optima, designs)

@@ -23,7 +23,7 @@ SYMBOLS = {
 """Symbols of the numbers of a law."""
 
 MOST_ROWS = 40
-"""Rows of predictions that the terminal shows [1]."""
+"""Largest number of predictions in the terminal [1]."""
 
 
 NUMBER_COLUMNS = (
@@ -72,12 +72,12 @@ def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
 
 
 def yes_or_no(fact: bool) -> str:
-    """Word of a fact."""
+    """Text `yes` or `no` of a truth value."""
     return "yes" if fact else "no"
 
 
 def law_summary(law: FittedLaw) -> list[Any]:
-    """Text and tables that sum a fit up."""
+    """Text and tables that summarise a fit."""
     parts: list[Any] = [law_headline(law), number_table(law)]
     if law.backtest is not None and law.backtest.rollouts:
         parts.append(rollout_table(law))
@@ -90,7 +90,7 @@ def number_table(law: FittedLaw) -> Table:
 
 
 def law_headline(law: FittedLaw) -> str:
-    """Form, runs, prior and errors of a law in a line."""
+    """One line with form, runs, prior and errors of a law."""
     counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
     return (
         f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
@@ -99,7 +99,7 @@ def law_headline(law: FittedLaw) -> str:
 
 
 def usual_optima(law: FittedLaw) -> list[LawOptimum]:
-    """Compute-optimal runs from a decade below the largest compute of the runs to two above."""
+    """Compute-optimal runs from one decade below the largest compute of the runs to two decades above."""
     decades = np.log10(np.exp(law.span.log_flop)) + np.arange(-1.0, 3.0)
     return [law.optimum(float(10.0**decade)) for decade in decades]
 
@@ -201,7 +201,7 @@ def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
     same["tokens_per_param"] = same["tokens"] / same["params"]
     own = under["flop"] / FLOP_PER_PARAM_TOKEN / under["design"]["tokens"]
     if abs(own / under["design"]["params"] - 1.0) > 1e-6:
-        # The law leaves out embeddings, which the parameters of the design hold: the two do not compare.
+        # The law's count excludes embeddings, while the design's count includes them, so the two do not compare.
         rows.append(("params as the law counts", rounded_text(own, 4), rounded_text(same.pop("params"), 4), "", "", ""))
         same.pop("tokens_per_param")
     for name, value in under["design"].items():
@@ -216,7 +216,7 @@ def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def law_choice_table(under: Mapping[str, Any]) -> Table:
-    """Table of a design under a law, with compute-optimal figures, the range under other laws, and what is safe.
+    """Table of a design under a law, with compute-optimal figures, the range under alternative laws, and safe choices.
 
     Args:
         under: document of `LawDesign.to_json`.

@@ -1,6 +1,6 @@
-r"""Laws of the loss against parameters, tokens, batch and shape, and the goodput that failures leave.
+r"""Laws of the loss by parameters, tokens, batch and shape, and the goodput under failures.
 
-Each law is a module of float leaves read from `data/laws.toml`; swap one by name or build one from numbers.
+Each law is a module of float leaves read from `data/laws.toml`; a law is replaced by name or built from numbers.
 
 With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work
 and restarts of duration R, a unit of work takes
@@ -27,7 +27,7 @@ FLOP_PER_PARAM_TOKEN = 6.0
 """Training flop per parameter and token: one forward and two backward multiply-adds (Kaplan et al. 2020, eq. 2.2)."""
 
 REFERENCE_PARAMS = 1e9
-"""Parameters at which the best ratio of a shape law, and the exponent of a law of experts, are stated [1]."""
+"""Parameters for which the best ratio of a shape law, and the exponent of a law of experts, are stated [1]."""
 
 
 @functools.cache
@@ -36,13 +36,13 @@ def _laws() -> dict[str, Any]:
 
 
 def law_table(kind: str, name: str) -> dict[str, Any]:
-    """Numbers of a law of the shipped table.
+    """Numbers of a law from the shipped table.
 
     Args:
         kind: loss, experts, batch, shape or compute.
 
     Raises:
-        InputError: unknown name; says which there are.
+        InputError: an unknown name; the message lists the known names.
     """
     known = _laws()[kind]
     if name not in known:
@@ -51,7 +51,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
 
 def law_errors(kind: str, name: str) -> dict[str, float]:
-    """Standard errors of the numbers of a law of the shipped table, as far as its source tells them."""
+    """Standard errors of the numbers of a law from the shipped table, if published by the source."""
     law_table(kind, name)
     return dict(_laws()[kind][name].get("error", {}))
 
@@ -70,8 +70,8 @@ def joint_sum(log_first: ArrayLike, log_second: ArrayLike, joint: ArrayLike) -> 
 class LossLaw(eqx.Module):
     r"""Loss of a compute-efficient run, $L = E + [(A N^{-\alpha})^{1/k} + (B D^{-\beta})^{1/k}]^k$.
 
-    With k = 1 the law of Hoffmann et al. 2022, equation 10; below 1 the scarcer of parameters and tokens decides alone
-    (Videau et al. 2026). Both exponents are those of the limits, and of the law at k = 1.
+    k = 1 gives the law of Hoffmann et al. 2022, equation 10; below 1 the scarcer of parameters and tokens dominates
+    (Videau et al. 2026). The exponents are those of the two limits, and of the law at k = 1.
 
     Attributes:
         irreducible: E [nat per token].
@@ -90,7 +90,7 @@ class LossLaw(eqx.Module):
     joint: Number = eqx.field(converter=as_float, default=1.0)
 
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Reducible loss, above the irreducible one [nat per token]."""
+        """Reducible loss, L - E [nat per token]."""
         law = weak(self)
         params = jnp.log(law.params_coefficient) - law.params_exponent * jnp.log(n_params)
         tokens = jnp.log(law.tokens_coefficient) - law.tokens_exponent * jnp.log(n_tokens)
@@ -101,30 +101,30 @@ class LossLaw(eqx.Module):
         return jnp.add(weak(self.irreducible), self.reducible(n_params, n_tokens))
 
     def tokens(self, n_params: ArrayLike, loss: ArrayLike) -> Array:
-        r"""Tokens after which a model has a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.
+        r"""Tokens at which a model reaches a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.
 
-        x is the summand of the parameters.
+        x is the summand of the parameters, $A N^{-\alpha}$.
 
         Args:
             n_params: N [1].
             loss: L [nat per token].
 
         Returns:
-            D [token]; nan where no number of tokens reaches the loss.
+            D [token]; nan if no number of tokens reaches the loss.
         """
         params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
         reducible = jnp.asarray(loss) - self.irreducible
         positive = reducible > 0.0
         gap = (jnp.log(jnp.where(positive, reducible, 1.0)) - params) / self.joint
         reached = positive & (gap > 0.0)
-        # Out of reach the logarithms run on numbers that they are defined for, so that slopes stay finite.
+        # For losses out of reach the logarithm gets a valid argument, so that gradients stay finite.
         open_gap = jnp.where(reached, gap, 1.0)
         log_summand = params + self.joint * (open_gap + jnp.log(-jnp.expm1(-open_gap)))
         log_tokens = (jnp.log(self.tokens_coefficient) - log_summand) / self.tokens_exponent
         return jnp.where(reached, jnp.exp(log_tokens), jnp.nan)
 
     def log_balance(self) -> Array:
-        r"""Logarithm of $N^\alpha / D^\beta$ where parameters and tokens are compute-optimal, $\alpha x = \beta y$ [1].
+        r"""Logarithm of $N^\alpha / D^\beta$ at the compute-optimum, $\alpha x = \beta y$ [1].
 
         x and y are the summands in the bracket: $(\alpha / \beta)^k A / B$.
         """
@@ -133,16 +133,16 @@ class LossLaw(eqx.Module):
         return jnp.asarray(self.joint * ratio + coefficients)
 
     def optimum(self, training_flop: ArrayLike, elasticity: ArrayLike = 0.0) -> tuple[Array, Array]:
-        r"""Parameters and tokens of least loss at a number of training flop, or in a time.
+        r"""Parameters and tokens of least loss for given training flop, or for a given time.
 
         $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = ((\alpha / \beta)^k A / B)^{1/(\alpha+\beta)}$ (Hoffmann et al.,
-        equation 4, with k = 1). Where larger models use the chips better, so that a time buys
+        equation 4, with k = 1). If larger models have a higher utilisation, so that a time allows
         $D = (T/6) N^{-(1-u)}$ tokens, $\alpha x = (1 - u) \beta y$ and $N^* \sim T^{\beta / (\alpha + \beta (1 - u))}$.
 
         Args:
-            training_flop: T = 6 N D [flop]; with an elasticity, six times the tokens that a model of one parameter
-                would see in the time.
-            elasticity: u of the utilisation with respect to N, below 1 [1].
+            training_flop: T = 6 N D [flop]; with an elasticity, six times the tokens of a model of one parameter in the
+                time.
+            elasticity: u, elasticity of the utilisation by N, below 1 [1].
 
         Returns:
             N [1] and D [token].
@@ -161,7 +161,7 @@ class BatchLaw(eqx.Module):
 
     Attributes:
         coefficient: c [token].
-        overhead: o, extra tokens of a run at the law's own batch over the tokens of small batches [1].
+        overhead: o, extra tokens of a run at the law's batch relative to the tokens of small batches [1].
         tokens_exponent: d [1].
         params_exponent: n [1].
         flop_exponent: t [1].
@@ -190,7 +190,7 @@ class ShapeLaw(eqx.Module):
     Attributes:
         kappa: strength [1].
         ratio: r, width over depth of the best shape of 1e9 parameters [1].
-        drift: rho, by which the best ratio grows with the parameters [1].
+        drift: rho, exponent of the best ratio in the parameters [1].
     """
 
     kappa: Number = eqx.field(converter=as_float)
@@ -217,11 +217,11 @@ class ShapeLaw(eqx.Module):
 
 
 class ExpertsLaw(eqx.Module):
-    r"""Dense parameters that an active one of a mixture is worth, $\hat A^{a + d \log_{10} C + \gamma g^2 + \beta g}$.
+    r"""Dense-equivalent parameters per active parameter, $\hat A^{a + d \log_{10} C + \gamma g^2 + \beta g}$.
 
     $g = \log_2 (2 d / d_\mathrm{expert})$, $1 / \hat A = 1 / (A + (1 / A_s - 1 / A_m)^{-1}) + 1 / A_m$, A the share of
-    the experts that see a token (Tian et al. 2025, arXiv 2507.17702). Loss falls with ever more experts: it is memory,
-    traffic or a bound that ends it.
+    the experts active per token (Tian et al. 2025, arXiv 2507.17702, mixtures of experts). The loss falls with the
+    number of experts without limit; memory, traffic or a bound limits the number.
 
     Attributes:
         exponent: a [1].
@@ -245,7 +245,7 @@ class ExpertsLaw(eqx.Module):
         """Dense parameters per active parameter at equal loss [1].
 
         Args:
-            active_share: A, experts that see a token over all, shared ones in both [1].
+            active_share: A, experts per token over all experts, shared experts in each count [1].
             fineness: G, twice the width of the model over that of an expert [1].
             training_flop: C [flop].
         """
@@ -258,41 +258,41 @@ class ExpertsLaw(eqx.Module):
 
 
 def experts_law(name: str = "tian") -> ExpertsLaw:
-    """A law of mixtures of experts of the shipped table."""
+    """Law of mixtures of experts by name."""
     return ExpertsLaw(**law_table("experts", name))
 
 
 def loss_law(name: str = "besiroglu-joint") -> LossLaw:
-    """A loss law of the shipped table: `hoffmann`, `besiroglu`, `besiroglu-refit` or `besiroglu-joint`."""
+    """Loss law by name: `hoffmann`, `besiroglu`, `besiroglu-refit` or `besiroglu-joint`."""
     return LossLaw(**law_table("loss", name))
 
 
 def batch_law(name: str = "bergsma") -> BatchLaw:
-    """A batch law by name: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
+    """Batch law by name: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
     return BatchLaw(**law_table("batch", name))
 
 
 def shape_law(name: str = "gemstones-built") -> ShapeLaw:
-    """A shape law of the shipped table: `kaplan`, or `gemstones` and `gemstones-built`, which drift with the size."""
+    """Shape law by name: `kaplan`, or `gemstones` and `gemstones-built`, which drift with the size."""
     return ShapeLaw(**law_table("shape", name))
 
 
 def compute_exponent(name: str = "kaplan") -> float:
-    """Exponent of the loss in training compute, whole loss, along the compute-optimal line [1]."""
+    """Exponent of the whole loss in training compute, along the compute-optimal line [1]."""
     return float(law_table("compute", name)["exponent"])
 
 
 CHECKPOINT_BYTES = 14.0
-"""Bytes of a checkpoint per parameter: 16-bit weight, 32-bit master weight and two moments of Adam [byte]."""
+"""Bytes per parameter in a checkpoint: 16-bit weight, 32-bit master weight and two moments of Adam [byte]."""
 
 
 class FailureLaw(eqx.Module):
-    """Rate of failures of chips, and time that checkpoints and restarts take.
+    """Failure rate of chips, and the time of checkpoints and restarts.
 
     Attributes:
         failures_per_chip_second: interruptions per chip [1/s].
         storage_bytes_per_second: checkpoint bandwidth per chip [byte/s].
-        restart_time: from a failure to training again [s].
+        restart_time: time from a failure to resumed training [s].
     """
 
     failures_per_chip_second: Number = eqx.field(converter=as_float)
@@ -300,11 +300,11 @@ class FailureLaw(eqx.Module):
     restart_time: Number = eqx.field(converter=as_float)
 
     def checkpoint_time(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Time to write a checkpoint, an equal share by every chip [s]."""
+        """Time to write a checkpoint, in equal shares by all chips [s]."""
         return jnp.asarray(CHECKPOINT_BYTES * n_params / (self.storage_bytes_per_second * n_chips))
 
     def checkpoint_interval(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Work between checkpoints, Young's optimum [s]."""
+        """Work between checkpoints, sqrt(2 delta M), Young's optimum [s]."""
         mean_interval = 1.0 / (self.failures_per_chip_second * n_chips)
         return jnp.sqrt(2.0 * self.checkpoint_time(n_params, n_chips) * mean_interval)
 
@@ -316,7 +316,7 @@ class FailureLaw(eqx.Module):
             n_chips: chips of the job [1].
 
         Returns:
-            At least one; grows without bound where the job fails faster than it restarts.
+            At least 1; diverges if the job fails faster than it restarts.
         """
         failures = self.failures_per_chip_second * jnp.asarray(n_chips)
         work = self.checkpoint_interval(n_params, n_chips)
@@ -325,5 +325,5 @@ class FailureLaw(eqx.Module):
 
 
 def failure_law(name: str = "llama3") -> FailureLaw:
-    """A failure law of the shipped table."""
+    """Failure law by name."""
     return FailureLaw(**law_table("failure", name))

@@ -1,4 +1,4 @@
-"""Doubts about a table of losses that a fit cannot see, in lines for the user."""
+"""Warnings about a table of losses that a fit cannot detect, one line each."""
 
 import numpy as np
 
@@ -6,26 +6,26 @@ from jaxscale.base.errors import InputError
 from jaxscale.laws.loss_reader import Losses
 
 FEWEST_ROWS = 4
-"""Rows below which no law is fitted, prior or not [1]."""
+"""Least number of rows for a fit, with or without a prior [1]."""
 
 FEW_BUDGETS = 3
-"""Distinct training computes below which the exponents cannot be told from the coefficients [1]."""
+"""Least number of distinct training computes that separates exponents from coefficients [1]."""
 
 SPAN = 2.0
-"""Ratio of the largest over the smallest size, or tokens, below which its term is not identified [1]."""
+"""Least ratio of the largest to the smallest size, or tokens, that identifies the term [1]."""
 
 UNIGRAM = 6.5
-"""Loss above which a language model has learnt little more than the frequencies of words [nat per token]."""
+"""Loss above which a language model has learnt little beyond word frequencies [nat per token]."""
 
 
 def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
-    """Doubts about a table, a line each.
+    """Warnings about a table, one line each.
 
     Args:
-        table: of the runs to be fitted.
+        table: table of the runs for the fit.
 
     Raises:
-        InputError: too few rows, or a term whose column is empty.
+        InputError: too few rows, or a term with an empty column.
     """
     if len(table) < FEWEST_ROWS:
         raise InputError(f"{table.name}: {len(table)} rows are too few for a law; expected at least {FEWEST_ROWS}")
@@ -50,11 +50,11 @@ NEEDED = {
     "repetition": ("epochs_unique_tokens",),
     "experts": ("n_experts",),
 }
-"""Columns that a term reads."""
+"""Columns required by a term."""
 
 
 def check_needed(table: Losses, terms: tuple[str, ...]) -> None:
-    """Refuse a table that lacks the columns of a term.
+    """Check that a table has the columns of each term.
 
     Raises:
         InputError: an unknown term, or an empty cell.
@@ -71,7 +71,7 @@ def check_needed(table: Losses, terms: tuple[str, ...]) -> None:
 
 
 def _mixtures(table: Losses) -> list[str]:
-    """Rows that may follow different laws."""
+    """Warnings about rows that may follow different laws."""
     doubts = []
     kinds = sorted(set(table.text("loss_kind")) - {""})
     if len(kinds) > 1:
@@ -129,7 +129,7 @@ def _schedules(table: Losses) -> list[str]:
 
 
 def _pairs_of_several_rates(table: Losses) -> int:
-    """Pairs of parameters and tokens that were trained at several learning rates [1]."""
+    """Number of pairs of parameters and tokens with several learning rates [1]."""
     stated = np.isfinite(table.number("lr"))
     if not stated.any():
         return 0

@@ -1,4 +1,4 @@
-"""Fit of a law of loss to a table: best and resampled numbers, noise, and doubts about the table."""
+"""Fit of a law of the loss to a table: best and resampled numbers, noise, and warnings about the table."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +29,7 @@ FIXED_TRAITS = {
     "tied": ("joint", "tokens_exponent"),
     "kaplan": ("joint", "floor_share"),
 }
-"""Traits that a form sets or ties, which no prior may hold."""
+"""Traits that a form fixes or ties, and for which no prior applies."""
 
 
 def fit_law(
@@ -45,23 +45,23 @@ def fit_law(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> FittedLaw:
-    """Law of loss fitted to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
+    """Fit a law of the loss to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
 
     Args:
         form: joint, additive, tied or kaplan.
-        terms: of shape, batch, repetition and experts.
-        prior: `shipped` (from other sources), None for the data alone, or a prior.
-        cluster: how rows are drawn: auto, rows, or a column whose equal cells are drawn together.
+        terms: terms of shape, batch, repetition and experts.
+        prior: `shipped` (from published sources), None for the data alone, or a prior.
+        cluster: unit of resampling: auto, rows, or a column whose equal cells are drawn together.
         likelihood: student, or huber as in Hoffmann et al. 2022.
-        held: numbers that are not fitted, by name, such as those of a published law whose terms are.
-        n_draws: resampled fits [1].
-        progress: receives messages of progress.
+        held: fixed numbers by name, such as those of a published law with fitted terms.
+        n_draws: number of resampled fits [1].
+        progress: function that receives messages of progress.
 
     Returns:
         The law with its draws.
 
     Raises:
-        InputError: too few rows, an unknown word, or a term whose column is empty.
+        InputError: too few rows, an unknown word, or a term with an empty column.
     """
     terms = tuple(terms)
     doubts = check_losses(table, terms)
@@ -81,7 +81,7 @@ def fit_law(
 
 
 def problem_of(table: Losses, form: Form, terms: tuple[str, ...], prior: LawPrior, likelihood: str) -> LossProblem:
-    """All that a fit depends on, rows filled up to a bucket by copies of the last row with weight zero."""
+    """Inputs of a fit, with rows padded to a bucket by copies of the last row with weight zero."""
     rows = bucket_rows(len(table))
     weight = table.number("weight")
     weights = np.where(np.arange(len(rows)) < len(table), np.where(np.isnan(weight), 1.0, weight)[rows], 0.0)

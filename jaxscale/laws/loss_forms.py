@@ -1,8 +1,8 @@
-r"""Forms of the law of loss, its terms besides parameters and tokens, and the priors of its numbers.
+r"""Forms of the law of the loss, terms besides parameters and tokens, and the priors of the numbers.
 
 $$ L = E + \left[ (A N^{-a})^{1/k} + (B D^{-b})^{1/k} \right]^k $$
 
-a and b are the exponents of the two limits, of few parameters and of few tokens. Every other form sets linear
+a and b are the exponents of the two limits, of few parameters and of few tokens. Every further form sets linear
 conditions on the logarithms of the numbers, so that one compiled program fits all forms:
 
 | form | conditions | reference |
@@ -19,9 +19,9 @@ conditions on the logarithms of the numbers, so that one compiled program fits a
 | repetition | $D \to U + U R_D (1 - e^{-(D/U - 1) / R_D})$, and N alike | Muennighoff et al. 2023, equations 5 and 6 |
 | experts | $N \to N E^{\gamma + \delta \ln(N/10^9)}$ | Clark et al. 2022, equation 6 |
 
-The numbers are in `data/law_priors.toml`, made by `fits/laws.py`: for each form, means and spreads between sources, and
-the discrepancy per decade of extrapolation, each once from all sources and once without each of them, so that a shipped
-table is never its own prior.
+The priors are in `data/law_priors.toml`, made by `fits/laws.py`: for each form, means and spreads between sources, and
+the discrepancy per decade of extrapolation, once from all sources and once without each source, so that a shipped table
+is never part of its prior.
 """
 
 import functools
@@ -46,17 +46,17 @@ FORMS = {
     "tied": ({"tokens_exponent": "params_exponent"}, {"joint": 0.0}),
     "kaplan": ({"joint": "tokens_exponent"}, {"irreducible": -60.0}),
 }
-"""Conditions of each form: tied numbers, and logarithms that are set."""
+"""Conditions of each form: tied numbers, and fixed logarithms."""
 
 
 class Form(NamedTuple):
     r"""Linear conditions of a form: $\theta = M \phi + c$ with free logarithms $\phi$.
 
     Attributes:
-        name: of the form.
-        matrix: M [number, number], a column of zeros where the number is not free.
+        name: name of the form.
+        matrix: M [number, number], with a column of zeros for a fixed number.
         offset: c [number].
-        is_free: numbers that a fit moves [number].
+        is_free: whether a fit moves a number [number].
     """
 
     name: str
@@ -70,7 +70,7 @@ def form_of(name: str, n_terms: int = 0) -> Form:
 
     Args:
         name: joint, additive, tied or kaplan.
-        n_terms: further numbers of terms, all free [1].
+        n_terms: number of numbers of terms, all free [1].
 
     Raises:
         InputError: unknown name.
@@ -91,11 +91,11 @@ def form_of(name: str, n_terms: int = 0) -> Form:
 
 
 def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) -> Form:
-    """The form with some numbers of `BASE` held at values, for a table whose means of ln N and ln D are given.
+    """Form with numbers of `BASE` held at given values, for a table with given means of ln N and ln D.
 
     Args:
-        held: values by name; a coefficient is held with its exponent.
-        middle: means of ln N and ln D, between which and N = D = 1 the coefficients are moved.
+        held: values by name; a coefficient is held together with its exponent.
+        middle: means of ln N and ln D, from which coefficients are converted to N = D = 1.
 
     Raises:
         InputError: an unknown number, a value that is not positive, or a coefficient without its exponent.
@@ -119,7 +119,7 @@ def log_reducible(
     r"""Logarithm of the reducible loss, $k \ln(e^{(\ln A - a \ln N) / k} + e^{(\ln B - b \ln D) / k})$ [1].
 
     Args:
-        numbers: logarithms of `BASE` in front.
+        numbers: logarithms of `BASE` first.
         log_params: ln N [1].
         log_tokens: ln D [1].
     """
@@ -140,13 +140,13 @@ def centred(
     log_tokens: Float[ArrayLike, ""],
     sign: float,
 ) -> Array:
-    """Logarithms of A and B moved from N = D = 1 to the middle of a table, sign -1, or back, sign +1.
+    """Conversion of ln A and ln B from N = D = 1 to the middle of a table (sign -1), or back (sign +1).
 
-    Far from the table the coefficients and the exponents are almost one number; in its middle they are nearly
-    independent, and a search takes a tenth of the steps.
+    At N = D = 1, far from the table, coefficients and exponents are almost perfectly correlated; in the middle of the
+    table they are nearly independent, and a search takes a tenth of the steps.
 
     Args:
-        numbers: logarithms of `BASE` in front.
+        numbers: logarithms of `BASE` first.
         log_params: mean of ln N [1].
         log_tokens: mean of ln D [1].
         sign: -1 to the middle, +1 back.
@@ -157,31 +157,31 @@ def centred(
 
 
 def law_of(numbers: Float[ArrayLike, "*sample number"]) -> LossLaw:
-    """Law of given logarithms of `BASE` in front."""
+    """Law from numbers with the logarithms of `BASE` first."""
     values = jnp.exp(jnp.asarray(numbers)[..., : len(BASE)])
     return LossLaw(*jnp.moveaxis(values, -1, 0))
 
 
 def frontier_params(numbers: Float[Array, " number"], log_tokens: Float[ArrayLike, "*row"]) -> Array:
-    """Logarithm of the parameters for which a number of tokens is compute-optimal [1]."""
+    """Logarithm of the compute-optimal parameters for a number of tokens [1]."""
     return (law_of(numbers).log_balance() + jnp.exp(numbers[4]) * log_tokens) / jnp.exp(numbers[3])
 
 
 TRAITS = ("params_exponent", "tokens_exponent", "joint", "floor_share", "tokens_per_param")
-"""Quantities of a law that differ little between sources, whatever their tokenizer, and that priors are stated for."""
+"""Quantities of a law that vary little between sources with different tokenizers, used for priors."""
 
 TYPICAL_PARAMS, TYPICAL_TOKENS = 1e9, 2e10
-"""Run at which traits are stated: inside the range of most tables [1], [token]."""
+"""Run for which traits are stated, inside the range of most tables [1], [token]."""
 
 
 def traits(numbers: Float[Array, " number"]) -> Array:
-    r"""Logarithms of the traits of a law, and the numbers of its terms behind them [trait].
+    r"""Logarithms of the traits of a law, followed by the numbers of the terms [trait].
 
     a, b and k; the share of the irreducible loss, $E / L(10^9, 2 \times 10^{10})$; and the compute-optimal tokens per
-    parameter of a model of $10^9$ parameters. None of them depends on the unit of the loss.
+    parameter of a model of $10^9$ parameters. No trait depends on the unit of the loss.
 
     Args:
-        numbers: of the law, those of the terms behind those of `BASE`.
+        numbers: numbers of the law, `BASE` first, then terms.
     """
     size, seen = jnp.log(TYPICAL_PARAMS), jnp.log(TYPICAL_TOKENS)
     floor = numbers[0] - log_loss(numbers, size, seen)
@@ -190,7 +190,7 @@ def traits(numbers: Float[Array, " number"]) -> Array:
 
 
 if TYPE_CHECKING:
-    # Static checkers take numpy arrays for no arrays of JAX; the run-time check does.
+    # Static checkers do not accept numpy arrays as JAX arrays; run-time checks do.
     PerRow = Pair = Any
 else:
     PerRow = Float[ArrayLike, " row"]
@@ -208,7 +208,7 @@ TERMS = {
 """Numbers of each term."""
 
 SIGNED = ("shape_drift", "batch_exponent", "experts_exponent", "experts_drift")
-"""Numbers that may be negative, held without a logarithm."""
+"""Numbers that may be negative, fitted without a logarithm."""
 
 START_OF = {
     "shape_kappa": math.log(0.005),
@@ -221,10 +221,10 @@ START_OF = {
     "experts_exponent": 0.2,
     "experts_drift": -0.05,
 }
-"""Numbers of the terms at which a search starts: Kaplan et al. 2020, Bergsma et al. 2025, Muennighoff et al. 2023."""
+"""Start values of the terms' numbers: Kaplan et al. 2020, Bergsma et al. 2025, Muennighoff et al. 2023."""
 
 BATCH_STEPS = 6
-"""Newton steps from the tokens of a run to those of small batches: exact to 1e-12 up to a thousand critical batches."""
+"""Newton steps from the tokens of a run to those of small batches; exact to 1e-12 up to a thousand critical batches."""
 
 
 class Covariates(NamedTuple):
@@ -250,7 +250,7 @@ class Covariates(NamedTuple):
 
 
 def number_names(terms: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the numbers of a law in the order of its vector."""
+    """Names of the numbers of a law in vector order."""
     return (*BASE, *(name for term in terms for name in TERMS[term]))
 
 
@@ -258,7 +258,7 @@ def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tup
     """Logarithm of the loss with all terms [row].
 
     Args:
-        numbers: in the order of `number_names`, logarithms except those of `SIGNED`.
+        numbers: numbers in the order of `number_names`, logarithms except for `SIGNED`.
         terms: names of `TERMS`.
     """
     named = dict(zip(number_names(terms), numbers, strict=True))
@@ -278,12 +278,13 @@ def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tup
 
 
 def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Array, exponent: Array) -> Array:
-    r"""Logarithm of the tokens $D_0$ that small batches would need: $D = D_0 (1 + B / (c D_0^p))$ [row]."""
+    r"""Logarithm of the tokens $D_0$ of a run with small batches: $D = D_0 (1 + B / (c D_0^p))$ [row]."""
     small = log_tokens
     for _ in range(BATCH_STEPS):
         excess = log_batch - log_coefficient - exponent * small
         share = 1.0 / (1.0 + jnp.exp(-excess))
         miss = small + jnp.logaddexp(0.0, excess) - log_tokens
+        # The slope of `miss` in `small` is 1 - exponent * share; the lower bound limits the step.
         small = small - miss / jnp.maximum(1.0 - exponent * share, 0.05)
     return small
 
@@ -291,9 +292,9 @@ def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Arr
 def effective_data(
     numbers: Array, log_params: Array, log_tokens: Array, log_unique: Array, named: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """Logarithms of the effective parameters and tokens where data repeat [row].
+    """Logarithms of the effective parameters and tokens for repeated data [row].
 
-    Tokens beyond the unique ones, and parameters beyond those that the unique ones deserve, count less and less.
+    Tokens beyond the unique tokens, and parameters beyond the optimum for the unique tokens, have decreasing value.
     """
     unique = jnp.minimum(log_unique, log_tokens)
     deserved = jnp.minimum(frontier_params(numbers, unique), log_params)
@@ -302,7 +303,7 @@ def effective_data(
 
 
 def _worth(log_ratio: Array, log_half_life: Array) -> Array:
-    """Logarithm of the worth of a multiple, $1 + R (1 - e^{-(x - 1) / R})$."""
+    """Logarithm of the worth of a multiple x, $1 + R (1 - e^{-(x - 1) / R})$."""
     repeats, life = jnp.expm1(log_ratio), jnp.exp(log_half_life)
     return jnp.log1p(life * -jnp.expm1(-repeats / life))
 
@@ -312,13 +313,13 @@ ALL = "all"
 
 
 class LawPrior(NamedTuple):
-    """Normal prior of the traits of a law, and its discrepancy.
+    """Normal prior of the traits of a law, with the discrepancy of the law.
 
     Attributes:
         name: shipped, without-<family> or none.
-        mean: of the traits and the numbers of the terms [trait].
+        mean: mean of the traits and of the numbers of the terms [trait].
         spread: standard deviation between sources, infinite without a prior [trait].
-        discrepancy: error of the law per decade of compute beyond the fitted range [1].
+        discrepancy: relative error of the law per decade of compute beyond the fitted range [1].
     """
 
     name: str
@@ -341,9 +342,9 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
     """Prior by name.
 
     Args:
-        name: `shipped`, or None for none.
-        form: of the law.
-        family: source that the prior leaves out.
+        name: `shipped`, or None for no prior.
+        form: form of the law.
+        family: source excluded from the prior.
 
     Raises:
         InputError: unknown name.
@@ -366,6 +367,6 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
 
 
 def _entry(form: str, family: str) -> dict[str, Any]:
-    """Prior of a form without a family; that of all sources where the family is not among them."""
+    """Prior of a form without a source family; that of all sources if the family is unknown."""
     of_form = _table().get("priors", {}).get(form, {})
     return of_form.get(family) or of_form.get(ALL, {})

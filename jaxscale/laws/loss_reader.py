@@ -1,7 +1,7 @@
-"""Tables of losses: columns, headings of other tools, reading, one unit and one count of parameters; shipped tables.
+"""Tables of losses: columns, headings of further tools, reading, one unit and one parameter count; shipped tables.
 
-`Params (B)`, `tokens_m`, `7B`, `perplexity` and `bits_per_byte` are understood; tokens follow from compute and
-parameters, or from steps and batch, where no column states them.
+Headings and cells such as `Params (B)`, `tokens_m`, `7B`, `perplexity` and `bits_per_byte` are understood; absent
+tokens follow from compute and parameters, or from steps and batch.
 """
 
 import functools
@@ -68,13 +68,13 @@ LOSS_COLUMNS = (
 LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
 
 COUNTS = ("total", "non-embedding", "active")
-"""Conventions of counting parameters. Laws of different counts differ: embeddings are a third of small models."""
+"""Conventions of counting parameters; laws of different counts differ, since embeddings are a third of small models."""
 
 
 def count_of(kind: str) -> str:
-    """Convention of counting in a cell of `n_params_kind`, empty without a known name.
+    """Convention of counting in a cell of `n_params_kind`; empty without a known name.
 
-    `active, non-embedding` is a count of its own, as is a total that leaves the input embedding out.
+    `active, non-embedding` is a separate count, as is a total without the input embedding.
     """
     text = kind.strip().lower()
     if text.startswith("total less input embedding"):
@@ -96,7 +96,7 @@ OTHER_NAMES = {
     **{"depth": "n_layers", "width": "d_model", "num_layers": "n_layers", "hidden_size": "d_model"},
     **{"n_steps": "steps", "num_steps": "steps", "experts": "n_experts", "num_experts": "n_experts"},
 }
-"""Headings that other tools write, in lower case with underscores, and the columns that they mean."""
+"""Headings of further tools, in lower case with underscores, and the corresponding columns."""
 
 PERPLEXITY, BITS_PER_BYTE, BITS = "perplexity", "bits per byte", "bits per token"
 
@@ -105,7 +105,7 @@ OTHER_LOSSES = {
     **dict.fromkeys(("bpb", "bits_per_byte", "val_bpb", "eval_bpb"), BITS_PER_BYTE),
     **dict.fromkeys(("bits_per_token", "bpt", "loss_bits"), BITS),
 }
-"""Headings of losses in another unit, and the unit."""
+"""Headings of losses in a further unit, and the unit."""
 
 FACTORS = {
     **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
@@ -113,25 +113,25 @@ FACTORS = {
     **dict.fromkeys(("b", "bn", "g", "billion", "billions"), 1e9),
     **dict.fromkeys(("t", "trillion", "trillions"), 1e12),
 }
-"""Factors that end a heading or a cell [1]."""
+"""Factors at the end of a heading or a cell [1]."""
 
 COUNTED = ("n_params", "n_params_alt", "tokens", "epochs_unique_tokens", "batch_tokens", "flops")
 """Columns whose headings and cells may have a factor."""
 
 ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and batch_tokens"}
 ALSO["loss"] = "or perplexity, bits_per_byte"
-"""Columns that may stand for a required column."""
+"""Alternatives to a required column."""
 
 _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
 def meaning(heading: str) -> ColumnHeading:
-    """Column, factor and unit that a heading means; any case, blanks and brackets will do."""
+    """Column, factor and unit of a heading, regardless of case, blanks and brackets."""
     text = heading.strip().lower()
     if text in LOSS_COLUMN:
         return ColumnHeading(text)
     words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
-    # `eval/loss` of a logger: what stands before the stroke is a group of its figures.
+    # In a logger's heading such as `eval/loss`, the prefix names a group of figures.
     words = re.sub(r"^(eval|val|validation|train|test)_(?=(loss|ppl|perplexity|bpb)$)", "", words)
     if words in OTHER_LOSSES:
         return ColumnHeading("loss", unit=OTHER_LOSSES[words])
@@ -144,7 +144,7 @@ def meaning(heading: str) -> ColumnHeading:
 
 
 def meanings(header: Sequence[str]) -> list[ColumnHeading]:
-    """Meanings of all headings; a column under its name leaves its aliases as they are."""
+    """Meanings of all headings; aliases of a column present under its name are unchanged."""
     stated = {heading.strip().lower() for heading in header}
     found = [meaning(heading) for heading in header]
     return [
@@ -154,7 +154,7 @@ def meanings(header: Sequence[str]) -> list[ColumnHeading]:
 
 
 def plain_cell(cell: str) -> str:
-    """A cell with `7B`, `300 M` or `1.4T` written out; further cells unchanged."""
+    """Cell with `7B`, `300 M` or `1.4T` converted to a number; further cells unchanged."""
     found = _CELL.fullmatch(cell)
     if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
         return cell
@@ -169,10 +169,10 @@ def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, "
 
 
 def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Parameters and tokens of rows with empty cells, and notes.
+    """Parameters and tokens computed for rows with empty cells, and notes.
 
     Returns:
-        The columns that changed, nan where a cell stays empty, and the notes.
+        The changed columns, nan for a cell that stays empty, and the notes.
     """
     params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
     changes, notes = {}, []
@@ -190,7 +190,7 @@ def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def unit_notes(unit: str) -> list[str]:
-    """Note on a converted unit of the loss."""
+    """Note on a conversion of the loss unit."""
     if not unit:
         return []
     told = "the logarithms of the perplexities" if unit == PERPLEXITY else f"{unit} times ln 2"
@@ -200,14 +200,14 @@ def unit_notes(unit: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Losses(AbstractTable):
-    """A table of losses, column by column; see `AbstractTable`.
+    """Table of losses, column by column; see `AbstractTable`.
 
     Attributes:
-        label: name of the table where it is not that of its file.
+        label: name of the table, if different from that of the file.
         count: convention of `n_params`, empty if not stated.
-        family: source whose own laws its prior must leave out, empty for a table of the user.
-        headings: as the file writes them, by column.
-        notes: conversions and computed columns, a line each.
+        family: source excluded from the table's prior, empty for a table of the user.
+        headings: headings of the file, by column.
+        notes: conversions and computed columns, one line each.
     """
 
     label: str = ""
@@ -224,7 +224,7 @@ class Losses(AbstractTable):
         return self.label or str(self.path)
 
     def number(self, column: str) -> Float[np.ndarray, " row"]:
-        """Numbers of a column, nan where it is absent or a cell is empty [row]."""
+        """Numbers of a column, nan for an absent column or an empty cell [row]."""
         return self.numbers(column)
 
     @property
@@ -248,12 +248,12 @@ class Losses(AbstractTable):
         return np.log(FLOP_PER_PARAM_TOKEN) + np.log(self.n_params) + np.log(self.tokens)
 
     def select(self, rows: Bool[np.ndarray, " row"] | Int[np.ndarray, " some"]) -> "Losses":
-        """Rows of the table, by a mask or by numbers."""
+        """Selected rows of the table, by mask or index."""
         return self.take(rows)
 
 
 class LossSchema(AbstractSchema[Losses]):
-    """Tables of losses.
+    """Schema of tables of losses.
 
     Args:
         needs_loss: whether a row without a loss is refused.
@@ -262,18 +262,18 @@ class LossSchema(AbstractSchema[Losses]):
     columns = LOSS_COLUMN
 
     def __init__(self, needs_loss: bool = True):
-        """Take the cells of a row."""
+        """Configure whether a loss is required."""
         super().__init__(Names())
         self.required = [
             name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")
         ]
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """What headings mean, those of other tools and in other units among them."""
+        """Meanings of headings, including those of further tools and units."""
         return meanings(header)
 
     def lacks(self, header: Header) -> str:
-        """Required columns that are absent and do not follow from further columns."""
+        """Absent required columns that do not follow from further columns."""
         columns = header.columns
         missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
@@ -282,7 +282,7 @@ class LossSchema(AbstractSchema[Losses]):
         return names and f"missing {names} among {there}; expected at least the columns {told}"
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
-        """Values of cells with the factor of their heading, losses in nats."""
+        """Values of cells times the factor of the heading, losses in nats."""
         column = LOSS_COLUMN[heading.column]
         if column.kind == "text":
             return super().values(heading, texts)
@@ -297,7 +297,7 @@ class LossSchema(AbstractSchema[Losses]):
         return Parsed([None if np.isnan(value) else value for value in numbers.tolist()], problems)
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Losses:
-        """Parameters and tokens of rows that do not state them follow from other columns."""
+        """Table with absent parameters and tokens computed from further columns."""
         del problems
         losses = Losses.of(table, headings=dict(zip(header.columns, map(str.strip, header.written), strict=True)))
         changes, notes = derived(losses)
@@ -305,7 +305,7 @@ class LossSchema(AbstractSchema[Losses]):
         return replace(_with_numbers(losses, changes), notes=(*units, *notes))
 
     def checks(self, table: Losses) -> Iterator[Check]:
-        """Required cells are filled."""
+        """Checks that required cells are filled."""
         for name in self.required:
             cells = table.cells.get(name) or Categorical.constant("", len(table))
             is_empty = np.isnan(table.numbers(name)) & cells.matches(lambda cell: not cell.strip())
@@ -313,7 +313,7 @@ class LossSchema(AbstractSchema[Losses]):
 
 
 def _with_numbers(table: Losses, columns: Mapping[str, np.ndarray]) -> Losses:
-    """Table with replaced numbers in given columns, nan for an empty cell."""
+    """Table with replaced numbers in given columns; nan gives an empty cell."""
     coded = {name: _coded(numbers) for name, numbers in columns.items()}
     return replace(table, values={**table.values, **coded})
 
@@ -333,19 +333,18 @@ def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
 def read_losses(
     table: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
 ) -> Losses:
-    """Table of losses from a file, checked.
+    """Read and check a table of losses from a file.
 
     Args:
-        table: a CSV file, or whatever else `js.read_runs` takes, with at least the columns `n_params`, `tokens` and
-            `loss`; other headings and units that tools write for these are understood, and compute stands for one of
-            parameters and tokens.
-        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever counts so in a row.
-        where: keeps the rows whose cells are equal to these, by column.
+        table: a CSV file, or any table accepted by `js.read_runs`, with at least the columns `n_params`, `tokens` and
+            `loss`; headings and units of further tools are understood, and compute may replace parameters or tokens.
+        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever has this count in a row.
+        where: required cells of the kept rows, by column.
         needs_loss: whether a row without a loss is refused.
 
     Raises:
-        InputError: the file cannot be read, a required column is absent, a cell is bad, no row is left, or the rows
-            count parameters in different ways.
+        InputError: the file cannot be read, a required column is absent, a cell is invalid, no row is left, or the rows
+            count parameters differently.
     """
     return with_count(read(table, LossSchema(needs_loss), where=where), count)
 
@@ -354,10 +353,10 @@ def with_count(table: Losses, count: str = "") -> Losses:
     """Table with parameters in a single convention.
 
     Args:
-        count: wanted count, empty to take `n_params` as it is.
+        count: wanted count, empty for that of `n_params`.
 
     Raises:
-        InputError: rows count in different ways, or do not state the wanted count.
+        InputError: rows count parameters differently, or do not state the wanted count.
     """
     kinds = np.asarray([count_of(kind) for kind in table.text("n_params_kind")], dtype=object)
     others = np.asarray([count_of(kind) for kind in table.text("n_params_alt_kind")], dtype=object)
@@ -389,9 +388,9 @@ def losses_of(columns: Mapping[str, Any], name: str = "table", **texts: Sequence
     """Table of losses from arrays: `losses_of({"n_params": N, "tokens": D, "loss": L})`.
 
     Args:
-        columns: numbers by name of a column, equally long.
-        name: of the table, for messages.
-        texts: words by name of a column.
+        columns: numbers by column name, of equal length.
+        name: name of the table, for messages.
+        texts: words by column name.
 
     Raises:
         InputError: a required column is absent, lengths differ, or a number is not positive and finite.
@@ -419,18 +418,18 @@ def _cell(value: float | None) -> str:
 
 
 def best_of(table: Losses, columns: Sequence[str]) -> Losses:
-    """Row of the least loss of each combination of cells, such as the best learning rate of each size and tokens.
+    """Rows of least loss for each combination of cells, such as the best learning rate of each size and tokens.
 
     Args:
-        columns: whose cells make a combination.
+        columns: columns whose cells form a combination.
 
     Raises:
-        InputError: a column is not there.
+        InputError: a column is absent.
     """
     for column in columns:
         if column not in table.cells and column not in table.values:
             raise InputError(f"{table.name}: column {column!r} is not there; {one_like(column, table.cells)}")
-    # Among the values of a column, one may be there twice.
+    # `map` merges equal values, which a column may list twice.
     of_row = together(*(table.categories(column).map(lambda value: value) for column in columns)).codes
     order = np.lexsort((table.loss, of_row))
     first = np.concatenate([[True], of_row[order][1:] != of_row[order][:-1]])
@@ -443,10 +442,10 @@ def _tables() -> dict[str, Any]:
 
 
 def loss_table_names(judged: bool = True) -> tuple[str, ...]:
-    """Names of the tables whose files are here; tables that may not ship are read from the repository alone.
+    """Names of the available tables; tables without permission to ship exist in the repository alone.
 
     Args:
-        judged: leaves out tables that repeat runs of another one or need a term.
+        judged: whether to omit tables that repeat runs of a further table or need a term.
     """
     return tuple(
         name
@@ -459,11 +458,11 @@ def loss_table(name: str, count: str = "") -> Losses:
     """Table of losses by name, `js.laws.loss_table("gemstones")`.
 
     Args:
-        name: of `data/losses/tables.toml`.
-        count: of the parameters, that of the source's authors where empty.
+        name: name in `data/losses/tables.toml`.
+        count: parameter count; that of the source's authors where empty.
 
     Raises:
-        InputError: unknown name, or a table that may not ship outside the repository.
+        InputError: an unknown name, or a table that is not shipped.
     """
     if name not in _tables():
         raise InputError(f"table of losses {name!r} is unknown; {one_like(name, loss_table_names(False))}")
@@ -488,5 +487,5 @@ def loss_table(name: str, count: str = "") -> Losses:
 
 
 def train_below_params(name: str) -> float | None:
-    """Parameters below which a table's runs are meant to predict the others, where its authors say so [1]."""
+    """Size up to which the authors of a table use runs to predict larger runs, if stated [1]."""
     return _tables()[name].get("train_below_params")

@@ -1,7 +1,7 @@
-r"""Search for the best numbers of a law of loss: covariates, resampled rows, objective, and its minimum.
+r"""Search for the best numbers of a law of the loss: covariates, resampled rows, objective, and minimum.
 
-Drawing rows alone would take the prior for certain; with its mean drawn as well, the spread of the draws is that of the
-posterior where the law is linear (randomised maximum a posteriori; Bardsley et al. 2014).
+Resampling of rows alone would treat the prior as certain; with the prior mean resampled as well, the spread of the
+draws is that of the posterior of a linear law (randomised maximum a posteriori; Bardsley et al. 2014).
 
 With residuals $r = \ln L_\mathrm{measured} - \ln L_\mathrm{law}$ and weights w the objective is one of
 
@@ -12,8 +12,9 @@ With residuals $r = \ln L_\mathrm{measured} - \ln L_\mathrm{law}$ and weights w 
 each plus $\tfrac12 \sum p\, (q - m)^2$ over the traits q of the law (`loss_forms.traits`), with prior means m and
 precisions p.
 
-Variable projection (Golub and Pereyra 1973): at given exponents and a given balance of both terms the law is linear in
-E and in the size of the reducible loss, two numbers with a closed form. A grid over four others meets every basin.
+Variable projection (Golub and Pereyra 1973): at given exponents and a given balance of the two terms the law is linear
+in E and in the size of the reducible loss, which have a closed form. A grid over the remaining four numbers covers
+every basin.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,20 +42,20 @@ from jaxscale.laws.loss_forms import (
 from jaxscale.laws.loss_reader import Losses
 
 SMALLEST_BUCKET = 64
-"""Rows of the smallest bucket; buckets double, so that few sizes are compiled [1]."""
+"""Rows of the smallest bucket; bucket sizes double, so that few sizes are compiled [1]."""
 
 
 def bucket_rows(count: int) -> np.ndarray:
-    """Rows of a table of a given length filled up to a power of two [row]."""
+    """Row indices of a table of a given length, padded to a power of two [row]."""
     size = max(SMALLEST_BUCKET, 1 << (count - 1).bit_length())
     return np.minimum(np.arange(size), count - 1)
 
 
 def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = None) -> Covariates:
-    """Covariates of rows of a table, neutral for absent columns [row].
+    """Covariates of rows of a table, with neutral values for absent columns [row].
 
     Args:
-        middle: means of ln N and ln D; of the table where None.
+        middle: means of ln N and ln D; those of the table where None.
     """
     log_params, log_tokens = np.log(table.n_params), np.log(table.tokens)
     if middle is None:
@@ -77,18 +78,18 @@ def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = N
 
 
 FEWEST_SHAPES = 12
-"""Shapes from which a table is drawn by shape: fewer say little about a spread between shapes [1]."""
+"""Least number of shapes for resampling by shape; fewer shapes determine no spread between shapes [1]."""
 
 
 def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, " row"]:
-    """Number of the cluster of each row; rows of a cluster are drawn together [row].
+    """Cluster index of each row; the rows of a cluster are resampled together [row].
 
     Args:
-        cluster: a column; None for rows; `auto` takes shapes where there are many and rows share them, else runs, whose
-            checkpoints share their noise, else rows.
+        cluster: a column; None for rows; `auto` takes shapes if rows share many shapes, else runs (whose checkpoints
+            have common noise), else rows.
 
     Raises:
-        InputError: the column is not there.
+        InputError: the column is absent.
     """
     rows = np.arange(len(table))
     if cluster is None or cluster == "rows":
@@ -108,7 +109,7 @@ def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, 
 
 
 def _runs(table: Losses) -> Int[np.ndarray, " row"]:
-    """Checkpoints before the end of a schedule go with the size, rate and batch of their run; all other rows alone."""
+    """Run of each row: checkpoints before the end of a schedule share size, rate and batch; further rows are single."""
     keys = [
         table.n_params,
         *(np.nan_to_num(table.number(name)) for name in ("n_layers", "d_model", "lr", "batch_tokens")),
@@ -122,7 +123,7 @@ def _runs(table: Losses) -> Int[np.ndarray, " row"]:
 def drawn_weights(
     clusters: Int[np.ndarray, " row"], n_draws: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "draw row"]:
-    """How often each row is in each draw of as many clusters as there are, with replacement [draw, row]."""
+    """Multiplicity of each row in draws of clusters with replacement, as many as there are clusters [draw, row]."""
     count = int(clusters.max()) + 1
     often = generator.multinomial(count, np.full(count, 1.0 / count), size=n_draws)
     return often[:, clusters].astype(float)
@@ -141,25 +142,25 @@ else:
     """One number."""
 
 HUBER_DELTA = 1e-3
-"""Residual of the log loss from which it counts linearly (Hoffmann et al. 2022, appendix D.2) [1]."""
+"""Residual of the log loss above which the penalty is linear (Hoffmann et al. 2022, appendix D.2) [1]."""
 
 STUDENT_DEGREES = 4.0
 """Degrees of freedom of the Student-t likelihood: normal near zero, a power law far out (Lange et al. 1989) [1]."""
 
 LEAST_SCALE = 1e-5
-"""Scale of the noise below which a fit counts as exact, so that a likelihood has a maximum [1]."""
+"""Least noise scale, which keeps the likelihood of an exact fit bounded [1]."""
 
 
 class LossProblem(NamedTuple):
-    """All that a fit of a table depends on; every leaf traces.
+    """Inputs of the fit of a table; every leaf traces.
 
     Attributes:
-        covariates: of the rows.
-        log_loss: measured [row].
-        weights: of the rows, 0 for rows that fill a bucket [row].
-        matrix: of the form [number, number].
-        offset: of the form [number].
-        prior_mean: of the traits of the law and the numbers of its terms [trait].
+        covariates: covariates of the rows.
+        log_loss: logarithm of the measured loss [row].
+        weights: weights of the rows, 0 for padding [row].
+        matrix: matrix of the form [number, number].
+        offset: offset of the form [number].
+        prior_mean: prior mean of the traits and of the numbers of the terms [trait].
         prior_precision: inverse variance, 0 without a prior [trait].
         is_huber: 1 for Huber's objective, 0 for Student's.
     """
@@ -175,20 +176,20 @@ class LossProblem(NamedTuple):
 
 
 def numbers_of(free: Float[Array, " number"], problem: LossProblem) -> Array:
-    """Logarithms of all numbers of the law, at N = D = 1, from free ones in the middle of the table [number]."""
+    """Logarithms of all numbers of the law, at N = D = 1, from the free numbers in the middle of the table [number]."""
     inside = problem.matrix @ free + problem.offset
     first, second = problem.covariates.middle
     return centred(inside, first, second, 1.0)
 
 
 def huber_loss(residual: Float[Array, "*row"]) -> Array:
-    """Huber's loss of a residual, of `HUBER_DELTA` [1]."""
+    """Huber loss of a residual, with `HUBER_DELTA` [1]."""
     size = jnp.abs(residual)
     return jnp.where(size < HUBER_DELTA, 0.5 * size**2, HUBER_DELTA * (size - 0.5 * HUBER_DELTA))
 
 
 def loss_residuals(free: Float[Array, " number"], problem: LossProblem, terms: tuple[str, ...]) -> Array:
-    """Measured log loss less that of the law [row]."""
+    """Measured minus predicted log loss [row]."""
     return problem.log_loss - log_loss_with(numbers_of(free, problem), problem.covariates, terms)
 
 
@@ -210,25 +211,25 @@ def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: t
 
 
 if TYPE_CHECKING:
-    # Static checkers take numpy arrays for no arrays of JAX.
+    # Static checkers do not accept numpy arrays as JAX arrays.
     AnyArray = Any
 else:
     AnyArray = Array | np.ndarray
 
 LANES = 20
-"""Searches that run at a time: starts of one table or draws of its rows, so that both share one program [1]."""
+"""Concurrent searches: starts of one table or draws of its rows, so that both share one program [1]."""
 
 MAX_STEPS = 500
-"""Steps of BFGS at most; the median search takes 60 [1]."""
+"""Largest number of BFGS steps; the median search takes 60 [1]."""
 
 TOLERANCE = 1e-8
-"""Change of a coordinate and of the objective at which a search ends [1]."""
+"""Changes of coordinates and of the objective at which a search ends [1]."""
 
 BLOCK = 64
-"""Points of the grid evaluated at a time, which bounds memory [1]."""
+"""Grid points evaluated at a time, which bounds memory [1]."""
 
 N_POINTS = 2304
-"""Points of the grid of every form, so that all share one program [1]."""
+"""Grid points of every form, equal so that all forms share one program [1]."""
 
 GRID = {
     "joint": (np.geomspace(0.06, 1.2, 8), np.geomspace(0.06, 1.2, 8), (0.3, 0.5, 0.75, 1.0), 9),
@@ -239,11 +240,11 @@ GRID = {
 """Exponents a and b (None: equal to a), joint exponents k (None: equal to b), and number of balances."""
 
 BALANCE = 3.0
-"""Largest balance of the grid: ln of the first term over the second in the middle of the table [1]."""
+"""Largest balance of the grid: ln of the first over the second term in the middle of the table [1]."""
 
 
 def grid_points(form: str) -> Float[np.ndarray, "point 4"]:
-    """Points of the grid of a form: ln a, ln b, ln k and balance, filled up to `N_POINTS` by its last point."""
+    """Grid points of a form: ln a, ln b, ln k and balance, padded to `N_POINTS` with the last point."""
     first, second, joint, n_balances = GRID[form]
     axes = (first, [np.nan] if second is None else second, [np.nan] if joint is None else joint)
     a, b, k, balance = np.meshgrid(*axes, np.linspace(-BALANCE, BALANCE, n_balances), indexing="ij")
@@ -254,7 +255,7 @@ def grid_points(form: str) -> Float[np.ndarray, "point 4"]:
 
 
 def regions_of(points: Float[np.ndarray, "point 4"]) -> np.ndarray:
-    """Region of each point of a grid, by the ratio of both exponents and then by the balance [point]."""
+    """Region of each grid point, by the ratio of the exponents and then by the balance [point]."""
     order = np.lexsort((points[:, 3], points[:, 0] - points[:, 1]))
     regions = np.empty(len(points), dtype=int)
     regions[order] = np.arange(len(points)) * LANES // len(points)
@@ -262,19 +263,21 @@ def regions_of(points: Float[np.ndarray, "point 4"]) -> np.ndarray:
 
 
 def _projected(point: Array, problem: LossProblem, has_floor: Array) -> tuple[Array, Array]:
-    """Sum of squared residuals and logarithms of the six numbers at a point of the grid, both linear ones solved."""
+    """Sum of squared residuals and logarithms of the six numbers at a grid point, with the linear numbers solved."""
     log_a, log_b, log_k, balance = point
     runs, k = problem.covariates, jnp.exp(log_k)
     by_params = 0.5 * balance - jnp.exp(log_a) * (runs.log_params - runs.middle[0])
     by_tokens = -0.5 * balance - jnp.exp(log_b) * (runs.log_tokens - runs.middle[1])
-    # Residuals relative to the loss, as in the logarithm: both columns are divided by the measured loss.
+    # Residuals are relative to the loss, as in the logarithm: each column is divided by the measured loss.
     shape = jnp.exp(k * jnp.logaddexp(by_params / k, by_tokens / k) - problem.log_loss)
     inverse = jnp.exp(-problem.log_loss)
     w = problem.weights
     gg, gh, hh = jnp.sum(w * shape**2), jnp.sum(w * shape * inverse), jnp.sum(w * inverse**2)
     g1, h1 = jnp.sum(w * shape), jnp.sum(w * inverse)
+    # The lower bound of the determinant avoids 0 / 0 for parallel columns.
     floor = jnp.clip((h1 * gg - g1 * gh) / jnp.maximum(hh * gg - gh**2, 1e-300), 0.0) * has_floor
     height = (g1 - floor * gh) / gg
+    # If the joint solution has a negative reducible loss, the size is solved without an irreducible loss.
     floor, height = jnp.where(height > 0.0, floor, 0.0), jnp.where(height > 0.0, height, g1 / gg)
     squares = jnp.sum(w * (floor * inverse + height * shape - 1.0) ** 2)
     size, least = jnp.log(height), jnp.log(0.01) - jnp.log(jnp.max(inverse))  # a floor of zero has no logarithm
@@ -297,10 +300,11 @@ def _grid_starts(points: AnyArray, regions: AnyArray, problem: LossProblem, has_
 def _search(
     starts: AnyArray, problem: LossProblem, weights: AnyArray, prior_means: AnyArray, terms: tuple[str, ...]
 ) -> tuple[Array, Array]:
-    """Optimum and objective of searches that differ in start, weights of rows and prior means [search]."""
+    """Optimum and objective of searches with different starts, row weights and prior means [search]."""
 
     def one(start: Array, weight: Array, prior_mean: Array) -> tuple[Array, Array]:
         varied = problem._replace(weights=weight, prior_mean=prior_mean)
+        # A search at the step limit returns the best point so far instead of an error.
         done = optx.minimise(
             lambda point, args: objective(point, args, terms),
             optx.BestSoFarMinimiser(optx.BFGS(rtol=TOLERANCE, atol=TOLERANCE)),
@@ -316,18 +320,19 @@ def _search(
 
 @small_jit
 def _first_scales(starts: AnyArray, problem: LossProblem, terms: tuple[str, ...]) -> Array:
-    """Logarithm of the scale of the noise at each start, from the root mean square of the residuals [start]."""
+    """Logarithm of the noise scale at each start, from the root mean square of the residuals [start]."""
 
     def one(free: Array) -> Array:
         miss = loss_residuals(free, problem, terms)
         mean = jnp.sum(problem.weights * miss**2) / jnp.sum(problem.weights)
+        # The added number keeps the logarithm finite for an exact start.
         return jnp.where(problem.is_huber > 0.5, 0.0, 0.5 * jnp.log(mean + 1e-12))
 
     return jax.vmap(one)(starts)
 
 
 def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float[np.ndarray, "lane coordinate"]:
-    """Starting points of the searches of a table, one of each region of the grid."""
+    """Starting points of the searches of a table, one per region of the grid."""
     points = grid_points(form.name)
     has_floor = np.asarray(0.0 if form.name == "kaplan" else 1.0)
     base = np.asarray(_grid_starts(points, regions_of(points), problem, has_floor))
@@ -338,7 +343,7 @@ def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float
 
 
 def optimum_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> tuple[np.ndarray, float]:
-    """Best point over all starts and its objective."""
+    """Best point over all starts, with the objective."""
     starts = starts_of(form, problem, terms)
     points, values = searches(starts, problem, terms=terms)
     best = int(np.nanargmin(values))
@@ -356,8 +361,8 @@ def searches(
 
     Args:
         problem: table, form and priors.
-        weights: of the rows in each search; of the problem where None.
-        prior_means: of each search; that of the problem where None.
+        weights: row weights of each search; those of the problem where None.
+        prior_means: prior means of each search; those of the problem where None.
 
     Returns:
         Points [search, coordinate] and objectives [search].

@@ -1,7 +1,7 @@
-"""Batches of problems, judged at many points in one compiled `vmap`, in double precision.
+"""Batched evaluation of problems at many points in one compiled `vmap`, in double precision.
 
-Problems of one kind are the rows of a matrix, and points go through in blocks of one fixed size: every search, every
-budget and every perturbed problem of a kind shares one compilation.
+Problems of equal structure are the rows of a matrix, evaluated in blocks of one fixed size: every search, every budget
+and every perturbed problem of a structure shares one compilation.
 """
 
 import math
@@ -19,23 +19,23 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.optimise.problems import Problem
 
 BLOCK = 64
-"""Points per call: enough to keep the processor busy, few enough to waste little on padding [point]."""
+"""Points per call: many enough to use all cores, few enough to waste little on padding [point]."""
 
 
 @dataclass(frozen=True)
 class LeafLayout:
-    """Places of a module's leaves in a row of numbers.
+    """Layout of a module's leaves in a row of numbers.
 
     Attributes:
-        structure: tree of the module.
-        shapes: of the leaves.
+        structure: tree structure of the module.
+        shapes: shapes of the leaves.
     """
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
 
     def module(self, numbers: Array) -> Any:
-        """The module of one row."""
+        """Module from one row of numbers."""
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])
         parts = [numbers[end - math.prod(shape) : end] for end, shape in zip(ends, self.shapes, strict=True)]
         leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
@@ -43,7 +43,7 @@ class LeafLayout:
 
 
 def leaf_matrix(module: Any, count: int) -> tuple[Float[np.ndarray, "row number"], LeafLayout]:
-    """The leaves of a stacked module, each [row, ...], side by side in one matrix."""
+    """Leaves of a stacked module, each [row, ...], concatenated to one matrix, with the layout of a row."""
     leaves, structure = jax.tree.flatten(module)
     arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
     numbers = np.concatenate([leaf.reshape(count, -1) for leaf in arrays], axis=1)
@@ -52,12 +52,12 @@ def leaf_matrix(module: Any, count: int) -> tuple[Float[np.ndarray, "row number"
 
 @dataclass(frozen=True)
 class Problems:
-    """Problems of one kind, as the rows of a matrix.
+    """Problems of equal structure, as the rows of a matrix.
 
     Attributes:
         numbers: leaves of the problems [problem, number].
-        layout: of each row.
-        names: of the quantities, in order.
+        layout: layout of a row.
+        names: names of the quantities, in order.
     """
 
     numbers: Float[np.ndarray, "problem number"]
@@ -66,16 +66,16 @@ class Problems:
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> "Problems":
-        """Problems of one kind as rows."""
+        """Matrix of problems of equal structure."""
         return cls(*leaf_matrix(stacked(problems), len(problems)), problems[0].names)
 
     def rows(self, picked: np.ndarray) -> "Problems":
-        """Some of the problems, each as often as asked for."""
+        """Selected problems, with repetition."""
         return replace(self, numbers=self.numbers[picked])
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Log quantities, one point for each problem [problem, quantity]."""
-        # By the program that has the slopes too: compiling another takes longer than thousands of points with slopes.
+        """Log quantities, at one point per problem [problem, quantity]."""
+        # The program with slopes is reused: compiling a second program takes longer than thousands of evaluations.
         return self.pulled(points, np.zeros((len(points), len(self.names))))[0]
 
     def pulled(
@@ -86,20 +86,20 @@ class Problems:
         penalty: float = 0.0,
         upper: Any = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        r"""Log quantities v and the slope of a weighted sum of v.
+        r"""Log quantities v and the gradient of a weighted sum of v.
 
-        The weight of each quantity is $w + \max(0, \lambda + \rho (v - b))$: with $\rho = 0$ and $\lambda = 0$ a plain
-        gradient, else that of the augmented Lagrangian.
+        The weight of each quantity is $w + \max(0, \lambda + \rho (v - b))$: $\rho = 0$ and $\lambda = 0$ give the
+        gradient of $w \cdot v$, further values that of the augmented Lagrangian.
 
         Args:
-            points: one for each problem [problem, coordinate].
+            points: one point per problem [problem, coordinate].
             force: w [problem, quantity].
             multipliers: lambda [problem, quantity].
             penalty: rho [1].
             upper: b, log bounds [problem, quantity].
 
         Returns:
-            Values [problem, quantity] and slopes [problem, coordinate].
+            Values [problem, quantity] and gradients [problem, coordinate].
         """
         multipliers, upper = (np.broadcast_to(np.asarray(part), force.shape) for part in (multipliers, upper))
         columns = (points, self.numbers, force, multipliers, np.full(len(points), penalty), upper)
@@ -107,7 +107,7 @@ class Problems:
         return values, slopes
 
     def jacobian(self, points: np.ndarray, picked: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Log quantities [problem, quantity] and slopes of picked quantities [problem, picked, coordinate]."""
+        """Log quantities [problem, quantity] and gradients of picked quantities [problem, picked, coordinate]."""
         rows = np.repeat(np.arange(len(points)), len(picked))
         force = np.tile(np.eye(len(self.names))[np.asarray(picked)], (len(points), 1))
         values, slopes = self.rows(rows).pulled(points[rows], force)
@@ -134,16 +134,16 @@ def _pulled(
 def in_blocks(
     function: Callable[..., Any], size: int, columns: tuple[np.ndarray, ...], *fixed: Any
 ) -> tuple[np.ndarray, ...]:
-    """Columns of a compiled function over rows, a fixed number of rows at a time, in double precision.
+    """Evaluate a compiled function of columns in blocks of rows, in double precision.
 
     Args:
-        function: takes columns and the fixed arguments, returns a tuple of columns.
-        size: rows of a call; the last call is padded.
-        columns: each [row, ...].
-        fixed: passed on as they are.
+        function: function from columns and the fixed arguments to a tuple of columns.
+        size: rows per call; the last call is padded [1].
+        columns: columns, each [row, ...].
+        fixed: arguments passed on unchanged.
 
     Returns:
-        The columns that the function returns.
+        The columns returned by the function.
     """
     doubles = tuple(np.asarray(column, np.float64) for column in columns)
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Choice of the starts to polish, and of the optima to trust."""
+"""Selection of starts to refine, and certification of optima."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from jaxscale.optimise.interior_point import polish
 from jaxscale.optimise.problems import Optimum
 
 CONVERGED = 1e-6
-"""KKT residual up to which an optimum is certified [1]."""
+"""Largest KKT residual of a certified optimum [1]."""
 
 UNCERTAIN = 1e-3
-"""Error of an optimum without a certificate, in the logarithm of objective or bound [1]."""
+"""Error of an uncertified optimum, in the logarithm of objective or bound [1]."""
 
 
 def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Starts in the order of polishing: the best of each group, then the second best, and so on [start]."""
+    """Order in which starts are refined: the best of each group, then the second best of each, and so on [start]."""
     order = np.argsort(merits, kind="stable")
     place = np.zeros(len(order), int)
     for group in np.unique(groups):
@@ -25,14 +25,14 @@ def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def best_candidate(optimum: Optimum, wanted: Goals) -> int:
-    """Row of the candidate of least objective within the bounds; without a certificate it must be clearly better."""
+    """Row of the feasible candidate of least objective; an uncertified candidate needs a clear advantage."""
     objective = wanted.objective(optimum.values) + UNCERTAIN * (optimum.residual > CONVERGED)
     kept = wanted.residuals(optimum.values).max(axis=-1) <= UNCERTAIN
     return int(np.argmin(np.where(kept, objective, np.inf) if kept.any() else optimum.residual))
 
 
 def certify(optimum: Optimum, rows: np.ndarray, problems: Problems, wanted: Goals) -> Optimum:
-    """The optima after a second, fresh interior-point run for the given rows that did not converge."""
+    """Optima after a second interior-point run for the unconverged rows among `rows`."""
     failed = rows[optimum.residual[rows] > CONVERGED]
     if not len(failed):
         return optimum

@@ -1,4 +1,4 @@
-"""Work on some rows of a batch, compacted into full blocks: rows without work cost nothing."""
+"""Compaction of batches: selected rows are packed into full blocks, so that idle rows cost no time."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,29 +10,29 @@ from jaxtyping import Array, Bool
 Rows = TypeVar("Rows")
 
 BLOCK = 64
-"""Rows that are worked on side by side: few enough for a core's cache [1]."""
+"""Rows processed simultaneously, few enough for a core's cache [1]."""
 
 
 def work_on_rows(
     wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
 ) -> Rows:
-    """State of a batch after work on some rows.
+    """Apply a function to selected rows of a batch, in blocks.
 
     Args:
-        wanted: rows that want work.
-        work: new state of a block of rows, from the old state and `given`.
+        wanted: mask of the selected rows.
+        work: function from the old state of a block of rows and `given` to the new state.
         state: arrays [row, ...].
-        given: arrays [row, ...] that the work reads.
-        size: rows of a block [1].
+        given: further input arrays of `work` [row, ...].
+        size: rows per block [1].
 
     Returns:
-        The state, changed where there was work.
+        The state, changed in the selected rows.
     """
     size = min(size, wanted.shape[0])
     order = jnp.argsort(~wanted)
 
     def block(index: Array, state: Rows) -> Rows:
-        # A block that would reach over the end reaches back instead, and repeats the work on some rows.
+        # `dynamic_slice` shifts a block that exceeds the end backwards, so that a few rows are processed twice.
         rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
         part, read = jax.tree.map(lambda leaf: leaf[rows], (state, given))
         moved = where_rows(wanted[rows], work(part, read), part)

@@ -9,17 +9,17 @@ from jaxtyping import Float
 from jaxscale.base.errors import InputError
 
 UNBOUNDED = 100.0
-"""Log of a bound that no quantity reaches [1]."""
+"""Log of a bound that exceeds all quantities, used for no bound [1]."""
 
 
 @dataclass(frozen=True)
 class Goals:
-    """Objective and upper bounds, linear in log quantities; one for all problems or one row for each.
+    """Objective and upper bounds, linear in log quantities; common to all problems or one row per problem.
 
     Attributes:
-        names: of the quantities, in the order of `Problem.log_quantities`.
-        weights: of the logarithms in the objective [1].
-        upper: log of the largest value allowed.
+        names: names of the quantities, in the order of `Problem.log_quantities`.
+        weights: weights of the logarithms in the objective [1].
+        upper: logarithms of the upper bounds.
     """
 
     names: tuple[str, ...]
@@ -27,7 +27,7 @@ class Goals:
     upper: Float[np.ndarray, "*problem quantity"]
 
     def with_bound(self, name: str, log_bound: float) -> "Goals":
-        """The same goals with another bound on one quantity."""
+        """Copy of the goals with a changed bound on one quantity."""
         upper = self.upper.copy()
         upper[..., self.names.index(name)] = log_bound
         return replace(self, upper=upper)
@@ -37,14 +37,14 @@ class Goals:
         return float(self.upper[self.names.index(name)])
 
     def rows(self, picked: np.ndarray) -> "Goals":
-        """One row for each of the picked problems."""
+        """Goals of selected problems, one row per problem."""
         if self.weights.ndim == 1:
             shape = (len(picked), len(self.weights))
             return replace(self, weights=np.broadcast_to(self.weights, shape), upper=np.broadcast_to(self.upper, shape))
         return replace(self, weights=self.weights[picked], upper=self.upper[picked])
 
     def bounded(self) -> np.ndarray:
-        """Indices of the quantities that are bounded in any problem."""
+        """Indices of the quantities with a bound in any problem."""
         return np.flatnonzero(np.atleast_2d(self.upper).min(axis=0) < UNBOUNDED)
 
     def objective(self, values: np.ndarray) -> np.ndarray:
@@ -52,23 +52,23 @@ class Goals:
         return np.asarray(np.sum(values * self.weights, axis=-1))
 
     def residuals(self, values: np.ndarray) -> np.ndarray:
-        """Constraints, satisfied where not positive: log value less log bound [..., quantity]."""
+        """Constraints g = ln(value) - ln(bound), satisfied for g <= 0 [..., quantity]."""
         return values - self.upper
 
 
 def goals(names: Sequence[str], minimise: Mapping[str, float], bounds: Mapping[str, float | int]) -> Goals:
-    """Goals by name.
+    """Objective and bounds from mappings by name.
 
     Args:
-        names: of the quantities, in the order of `Problem.log_quantities`.
+        names: names of the quantities, in the order of `Problem.log_quantities`.
         minimise: weights of the logarithms of quantities [1].
-        bounds: largest values of quantities, SI units.
+        bounds: upper bounds of quantities, SI units.
 
     Returns:
         The goals in logarithms.
 
     Raises:
-        InputError: a quantity that does not exist, or a bound that is not positive.
+        InputError: an unknown quantity, or a bound that is not positive.
     """
     for name in (*minimise, *bounds):
         if name not in names:

@@ -1,17 +1,17 @@
-r"""Exact optimum from a point that may break limits: primal-dual interior point, infeasible start, double precision.
+r"""Primal-dual interior-point method with infeasible start, for exact optima in double precision.
 
-To be used for a few candidates of any `Problem` in the unit cube, with any number of curved quantities in the limits:
-arrays stay on the host, and only quantities and slopes are compiled, which a search for rough optima has compiled
-before. Where thousands of problems with feasible starts are to be solved inside one compiled program, `barrier` serves.
+The method suits a few candidates of any `Problem` in the unit cube, with any number of curved quantities in the limits:
+arrays stay on the host, and only quantities and slopes are compiled, in a program shared with the search for rough
+optima. For thousands of problems with feasible starts inside one compiled program, see `barrier`.
 
 Slacks $s$ turn $g(u) \le 0$ into $g + s = 0$; each Newton step solves
 
 $$ (H + J^T S^{-1} Z J)\, \delta u = -(\nabla f + J^T z) - J^T S^{-1} (\mu - S z + Z (g + s)) $$
 
 with the Hessian H of the Lagrangian from central differences of the exact gradient, eigenvalues made positive, and
-a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \sum_j \nu_j \lvert g_j + s_j \rvert$; $\mu$ falls once its
-problem is solved. A full step that only the curvature of the constraints spoils is corrected to second order (Maratos
-effect).
+a line search on the $\ell_1$ merit $f - \mu \sum \ln s + \sum_j \nu_j \lvert g_j + s_j \rvert$; $\mu$ decreases once
+the barrier problem is solved. A full step that fails by the curvature of the constraints alone gets a second-order
+correction (Maratos effect).
 References: Nocedal & Wright 2006, Numerical Optimization, section 19.3 (Fiacco-McCormick); Waechter & Biegler 2006,
 Mathematical Programming 106, section 2.4 (correction).
 """
@@ -25,29 +25,30 @@ from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.problems import Optimum
 
 DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
-"""Step of the central differences of the gradient, within this range half the distance to the nearest face [1]."""
+"""Range of the step of central differences of the gradient, half the distance to the nearest face within it [1]."""
 
 STEPS = tuple(0.5**k for k in range(1, 13))
-"""Shares of the longest step with positive slacks, tried where the full one fails [1]."""
+"""Shares of the longest step with positive slacks, tried where the full step fails [1]."""
 
 FLOOR, HIGHEST_FLOOR = 1e-6, 1e2
-"""Range of the least eigenvalue of the Newton matrix, raised where a full step fails, as a trust region is [1]."""
+"""Range of the least eigenvalue of the Newton matrix, raised where a full step fails, like a trust region [1]."""
 
 PENALTY_FACTOR, LEAST_PENALTY = 2.0, 1e-2
-"""Penalty of a violation over the multiplier, and where the multiplier is zero; more stops steps along bounds [1]."""
+"""Penalty of a violation relative to the multiplier, and for a zero multiplier; larger penalties stop steps along
+bounds [1]."""
 
 LOWEST_BARRIER = 1e-11
-"""Last barrier [1]."""
+"""Final barrier parameter [1]."""
 
 CORRECTIONS = 2
-"""Second-order corrections of a full step [1]."""
+"""Largest number of second-order corrections of a full step [1]."""
 
 PATIENCE = 60
-"""Steps without a residual a tenth lower after which a candidate is given up [1]."""
+"""Steps after which a candidate is abandoned unless the residual has fallen by a tenth [1]."""
 
 
 class _Local(NamedTuple):
-    """Quantities and constraints near a point, slopes of both, and curvature of the Lagrangian."""
+    """Quantities, constraints and their gradients at a point, and the Hessian of the Lagrangian."""
 
     values: np.ndarray
     constraints: np.ndarray
@@ -57,7 +58,7 @@ class _Local(NamedTuple):
 
 
 def _constraints(points: np.ndarray, values: np.ndarray, wanted: Goals, bounded: np.ndarray) -> np.ndarray:
-    """Bounds, then the faces of the cube [..., constraint]."""
+    """Constraints g: bounds, then the faces of the unit cube [..., constraint]."""
     return np.concatenate([wanted.residuals(values)[..., bounded], -points, points - 1.0], axis=-1)
 
 
@@ -84,12 +85,13 @@ def _local(points: np.ndarray, problems: Problems, wanted: Goals, bounded: np.nd
 def _newton(
     here: _Local, s: np.ndarray, z: np.ndarray, mu: np.ndarray, floor: np.ndarray, primal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps of points, slacks and multipliers that remove the violation `primal` of g + s = 0."""
+    """Newton steps of points, slacks and multipliers, which remove the violation `primal` of g + s = 0."""
     pull, jacobian = z / s, here.jacobian
     matrix = here.hessian + np.einsum("cji,cj,cjk->cik", jacobian, pull, jacobian)
     target = mu[:, None] / s + pull * primal
     right = -(here.slope + np.einsum("cji,cj->ci", jacobian, target))
     eigenvalues, vectors = np.linalg.eigh(matrix)
+    # Absolute eigenvalues turn directions of negative curvature into descent directions.
     scaled = np.einsum("cij,ci->cj", vectors, right) / np.maximum(np.abs(eigenvalues), floor[:, None])
     du = np.einsum("cij,cj->ci", vectors, scaled)
     ds = -primal - np.einsum("cji,ci->cj", jacobian, du)
@@ -97,13 +99,13 @@ def _newton(
 
 
 def _longest(value: np.ndarray, change: np.ndarray, keep: float) -> np.ndarray:
-    """Longest step that leaves the share 1 - keep of every positive number [candidate]."""
+    """Longest step that leaves at least the share 1 - keep of every positive number [candidate]."""
     ratio = np.where(change < 0.0, -keep * value / np.where(change < 0.0, change, -1.0), np.inf)
     return np.minimum(ratio.min(axis=-1), 1.0)
 
 
 class _Search(NamedTuple):
-    """Iterates of all candidates, with the merit function of each."""
+    """Iterates of all candidates, with the merit functions."""
 
     points: np.ndarray
     slacks: np.ndarray
@@ -116,12 +118,12 @@ class _Search(NamedTuple):
     floor: np.ndarray
 
     def now(self) -> np.ndarray:
-        """Merit where the candidates stand."""
+        """Merit at the present iterates [candidate]."""
         missed = self.here.constraints + self.slacks
         return self._merit(self.wanted.objective(self.here.values), self.slacks, missed, self.z, self.mu)
 
     def after(self, rows: np.ndarray, du: np.ndarray, ds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Merit and g + s of some candidates after a step; infinite where the merit is not a number."""
+        """Merit and g + s of selected candidates after a step; infinite where the merit is nan."""
         points, slacks = self.points[rows] + du, self.slacks[rows] + ds
         values, wanted = self.problems.rows(rows).values(points), self.wanted.rows(rows)
         missed = _constraints(points, values, wanted, self.bounded) + slacks
@@ -134,17 +136,18 @@ class _Search(NamedTuple):
         return objective - mu * np.log(slacks).sum(-1) + (penalties * np.abs(missed)).sum(-1)
 
     def rows(self, picked: np.ndarray) -> tuple[_Local, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Problem, slacks, multipliers, barrier and floor of some candidates, for a Newton step."""
+        """Local problem, slacks, multipliers, barrier and eigenvalue floor of selected candidates."""
         here = _Local(*(part[picked] for part in self.here))
         return here, self.slacks[picked], self.z[picked], self.mu[picked], self.floor[picked]
 
 
 def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Changes of points, slacks and multipliers, full, else corrected, else shorter; the next floor of eigenvalues."""
+    """Steps of points, slacks and multipliers: full, else corrected, else shortened; next eigenvalue floor."""
     rows = np.arange(len(search.points))
     primal = search.here.constraints + search.slacks
     du, ds, dz = _newton(*search.rows(rows), primal)
     allowed = search.now()
+    # Near the optimum, changes of the merit are within rounding; the tolerance accepts such steps.
     allowed = allowed + 1e-12 * np.abs(allowed)
     longest = _longest(search.slacks, ds, 0.995)[:, None]
     point_change, slack_change = longest * du, longest * ds
@@ -170,7 +173,7 @@ def _search(search: _Search) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """The longest tried share of a step that lowers the merit, else the one of least merit [failed, 1]."""
+    """Longest tried share of a step that lowers the merit, else the share of least merit [failed, 1]."""
     rows, shares = np.repeat(failed, len(STEPS)), np.tile(STEPS, len(failed))[:, None]
     merit, _ = search.after(rows, shares * du[rows], shares * ds[rows])
     merit = merit.reshape(len(failed), -1)
@@ -182,18 +185,19 @@ def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarr
 def polish(
     points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200, tolerance: float = 1e-8
 ) -> Optimum:
-    """Interior-point optimum from rough points.
+    """Refine rough points to optima by the interior-point method.
 
     Args:
-        points: [candidate, coordinate].
-        problems: one for each candidate.
-        wanted: objective and bounds, for all candidates or for each.
-        n_steps: Newton steps at most.
-        tolerance: KKT residual at which a candidate is done [1].
+        points: start points [candidate, coordinate].
+        problems: one problem per candidate.
+        wanted: objective and bounds, common to all candidates or per candidate.
+        n_steps: largest number of Newton steps [1].
+        tolerance: KKT residual at which a candidate is finished [1].
 
     Returns:
         The point of least KKT residual of each candidate.
     """
+    # Starts keep a distance from the faces, where slacks would vanish.
     points = np.clip(points, 1e-2, 1.0 - 1e-2)
     live, bounded = np.arange(len(points)), wanted.bounded()
     wanted = wanted.rows(live)
@@ -219,19 +223,20 @@ def polish(
             break
         solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu
         mu = np.where(solved, np.maximum(np.minimum(0.2 * mu, mu**1.5), LOWEST_BARRIER), mu)
+        # Finished candidates leave the batch, so that the remaining steps cost less.
         kept = (live, points, s, z, mu, since, mark, floor)
         live, points, s, z, mu, since, mark, floor = (part[going] for part in kept)
         here = _Local(*(part[going] for part in here))
         problems, wanted = problems.rows(going), wanted.rows(going)
         du, ds, dz, floor = _search(_Search(points, s, here, problems, wanted, bounded, z, mu, floor))
         points, s, z = points + du, s + ds, z + dz
-        # Slacks may grow to what the constraint leaves; multipliers stay near mu / s.
+        # Slacks may grow up to the room of the constraint; multipliers stay within a range around mu / s.
         z = np.clip(z, mu[:, None] / (1e8 * s), 1e8 * mu[:, None] / s)
     return best
 
 
 def _keep_better(best: Optimum, live: np.ndarray, here: Optimum, bounded: np.ndarray) -> None:
-    """Overwrite the best iterate of each candidate where the present one has a lower residual."""
+    """Overwrite the best iterate of each candidate with the present iterate if its residual is lower."""
     lower = np.flatnonzero(here.residual < best.residual[live])
     rows = live[lower]
     best.point[rows], best.values[rows] = here.point[lower], here.values[lower]

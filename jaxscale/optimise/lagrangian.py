@@ -1,10 +1,10 @@
-r"""Rough search: augmented Lagrangian, minimised by Adam from many starts at once.
+r"""Rough search by the augmented Lagrangian, minimised by Adam from many starts at once.
 
 $$ f(u) + \sum_j \frac{1}{2\rho} \left[\max(0, \lambda_j + \rho g_j(u))^2 - \lambda_j^2\right] $$
 
-with multipliers $\lambda_j \leftarrow \max(0, \lambda_j + \rho g_j)$ after every round. The
-search finds the valley; the interior point makes the optimum exact. Reference: Nocedal & Wright 2006, Numerical
-Optimization, algorithm 17.4.
+with multipliers $\lambda_j \leftarrow \max(0, \lambda_j + \rho g_j)$ after every round. The search finds the basin of
+an optimum; the interior-point method makes the optimum exact. Reference: Nocedal & Wright 2006, Numerical Optimization,
+algorithm 17.4.
 """
 
 from typing import NamedTuple
@@ -17,23 +17,23 @@ from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.goals import Goals
 
 EDGE = 1e-3
-"""Starts and rough optima keep this distance from the faces of the unit cube [1]."""
+"""Least distance of starts and rough optima from the faces of the unit cube [1]."""
 
 ROUNDS = 6
-"""Updates of the multipliers [1]."""
+"""Number of rounds, each with an update of the multipliers [1]."""
 
 FIRST_PENALTY, PENALTY_GROWTH = 3.0, 2.0
-"""Penalty of the first round, and its growth from round to round [1]."""
+"""Penalty of the first round, and growth factor per round [1]."""
 
 
 class Rough(NamedTuple):
-    """Rough optima, one for each start.
+    """Rough optima, one per start.
 
     Attributes:
         points: best point of each start [start, coordinate].
-        merits: objective there plus ten times the violations [start].
-        path: points along the way [step, start, coordinate].
-        trajectory: objective along the way, not a number where a bound is broken by more than 1 % [step, start].
+        merits: objective at the best point plus ten times the violations [start].
+        path: points along the search [step, start, coordinate].
+        trajectory: objective along the search, nan where a bound is violated by more than 1 % [step, start].
     """
 
     points: np.ndarray
@@ -43,19 +43,19 @@ class Rough(NamedTuple):
 
 
 def start_points(n_starts: int, n_coordinates: int, seed: int = 0) -> np.ndarray:
-    """Random points around the middle of the cube; more starts keep the earlier ones [start, coordinate]."""
+    """Random points around the middle of the cube; a larger `n_starts` keeps the earlier points [start, coordinate]."""
     generator = np.random.default_rng(seed)
     return generator.uniform(0.15, 0.75, (n_starts, n_coordinates))
 
 
 def rough_search(starts: np.ndarray, problems: Problems, wanted: Goals, n_steps: int) -> Rough:
-    """Adam on the augmented Lagrangian.
+    """Minimise the augmented Lagrangian by Adam.
 
     Args:
-        starts: [start, coordinate].
-        problems: one for each start.
+        starts: start points [start, coordinate].
+        problems: one problem per start.
         wanted: objective and bounds.
-        n_steps: evaluations of each start.
+        n_steps: evaluations per start [1].
 
     Returns:
         The best point of each start.

@@ -1,11 +1,11 @@
-"""Problems of constrained minimisation and optima: the vocabulary that all searches share.
+"""Interfaces of constrained minimisation: problems and optima, common to all searches.
 
-A problem is a module of numbers that judges points: objective and limits are made of the logarithms that
-`log_quantities(point)` gives. Three solvers take problems:
+A problem is a module of numbers: objective and limits are functions of the logarithms that `log_quantities(point)`
+returns. Three solvers take problems:
 
-* `lagrangian.rough_search`: from scattered starts to the right valley, limits broken on the way;
-* `interior_point.polish`: from rough points, which may break limits, to optima in double precision, on the host;
-* `barrier.minimise`: from points that keep every limit, for thousands of problems inside one compiled program.
+* `lagrangian.rough_search`: from scattered starts to the basin of an optimum, limits violated during the search;
+* `interior_point.polish`: from rough points, possibly infeasible, to optima in double precision, on the host;
+* `barrier.minimise`: from feasible points, for thousands of problems inside one compiled program.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 Numbers = Any
-"""Array of the host, by `interior_point.polish`, or of JAX, by `barrier.minimise`."""
+"""Array of numpy in `interior_point.polish`, of JAX in `barrier.minimise`."""
 
 
 @runtime_checkable
 class Problem(Protocol):
-    """A module of numbers that judges points."""
+    """Module of numbers that evaluates log quantities at points."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -33,10 +33,10 @@ class Problem(Protocol):
 
 @runtime_checkable
 class CurvedProblem(Problem, Protocol):
-    r"""A problem of one curved quantity q, the rest linear, as `barrier.minimise` solves.
+    r"""Problem with one curved quantity q, linear otherwise, for `barrier.minimise`.
 
     $\min_u g \cdot u + q(u)$ subject to $A u \le a$ and, as the last limit, $q(u) - e \le b$. The coordinate e is an
-    excess, by which limits may be missed at a price in g, so that every problem has a point that keeps its limits.
+    excess by which limits may be exceeded at a price in g, so that every problem has a feasible point.
     """
 
     def objective(self, point: Float[Array, " coordinate"], values: Float[Array, " 1"]) -> Float[Array, ""]:
@@ -44,27 +44,27 @@ class CurvedProblem(Problem, Protocol):
         ...
 
     def slacks(self, point: Float[Array, " coordinate"], values: Float[Array, " 1"]) -> Float[Array, " limit"]:
-        """Room left in every limit, the curved one last, given the log quantity at the point."""
+        """Slack of every limit, the curved limit last, given the log quantity at the point."""
         ...
 
     def slopes(
         self, point: Float[Array, " coordinate"], slope: Float[Array, " coordinate"]
     ) -> tuple[Float[Array, " coordinate"], Float[Array, "limit coordinate"]]:
-        """Slopes of the objective and of every limit, given that of the log quantity."""
+        """Gradients of the objective and of every limit, given the gradient of the log quantity."""
         ...
 
     def multiplier_scale(self, multipliers: Float[Array, " limit"]) -> Float[Array, ""]:
-        """Largest multiplier, that of the excess left out: next to its price everything would look stationary."""
+        """Largest multiplier except that of the excess, whose high price would make every residual look small."""
         ...
 
 
 class Optimum(NamedTuple):
-    """Optima of problems with certificates, as arrays of the host or of JAX.
+    """Optima of problems with certificates, as arrays of numpy or JAX.
 
     Attributes:
         point: coordinates [*problem, coordinate].
         values: log quantities [*problem, quantity].
-        multipliers: of the limits [*problem, limit].
+        multipliers: Lagrange multipliers of the limits [*problem, limit].
         objective: minimised value [*problem].
         residual: KKT residual, the largest of scaled stationarity, violation and complementarity [1], [*problem].
     """
@@ -76,5 +76,5 @@ class Optimum(NamedTuple):
     residual: Numbers
 
     def rows(self, picked: np.ndarray) -> "Optimum":
-        """Optima of some of the problems."""
+        """Optima of selected problems."""
         return Optimum(*(part[picked] for part in self))

@@ -1,4 +1,4 @@
-"""Results for people: figures, tables, and reports in a self-contained file."""
+"""Presentation of results: figures, tables, and reports in a self-contained file."""
 
 from typing import TYPE_CHECKING
 

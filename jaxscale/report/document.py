@@ -66,12 +66,12 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its caption.
+    """Figure with a caption.
 
     Attributes:
         name: file name without suffix.
         caption: description.
-        image: PNG.
+        image: PNG content.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Picture:
     image: bytes
 
     def html(self) -> str:
-        """HTML of the figure, the image within it."""
+        """HTML of the figure with the embedded image."""
         data = base64.b64encode(self.image).decode()
         caption = html.escape(self.caption)
         source = f"data:image/png;base64,{data}"
@@ -91,7 +91,7 @@ class Picture:
 
 
 class Report:
-    """A report under construction: add blocks in order, then save.
+    """Report under construction, a sequence of blocks.
 
     Attributes:
         title: title of the document.
@@ -116,15 +116,15 @@ class Report:
         self.add(Paragraph(text))
 
     def table(self, columns: Sequence[TableColumn | str], rows: Sequence[Sequence[Any]]) -> None:
-        """Add a table without a title; cells are turned into text."""
+        """Add a table without a title; cells are converted to text."""
         self.add(make_table("", columns, rows))
 
     def figure(self, name: str, figure: "Figure", caption: str) -> None:
-        """Add a figure; `name` becomes its file name."""
+        """Add a figure, saved under the file name `name`."""
         self.add(Picture(name, caption, png(figure)))
 
     def to_html(self) -> str:
-        """The report as a self-contained HTML document."""
+        """Report as a self-contained HTML document."""
         body = "\n".join(block.html() for block in self.blocks)
         title = html.escape(self.title)
         return (
@@ -133,17 +133,17 @@ class Report:
         )
 
     def to_markdown(self) -> str:
-        """The report as Markdown; its images are `<name>.png`."""
+        """Report as Markdown, with images `<name>.png`."""
         return "\n\n".join([f"# {self.title}", *(block.markdown() for block in self.blocks)]) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Write `report.html`, `report.md` and one PNG for each figure, each file whole.
+        """Write `report.html`, `report.md` and one PNG per figure, each file atomically.
 
         Args:
-            folder: where to; made if it is not there.
+            folder: target folder, created if missing.
 
         Raises:
-            InputError: the folder cannot be made or written to.
+            InputError: the folder cannot be created or written to.
         """
         folder = check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)

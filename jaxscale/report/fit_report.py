@@ -1,4 +1,4 @@
-"""Report of a fit: errors of left-out runs, intervals of coefficients, warnings."""
+"""Report of a fit: errors of held-out runs, intervals of coefficients, warnings."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,10 @@ LEVEL_COLUMNS = ("source", "gpu", "precision", "release")
 
 
 def fit_report(result: FitResult, title: str) -> Report:
-    """A report of text, tables and figures.
+    """Report of a fit with text, tables and figures.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     for line in headlines(result):
@@ -43,14 +43,14 @@ def fit_report(result: FitResult, title: str) -> Report:
 
 
 def fit_figure(result: FitResult) -> "Figure":
-    """Predicted against measured step times of left-out runs, else of fitted runs."""
+    """Figure of predicted against measured step times of held-out runs, else of fitted runs."""
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     sources = result.levels.column("source").tolist()
     return predicted_against_measured(measured, measured * np.exp(result.tested), sources)
 
 
 def add_errors(report: Report, result: FitResult) -> None:
-    """Predicted against measured times, and errors by column and level."""
+    """Add predicted against measured times, and errors by column and level."""
     if np.isfinite(result.held_out).any():
         heading, note = "Predictions of runs that the fit has not seen", "Each run's group was left out of its fit."
     else:
@@ -71,7 +71,7 @@ def add_errors(report: Report, result: FitResult) -> None:
 
 
 def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
-    """Columns of shape, plan, cluster and levels with several values [row]."""
+    """Columns of shape, plan, cluster and levels with more than one value [row]."""
     columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
     numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}
@@ -80,7 +80,7 @@ def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
 
 
 def add_coefficients(report: Report, result: FitResult) -> None:
-    """Coefficients with their intervals, profiles and correlations."""
+    """Add the coefficients with intervals, profiles and correlations."""
     report.heading("What the runs say about the coefficients")
     report.figure("coefficients", coefficient_intervals(result), "90 % intervals beside those of the priors.")
     caption = (

@@ -1,4 +1,4 @@
-"""Figures and reports of ranked plans, and of a design from the document of `jaxscale.designs.shape_report`."""
+"""Figures and reports of ranked plans, and of a design as documented by `jaxscale.designs.shape_report`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 MOST = 6
-"""Plans of a figure at most [1]."""
+"""Largest number of plans in a figure [1]."""
 
 
 def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
-    """The first plans by their rank and the choices that differ among them."""
+    """First plans of the ranking, labelled by rank and by the choices that differ among the plans."""
     shown = choice.top[:MOST]
     table = make_table(
         "", tuple(PLAN_COLUMNS.values()), [tuple(plan_cells(one.plan.words()).values()) for one in shown]
@@ -39,16 +39,16 @@ def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
 
 
 def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
-    """Stacked bars of the terms of the first plans."""
+    """Stacked bars of the step-time terms of the first plans."""
     return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
 def run_figure(run: Mapping[str, Any]) -> "Figure":
-    """Days, energy and price, or hours of chips, of a run by chips and batch, in the form of `RunChoice.to_json`."""
+    """Duration, energy and price, or chip-hours, of a run by chips and batch, in the form of `RunChoice.to_json`."""
     every = run["candidates"]
     axes = {"n_chips": "chips", "global_batch_size_seqs": "batch"}
     values = {name: sorted({one[name] for one in every}) for name in axes}
-    # Of one number of chips, the batch is what differs along a line.
+    # With a single number of chips, the abscissa is the batch.
     along, across = axes if len(values["n_chips"]) > 1 else tuple(axes)[::-1]
     paid = ("price", "price") if run["step"]["price"] is not None else ("chip_hours", "chip hours")
     parts = []
@@ -69,11 +69,11 @@ def plan_report(choice: PlanChoice, title: str, run: RunChoice | None = None) ->
 
     Args:
         choice: the ranked plans.
-        title: of the report.
-        run: the whole run that they are for.
+        title: title of the report.
+        run: whole run of the plans.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     if run is not None:
@@ -100,19 +100,19 @@ def plan_report(choice: PlanChoice, title: str, run: RunChoice | None = None) ->
 
 
 def price_figure(document: Mapping[str, Any], title: str) -> "Figure":
-    """Bars of the shadow prices: per cent of the objective for a per cent of each quantity."""
+    """Bars of the shadow prices: change of the objective in per cent for one per cent more of each quantity."""
     objective = " and ".join(document["objective"]).replace("_", " ")
     return sensitivity_bars(document["shadow_prices"], title=title, answer=objective, words=("less", "more"))
 
 
 def design_report(document: Mapping[str, Any], title: str) -> Report:
-    """Report of a design: sizes and plan beside the continuous optimum, where its step's time goes, prices.
+    """Report of a design: sizes and plan beside the continuous optimum, terms of the step time, shadow prices.
 
     Args:
-        document: of the design; with `terms_s`, the terms of its step [s], they are drawn.
+        document: document of the design; the terms of the step `terms_s` [s] are drawn if present.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     report.add(shape_choice(document))

@@ -1,4 +1,4 @@
-"""Figures and report of predictions: against measured times if the table has any, and the terms of each row."""
+"""Figures and report of predictions: comparison with measured times if any, and terms of each row."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 12
-"""Rows of a figure of terms at most [1]."""
+"""Largest number of rows in a figure of terms [1]."""
 
 NUMBERS = ("n_gpus", "tp", "pp", "dp", "micro_batch_size", "seq_len", "d_model", "n_layers")
-"""Numeric columns by which errors are shown; columns of words are the groupings of `errors`."""
+"""Numeric columns by which errors are shown; text columns are the groupings of `errors`."""
 
 
 def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Predicted against measured step times, or terms of the first rows with intervals where none is measured."""
+    """Figure of predicted against measured step times, or of terms with intervals without measurements."""
     rows = compared(prediction)
     if len(rows):
         groups = _words(prediction, "source", rows)
@@ -32,10 +32,10 @@ def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure
 
 
 def terms_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Stacked bars of the terms of the first rows that have a prediction, with 90 % intervals.
+    """Stacked bars of the terms of the first predicted rows, with 90 % intervals.
 
     Raises:
-        InputError: none has.
+        InputError: no row has a prediction.
     """
     rows = np.flatnonzero(np.isfinite(prediction.step_time))[:MOST]
     if not len(rows):
@@ -52,12 +52,12 @@ def terms_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
 
 
 def compared(prediction: Prediction) -> np.ndarray:
-    """Rows that are measured and predicted [row]."""
+    """Indices of rows with a measurement and a prediction [row]."""
     return np.flatnonzero(np.isfinite(prediction.measured) & (prediction.step_time > 0.0))
 
 
 def _label(runs: Runs, row: int, has_lines: bool) -> str:
-    """Row of a table in a few words."""
+    """Short label of a row."""
     cells: Any = runs.rows[row]
     name, chips = cells["model"] or cells["workload"] or "run", cells["n_gpus"]
     line = f"line {cells.line}: " if has_lines else ""
@@ -65,7 +65,7 @@ def _label(runs: Runs, row: int, has_lines: bool) -> str:
 
 
 def _words(prediction: Prediction, column: str, rows: np.ndarray) -> list[str]:
-    """Cells of a column of words [row]."""
+    """Cells of a text column [row]."""
     levels = prediction.levels[column]
     return [str(levels.values[code] or "not named") for code in np.asarray(levels.codes)[rows]]
 
@@ -74,7 +74,7 @@ def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
     """Report of predictions: table, errors where measured, and the terms of the first rows.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     report.add(prediction_rows(runs, prediction))
@@ -89,7 +89,7 @@ def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
 
 
 def add_measured(report: Report, runs: Runs, prediction: Prediction, rows: np.ndarray) -> None:
-    """Errors of measured rows: against measurements, with intervals, by column."""
+    """Add errors of measured rows: against measurements, with intervals, by column."""
     report.heading("Predicted against measured")
     report.add(error_summary(prediction.errors()))
     measured, told = prediction.measured[rows], prediction.step_time[rows]

@@ -29,26 +29,26 @@ COLOUR_NAMES = {
     **{"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED, "purple": PURPLE, "sky": SKY, "yellow": YELLOW},
     **{"grey": GREY, "ink": INK},
 }
-"""Colours by the names that the table of cost terms uses."""
+"""Colours by the names in the table of cost terms."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DOTS_PER_INCH = 130
 N_COLOURS = 192
 
 FORMATS = (".png", ".svg", ".pdf")
-"""Suffixes of pictures."""
+"""File suffixes of pictures."""
 
 UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""Metadata without the time of day, so that equal figures are equal files."""
+"""Metadata without a date, so that equal figures give equal files."""
 
 HANDLE = 5.0
-"""Width of the handle of a legend's entry and of the gaps around it [font size]."""
+"""Width of a legend handle with the gaps around the handle [font size]."""
 
 ROW = 1.6 / 72.0
-"""Height of a row of a legend [inch], per point of its font size."""
+"""Height of a legend row [inch], per point of font size."""
 
 BELOW = 0.5
-"""Room below axes for numbers and label of the abscissa [inch]."""
+"""Room below axes for tick labels and axis label [inch]."""
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -79,7 +79,7 @@ RC: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Apply the style while a figure is drawn, and leave the caller's settings as they were."""
+    """Apply the style while a figure is drawn, then restore the caller's settings."""
     import matplotlib as mpl
 
     with mpl.rc_context(RC):
@@ -87,7 +87,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
-    """Empty figure of the given size [inch], outside pyplot, so that no figure accumulates or pops up."""
+    """Empty figure of the given size [inch], outside pyplot, which would keep and show every figure."""
     from matplotlib.figure import Figure
 
     from jaxscale.report.text_layout import WrappedLayout
@@ -96,7 +96,7 @@ def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
 
 
 def entries_of(*several: "Axes") -> dict[str, Any]:
-    """Artists of axes by their labels, each label once."""
+    """Artists of axes by label, each label once."""
     entries: dict[str, Any] = {}
     for axes in several:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -105,14 +105,14 @@ def entries_of(*several: "Axes") -> dict[str, Any]:
 
 
 def legend_below(figure: "Figure", entries: Mapping[str, Any], axes: "Axes | None" = None, **looks: Any) -> "Legend":
-    """Legend below all or the given axes, in as many columns as fit.
+    """Legend below the given axes or the whole figure, in as many columns as fit.
 
-    Below all axes the figure grows by the height of the legend.
+    A legend below the whole figure increases the figure's height.
 
     Args:
-        figure: whose legend it is.
+        figure: figure of the legend.
         entries: artist of each label.
-        axes: below which it stands, with its left edge at theirs; all of the figure where None.
+        axes: axes above the legend, aligned at the left edge; the whole figure where None.
         looks: further arguments of a legend.
     """
     from matplotlib.transforms import ScaledTranslation
@@ -136,7 +136,7 @@ def legend_below(figure: "Figure", entries: Mapping[str, Any], axes: "Axes | Non
 
 
 def fitting_columns(labels: Sequence[str], inches: float, size: float) -> int:
-    """Columns of a legend that fit into a width, at most so many that its rows are filled [1]."""
+    """Number of legend columns within a width, reduced to the fewest for the same number of rows [1]."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
@@ -148,15 +148,15 @@ def fitting_columns(labels: Sequence[str], inches: float, size: float) -> int:
 
 
 def small_multiples(count: int, width: float, height: float) -> "tuple[Figure, np.ndarray]":
-    """Figure of panels in rows of up to three, on a common ordinate.
+    """Figure of panels in rows of up to three, with a common ordinate.
 
     Args:
-        count: panels [1].
-        width: of each [inch].
-        height: of each [inch].
+        count: number of panels [1].
+        width: panel width [inch].
+        height: panel height [inch].
 
     Returns:
-        The figure, and its axes [row, column]; axes beyond the count are hidden.
+        The figure, and the axes [row, column]; axes beyond `count` are hidden.
     """
     n_across = min(3, count)
     n_down = -(-count // n_across)
@@ -168,10 +168,10 @@ def small_multiples(count: int, width: float, height: float) -> "tuple[Figure, n
 
 
 def drawn(figure: "Figure") -> "FigureCanvasAgg":
-    """The figure on a canvas of pixels, laid out and drawn once: every image is made of this."""
+    """Canvas with the figure laid out and drawn once, the source of every image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    # `savefig` draws twice where a layout engine arranges the figure.
+    # `savefig` would draw a figure with a layout engine twice.
     figure.set_dpi(DOTS_PER_INCH)
     canvas = FigureCanvasAgg(figure)
     with style():
@@ -180,10 +180,10 @@ def drawn(figure: "Figure") -> "FigureCanvasAgg":
 
 
 def png(figure: "Figure", quick: bool = False) -> bytes:
-    """The figure as a PNG image with a palette, a third of the size of one in full colour.
+    """Figure as a PNG image with a palette, a third of the size of a full-colour image.
 
     Args:
-        quick: make the image in full colour, in a fifth of the time, for a screen that waits.
+        quick: whether to make a full-colour image in a fifth of the time, for interactive use.
     """
     from PIL import Image
 
@@ -198,13 +198,13 @@ def png(figure: "Figure", quick: bool = False) -> bytes:
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
-    """Write a figure whole, in the format of the suffix.
+    """Write a figure atomically, in the format of the suffix.
 
     Args:
-        path: of `FORMATS`; a text in SVG and PDF stays text.
+        path: file with a suffix of `FORMATS`; text stays text in SVG and PDF.
 
     Raises:
-        InputError: another suffix, or a file that cannot be written.
+        InputError: an unknown suffix, or a file that cannot be written.
     """
     suffix = checked_picture(path).suffix.lower()
     if suffix == ".png":
@@ -218,10 +218,10 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
 
 
 def checked_picture(path: str | Path) -> Path:
-    """Path of a picture, whose suffix names a format.
+    """Check the suffix of a picture's path and return the path.
 
     Raises:
-        InputError: another suffix.
+        InputError: an unknown suffix.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
@@ -232,11 +232,11 @@ def checked_picture(path: str | Path) -> Path:
 
 
 def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) -> None:
-    """Round numbers written out on a logarithmic axis of short range; powers of ten stay where it is long.
+    """Replace the ticks of a short logarithmic axis by round numbers; a long axis keeps powers of ten.
 
     Args:
         axis: abscissa or ordinate.
-        most: ticks at most; every second tick is dropped until the number fits [1].
+        most: largest number of ticks; every second tick is dropped until the number fits [1].
     """
     if limits[1] / limits[0] > 300.0:
         return
@@ -253,7 +253,7 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
 
 def number_text(value: float) -> str:
-    """A number as a label: written out from a thousandth to a million, else a multiple of a power of ten."""
+    """Label of a number: decimal from a thousandth to a million, else a multiple of a power of ten."""
     if 1e-3 <= abs(value) < 1e6 or value == 0.0:
         return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
     exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
@@ -262,23 +262,23 @@ def number_text(value: float) -> str:
 
 
 def literal(name: str) -> str:
-    """A name out of data as a label that shows it as it is: no mathematics, and none that a legend leaves out."""
+    """Label with the literal text of a name: without mathematics, and never hidden from a legend."""
     shown = name.replace("$", r"\$")
     return f"\N{THIN SPACE}{shown}" if shown.startswith("_") else shown
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Unit of an axis of times, as (seconds in it, its symbol): of s, ms and us the largest that the longest reaches.
+    """Unit of a time axis as (seconds per unit, symbol): the largest of s, ms and us within the longest time.
 
     Args:
-        longest: time on the axis [s].
+        longest: longest time on the axis [s].
     """
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
     return next((unit for unit in units if longest >= unit[0]), units[0])
 
 
 def seconds(value: float) -> str:
-    """A time in the unit that suits it: `3.2 s`, `870 ms`, `41 us`."""
+    """Text of a time in a suitable unit: `3.2 s`, `870 ms`, `41 us`."""
     if abs(value) >= 1000.0:
         return f"{value:.0f} s"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):

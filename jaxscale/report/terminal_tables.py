@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rounded_text(value: float | None, digits: int = 3) -> str:
-    """A number with the given digits, never in exponents below a million; a dash where there is none."""
+    """Text of a number with the given digits, without exponent below a million; a dash for None."""
     if value is None or not np.isfinite(value):
         return "-"
     return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
@@ -32,11 +32,11 @@ CHIP_COLUMNS = {
     "network_gb_per_s": TableColumn("network", "net GB/s", "GB/s"),
     "max_power_w": TableColumn("power", "W", "W"),
 }
-"""TableColumn of each number of a chip that the list of chips shows."""
+"""TableColumn of each chip figure in the list of chips."""
 
 
 def chip_list(entries: Iterable[ChipEntry]) -> Table:
-    """Chips of a catalogue."""
+    """Table of the chips of a catalogue."""
     names = (text_column("id"), text_column("name"))
     rows = [(entry.id, entry.name, *(f"{entry.numbers[key]:g}" for key in CHIP_COLUMNS)) for entry in entries]
     title = "Chips (bandwidths per chip, one direction; dense peaks)"
@@ -44,7 +44,7 @@ def chip_list(entries: Iterable[ChipEntry]) -> Table:
 
 
 def chip_numbers(entry: ChipEntry) -> Table:
-    """Every number of a chip with its source, or with the fallback of a number that is not stated."""
+    """Table of all figures of a chip with sources, or with the fallback of an unstated figure."""
     rows = []
     for key, value in entry.numbers.items():
         origin = entry.fallbacks.get(key)
@@ -79,11 +79,11 @@ PREDICTION_COLUMNS = (
 
 
 def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_lines: bool = True) -> Table:
-    """The first rows of a table with their predictions.
+    """Table of the first rows with their predictions.
 
     Args:
-        most: rows that are shown at most [1].
-        has_lines: whether the rows have lines in a file.
+        most: largest number of shown rows [1].
+        has_lines: whether the rows have line numbers in a file.
     """
     rows = [
         (str(row.line) if has_lines else "-", *_identity(row), *_outcome(prediction, index), prediction.notes[index])
@@ -119,7 +119,7 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
 
 
 def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
-    """Errors where measurements exist, in all and by group; of peak memory where any was measured."""
+    """Table of errors of measured rows, overall and by group; with peak memory if measured."""
     columns = [
         TableColumn(by, is_text=True, says="{}"),
         TableColumn("runs", says="{} runs", stays=True),
@@ -162,10 +162,10 @@ PLAN_COLUMNS = {
 
 
 def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, a copy in all of dp.
+    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, one copy per dp group.
 
     Args:
-        plan: fields of the plan, as `Plan.words` gives them.
+        plan: fields of the plan, in the form of `Plan.words`.
     """
     usual = {"cp": 1, "ep": 1, "zero_stage": 0, "shard_group": plan["dp"]}
     cells = {
@@ -180,7 +180,7 @@ def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def plan_ranking(choice: Mapping[str, Any], objective: str = "step") -> Table:
-    """The best plans by an objective, in the form that `PlanChoice.to_json` gives them."""
+    """Table of the best plans by an objective, from the form of `PlanChoice.to_json`."""
     figures = (
         TableColumn("step", stays=True),
         TableColumn("MFU", "MFU %", "%", stays=True),
@@ -221,7 +221,7 @@ RUN_COLUMNS = (
 
 
 def run_table(run: Mapping[str, Any]) -> Table:
-    """Whole runs of the plans of the least step, days, price and energy, in the form of `RunChoice.to_json`."""
+    """Table of the runs of least step time, duration, price and energy, from the form of `RunChoice.to_json`."""
     rows: dict[str, tuple[str, ...]] = {}
     for name in ("step", "days", "price", "energy"):
         one = run[name]
@@ -245,9 +245,9 @@ def run_table(run: Mapping[str, Any]) -> Table:
 
 
 def plan_differences(against: Mapping[str, Any]) -> Table:
-    """What a plan has otherwise than the best, in the form that `AgainstBest.to_json` gives it.
+    """Table of the differences between a plan and the best plan, from the form of `AgainstBest.to_json`.
 
-    The costs are those of the plan over itself with the one value of the best.
+    The costs are those of the plan relative to the plan with one value of the best plan.
     """
     columns = (
         text_column("choice"),
@@ -270,7 +270,7 @@ _COSTS = {"time_cost": 100.0, "memory_cost_gb": 1.0}
 
 
 def _word(value: Any) -> str:
-    """A value of a plan as people write it."""
+    """Value of a plan as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else rounded_text(float(value), 4)
@@ -298,7 +298,7 @@ PLAN_ROWS = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_siz
 
 
 def shape_choice(document: Mapping[str, Any]) -> Table:
-    """The best design beside the continuous optimum, in the form that `shape_report` gives them."""
+    """Table of the best design beside the continuous optimum, from the form of `shape_report`."""
     relaxed = document["relaxed_optimum"]
     rows = [
         (label, format(document[key], form), format(relaxed[key], form) if key in relaxed else "-")
@@ -318,7 +318,7 @@ def shape_choice(document: Mapping[str, Any]) -> Table:
 
 
 def price_list(prices: Mapping[str, float], objective: Sequence[str]) -> Table:
-    """Shadow prices, the largest first: by how much the objective changes with a per cent more of each quantity."""
+    """Table of shadow prices, the largest first: change of the objective for one per cent more of each quantity."""
     ranked = sorted(prices.items(), key=lambda pair: -abs(pair[1]))
     rows = [(name.replace("_", " "), f"{price:+.3f}") for name, price in ranked if abs(price) >= 5e-4]
     changed = " and ".join(objective).replace("_", " ")

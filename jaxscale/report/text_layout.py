@@ -1,4 +1,4 @@
-"""Layout of figures: constrained layout that breaks titles and labels into lines where they are too long."""
+"""Layout of figures: constrained layout with line breaks in long titles and labels."""
 
 import contextlib
 import re
@@ -10,17 +10,17 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 
 MOST_ROUNDS = 3
-"""Times that texts are broken and axes placed again: a label of two lines takes room of the axes [1]."""
+"""Rounds of line breaking and layout; several, because a second line of a label takes room from the axes [1]."""
 
 EDGE = 4.0
-"""Room between a text and the edge of its figure [pixel]."""
+"""Margin between a text and the edge of the figure [pixel]."""
 
 
 class WrappedLayout(ConstrainedLayoutEngine):
-    """Constrained layout, which reserves no room for long titles and labels, with these broken into lines."""
+    """Constrained layout with line breaks; constrained layout alone reserves no room for long titles and labels."""
 
     def execute(self, fig: Any) -> Any:
-        """Place the axes, and break texts that are longer than their room."""
+        """Place the axes, and break texts longer than their room."""
         with without_long_titles(fig) as left_out:  # the layout would give way to their middles, far outside the axes
             result = super().execute(fig)
         is_to_place = bool(left_out)
@@ -33,7 +33,7 @@ class WrappedLayout(ConstrainedLayoutEngine):
 
 @contextlib.contextmanager
 def without_long_titles(figure: Figure) -> Iterator[dict[Text, str]]:
-    """Leave out titles that are longer than their axes; yields these with their words."""
+    """Hide titles longer than their axes; yields the hidden titles with their texts."""
     widths = {axes._left_title: axes.get_window_extent().width for axes in figure.axes}  # pyright: ignore
     words = {title: title.get_text() for title in widths}
     left_out = {title: text for title, text in words.items() if extent(title, text) > widths[title]}
@@ -47,7 +47,7 @@ def without_long_titles(figure: Figure) -> Iterator[dict[Text, str]]:
 
 
 def break_texts(figure: Figure) -> bool:
-    """Break titles and labels that are longer than their room; return whether any was broken."""
+    """Break titles and labels longer than their room; return whether any was broken."""
     canvas = figure.bbox.padded(-EDGE)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     plots = [axes for axes in shown if not hasattr(axes, "_colorbar")]
@@ -68,13 +68,13 @@ def break_texts(figure: Figure) -> bool:
 
 
 def centred_room(start: float, end: float, lowest: float, highest: float) -> float:
-    """Length of a text in the middle of an axis that stays between two ends [pixel]."""
+    """Length of a text that is centred on an axis and stays between two ends [pixel]."""
     middle = 0.5 * (start + end)
     return 2.0 * min(middle - lowest, highest - middle)
 
 
 def broken(text: Text, length: float) -> bool:
-    """Break a text between words into lines of a length [pixel] where they can be; tell whether it has changed."""
+    """Break a text between words into lines of at most a length [pixel]; return whether the text has changed."""
     whole = text.get_text()
     if re.search(r"(?<!\\)\$", whole) or extent(text, whole) <= length:  # mathematics is left as it is
         return False
@@ -93,7 +93,7 @@ def broken(text: Text, length: float) -> bool:
 
 
 def extent(text: Text, words: str) -> float:
-    """Length of alternative words for a text, along the line [pixel]."""
+    """Length of a text with replaced words, along the line [pixel]."""
     own = text.get_text()
     text.set_text(words)
     box = text.get_window_extent()

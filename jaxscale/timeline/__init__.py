@@ -1,4 +1,4 @@
-"""Timeline of a predicted step: what each pipeline rank does when, for trace viewers."""
+"""Timeline of a predicted step: events of each pipeline rank over time, for trace viewers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Timeline of a step as a figure: a bar for each pass, a row for each pipeline rank."""
+"""Figure of a step's timeline: a row for each pipeline rank, a bar for each pass."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ COLOURS = {
     WEIGHT_GRADIENT: GREEN,
     "rest of the step": GREY,
 }
-"""Colour of each kind of pass, and of what follows the passes."""
+"""Colour of each class of passes, and of the remainder of the step after the passes."""
 
 
 def timeline_figure(timeline: "StepTimeline", title: str) -> "Figure":
@@ -25,7 +25,7 @@ def timeline_figure(timeline: "StepTimeline", title: str) -> "Figure":
 
     Args:
         timeline: events of a step.
-        title: of the figure.
+        title: title of the figure.
     """
     unit, word = time_unit(timeline.makespan)
     end = makespan(timeline.passes)

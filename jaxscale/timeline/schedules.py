@@ -1,8 +1,8 @@
-"""Pipeline schedules, event by event: the order of operations on each rank, and when each of them runs.
+"""Pipeline schedules by discrete events: order of the operations of each rank, start and end of each operation.
 
 References: Huang et al. 2019, arXiv 1811.06965 (GPipe); Narayanan et al. 2021, arXiv 2104.04473, section 2.2 (1F1B,
 interleaved stages); Qi et al. 2023, arXiv 2401.10241, section 2 (ZB-H1); DeepSeek-AI 2024, arXiv 2412.19437, figure 5,
-and its program DualPipe (2025).
+and the program DualPipe (2025).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,15 +11,15 @@ from typing import NamedTuple
 from jaxscale.base.errors import InputError
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "backward", "input gradient", "weight gradient"
-"""Kinds of operation. A backward pass is an input gradient and a weight gradient, in one or apart."""
+"""Operations. A backward pass consists of an input gradient and a weight gradient, fused or separate."""
 
 
 class StagePass(NamedTuple):
-    """One pass of a microbatch through a virtual stage.
+    """Pass of a microbatch through a virtual stage.
 
     Attributes:
         kind: `forward`, `backward`, `input gradient` or `weight gradient`.
-        microbatch: number of the microbatch, of its direction, from 0.
+        microbatch: index of the microbatch within its direction, from 0.
         stage: virtual stage, in the order of the forward pass, from 0.
         direction: 0, or 1 for microbatches of DualPipe that enter at the last rank.
     """
@@ -31,13 +31,13 @@ class StagePass(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An operation with its place in time.
+    """Operation of a rank with start and end times.
 
     Attributes:
         rank: pipeline rank that runs the operation.
         operation: the operation.
-        start: [s].
-        end: [s].
+        start: start time [s].
+        end: end time [s].
     """
 
     rank: int
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 Orders = list[list[tuple[StagePass, ...]]]
-"""Operations of each rank in order; those of one tuple start together, as a forward beside a backward pass."""
+"""Operations of each rank in order; the operations of one tuple start together (a forward and a backward pass)."""
 
 
 def operation_orders(schedule: str, pp: int, vpp: int, n_microbatches: int) -> Orders:
@@ -55,12 +55,12 @@ def operation_orders(schedule: str, pp: int, vpp: int, n_microbatches: int) -> O
 
     Args:
         schedule: `gpipe`, `1f1b`, `interleaved`, `zero-bubble` (ZB-H1) or `dualpipe`.
-        pp: ranks [1].
-        vpp: virtual stages of a rank; 1 unless interleaved [1].
-        n_microbatches: of a step [1].
+        pp: pipeline ranks [1].
+        vpp: virtual stages per rank; 1 unless interleaved [1].
+        n_microbatches: microbatches per step [1].
 
     Raises:
-        InputError: DualPipe with fewer than two microbatches per rank or an odd number of them.
+        InputError: DualPipe with fewer than two microbatches per rank or an odd number of microbatches.
     """
     if schedule == "dualpipe" and pp > 1:
         if n_microbatches % 2 or n_microbatches < 2 * pp:
@@ -78,9 +78,9 @@ def operation_orders(schedule: str, pp: int, vpp: int, n_microbatches: int) -> O
 
 
 def _one_forward_one_backward(rank: int, pp: int, vpp: int, n: int, warm: int | None) -> list[StagePass]:
-    """Forward passes that fill the pipeline, then a forward and a backward pass in turn, then the other backward ones.
+    """1F1B order: forward passes that fill the pipeline, alternating forward and backward passes, backward passes.
 
-    Interleaved, the microbatches go through each virtual stage in groups of as many as there are ranks.
+    With interleaved stages, groups of pp microbatches pass through each virtual stage in turn.
     """
     forward, backward = [], []
     for place in range(n * vpp):
@@ -92,6 +92,7 @@ def _one_forward_one_backward(rank: int, pp: int, vpp: int, n: int, warm: int | 
         forward.append(StagePass(FORWARD, microbatch, chunk * pp + rank))
         backward.append(StagePass(BACKWARD, microbatch, (vpp - 1 - chunk) * pp + rank))
     if warm is None:
+        # Interleaved warm-up count: Narayanan et al. 2021.
         warm = pp - rank - 1 if vpp == 1 else 2 * (pp - rank - 1) + (vpp - 1) * pp
     warm = min(warm, len(forward))
     order = forward[:warm]
@@ -101,7 +102,7 @@ def _one_forward_one_backward(rank: int, pp: int, vpp: int, n: int, warm: int | 
 
 
 def _zero_bubble(rank: int, pp: int, n: int) -> list[StagePass]:
-    """ZB-H1: weight gradients lag behind input gradients by as many microbatches as there are ranks before."""
+    """ZB-H1 order: on rank r, weight gradients lag r microbatches behind input gradients."""
     warm = min(n, pp - rank)
     order = [StagePass(FORWARD, microbatch, rank) for microbatch in range(warm)]
     for microbatch in range(n):
@@ -114,7 +115,7 @@ def _zero_bubble(rank: int, pp: int, n: int) -> list[StagePass]:
 
 
 class _DualRank:
-    """Operations of one rank of DualPipe, put in order; phase 0 comes from the nearer end of the pipeline."""
+    """Operations of one rank of DualPipe, in order; phase 0 enters from the nearer end of the pipeline."""
 
     def __init__(self, rank: int, pp: int) -> None:
         self.order: list[tuple[StagePass, ...]] = []
@@ -147,10 +148,10 @@ class _DualRank:
 
 
 def _dual_pipe(rank: int, pp: int, n: int) -> list[tuple[StagePass, ...]]:
-    """DualPipe: microbatches enter at both ends, and a forward pass runs beside a backward pass of the other direction.
+    """DualPipe order: microbatches enter at each end; forward passes overlap backward passes of the reverse direction.
 
-    The eight steps of the program: fill, fill from both ends, split backward passes, the steady state, and the same
-    backwards.
+    The program has eight steps: fill, fill from each end, split backward passes, the steady state, and four steps that
+    drain the pipeline.
     """
     from_end = min(rank, pp - 1 - rank)
     inner, ends = pp // 2 - from_end - 1, from_end + 1
@@ -187,7 +188,7 @@ def _dual_pipe(rank: int, pp: int, n: int) -> list[tuple[StagePass, ...]]:
 
 
 def _needed(operation: StagePass, n_stages: int) -> tuple[str, int, int, int] | None:
-    """Pass that must have ended before an operation: kind, microbatch, stage, direction; None for the first."""
+    """Pass that must end before an operation starts: kind, microbatch, stage, direction; None for the first pass."""
     kind, microbatch, stage, direction = operation
     if kind == FORWARD:
         return (FORWARD, microbatch, stage - 1, direction) if stage else None
@@ -199,15 +200,15 @@ def _needed(operation: StagePass, n_stages: int) -> tuple[str, int, int, int] | 
 
 
 def simulated(orders: Orders, n_stages: int, duration: Callable[[StagePass], float]) -> list[Event]:
-    """When each operation runs: as soon as its rank is free and what it needs has arrived.
+    """Simulate a schedule: an operation starts once the rank is free and the inputs have arrived.
 
     Args:
         orders: operations of each rank in order.
         n_stages: virtual stages of the pipeline [1].
-        duration: of an operation [s].
+        duration: function from an operation to the duration [s].
 
     Returns:
-        Events, those of a rank in their order.
+        Events, in order on each rank.
     """
     ended: dict[tuple[str, int, int, int], float] = {}
     free, place = [0.0] * len(orders), [0] * len(orders)
@@ -224,6 +225,7 @@ def simulated(orders: Orders, n_stages: int, duration: Callable[[StagePass], flo
                 start = max([free[rank], *(ended[need] for need in needs)])
                 free[rank] = _run(rank, together, start, duration, events)
                 for operation in together:
+                    # The preceding stage needs only the input gradient, so its end counts as the end of the backward.
                     kind = BACKWARD if operation.kind == INPUT_GRADIENT else operation.kind
                     ended[(kind, *operation[1:])] = free[rank]
                 place[rank] += 1
@@ -240,7 +242,7 @@ def _run(
     duration: Callable[[StagePass], float],
     events: list[Event],
 ) -> float:
-    """Note the events of operations that start together, one drawn after the other; the time at which all end [s]."""
+    """Append the events of operations that start together, drawn in sequence; return the common end [s]."""
     for operation in together:
         end = start + duration(operation)
         events.append(Event(rank, operation, start, end))
@@ -249,5 +251,5 @@ def _run(
 
 
 def makespan(events: Sequence[Event]) -> float:
-    """Time from the first start to the last end [s]."""
+    """Time from the start of the step to the last end [s]."""
     return max(event.end for event in events)

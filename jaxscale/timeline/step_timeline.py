@@ -1,9 +1,9 @@
-"""A predicted step as events in time, in the trace format of Chrome, which Perfetto and `chrome://tracing` open.
+"""Timeline of a predicted step in the trace format of Chrome, readable by Perfetto and `chrome://tracing`.
 
-Each pipeline rank has three rows: its passes, one after the other, the collectives that run beside them, and the
-reduction of gradients behind the last of them. What a step
-takes outside of its passes (exposed transfers and gradient collectives, the optimizer, the host, stragglers) follows
-the last pass.
+Each pipeline rank has three rows: passes in sequence, collectives concurrent with the passes, and the gradient
+reduction concurrent with the last passes. The remaining time of the step (exposed transfers and gradient collectives,
+optimizer, host, stragglers) follows the last pass.
+
 Reference: Trace Event Format, Google, 2016 (complete events `X`, metadata events `M`).
 """
 
@@ -41,16 +41,16 @@ from jaxscale.timeline.schedules import (
 )
 
 MOST_OPERATIONS = 200_000
-"""Passes of all microbatches and ranks of which a trace viewer still opens the file at once [1]."""
+"""Largest number of passes over microbatches and ranks that trace viewers open without delay [1]."""
 
 MICROBATCH_COLLECTIVES = ("tensor_parallel", "context_parallel", "expert_parallel")
-"""Cost terms of collectives that each pass pays for."""
+"""Cost terms of collectives within each pass."""
 
 AFTER_THE_PASSES = ("pipeline_transfer", "data_parallel", "optimizer", "host_per_step", "straggler")
-"""Cost terms that follow the last pass, in their order."""
+"""Cost terms after the last pass, in order."""
 
 WITHOUT_OVERLAP = ("tp_overlap", "cp_overlap", "ep_overlap", "dp_overlap", "fsdp_overlap")
-"""Coefficients that say how much of a collective is hidden."""
+"""Coefficients of the hidden share of collectives."""
 
 MICROSECOND = 1e-6
 """Unit of the trace format [s]."""
@@ -61,11 +61,11 @@ class StepTimeline:
     """Events of one predicted step.
 
     Attributes:
-        passes: what each pipeline rank computes when [s].
-        step: cost terms of the step; their sum is the end of the last event.
-        hidden: time of the collectives that run beside compute, by cost term, of one step and rank [s].
-        stretch: closed form of the time of all passes over that of the schedule event by event, by which the events
-            are stretched; 1 where all stages are equal but the last, which also has the logits head [1].
+        passes: passes of each pipeline rank with start and end [s].
+        step: cost terms of the step; the sum is the end of the last event [s].
+        hidden: time of the collectives concurrent with compute, by cost term, per step and rank [s].
+        stretch: ratio of the closed-form time of all passes to that of the simulated schedule, the factor applied to
+            event times; 1 for equal stages, except that the last stage also has the logits head [1].
         plan: the plan in words.
     """
 
@@ -77,11 +77,11 @@ class StepTimeline:
 
     @property
     def makespan(self) -> float:
-        """Time from the first event to the end of the last [s]."""
+        """Time from the start of the first event to the end of the last event [s]."""
         return makespan(self.passes) + sum(self.step[name] for name in AFTER_THE_PASSES)
 
     def to_json(self) -> dict[str, Any]:
-        """A document in the trace format of Chrome, its times in microseconds."""
+        """Timeline as a document in the trace format of Chrome, with times in microseconds."""
         told = {"step_time_s": sum(self.step.values()), "stretch": self.stretch, "plan": self.plan}
         events = [*self._names(), *self._of_passes(), *self._after()]
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
@@ -90,17 +90,17 @@ class StepTimeline:
         """Write the document.
 
         Raises:
-            InputError: a file that cannot be written.
+            InputError: the file cannot be written.
         """
         write_whole(path, json.dumps(self.to_json()))
 
     @property
     def n_ranks(self) -> int:
-        """Pipeline ranks [1]."""
+        """Number of pipeline ranks [1]."""
         return 1 + max(event.rank for event in self.passes)
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        """Names of the rows of each pipeline rank."""
+        """Metadata events with the row names of each pipeline rank."""
         for rank in range(self.n_ranks):
             yield _metadata("process_name", rank, 0, f"pipeline rank {rank}")
             yield _metadata("thread_name", rank, 0, "passes")
@@ -108,7 +108,7 @@ class StepTimeline:
             yield _metadata("thread_name", rank, 2, "gradients of the step")
 
     def _of_passes(self) -> Iterator[dict[str, Any]]:
-        """Passes, and the collectives of each in proportion to its length: first what is exposed, then what is not."""
+        """Passes and their collectives, in proportion to the pass length: the exposed time first, then the hidden."""
         work = sum(event.end - event.start for event in self.passes if event.rank == 0)
         work = max(work, sum(event.end - event.start for event in self.passes) / self.n_ranks)
         for event in self.passes:
@@ -129,7 +129,7 @@ class StepTimeline:
                     start += whole
 
     def _after(self) -> Iterator[dict[str, Any]]:
-        """What follows the passes, and the reduction of gradients that runs beside the last of them."""
+        """Events after the passes, and the gradient reduction concurrent with the last passes."""
         end = makespan(self.passes)
         for rank in range(self.n_ranks):
             if (hidden := min(self.hidden["data_parallel"], end)) > 0.0:
@@ -153,16 +153,16 @@ def _complete(name: str, rank: int, row: int, start: float, length: float, told:
 
 
 class _Stages(NamedTuple):
-    """A step, and the times of one microbatch on its stages.
+    """Step time, and times of one microbatch on the pipeline stages.
 
     Attributes:
         step: cost terms of the step [s].
-        first: of the first stage [s].
-        last: of the last stage, with the logits head [s].
-        head: of the logits head [s].
-        total: of all stages [s].
+        first: time of the first stage [s].
+        last: time of the last stage, with the logits head [s].
+        head: time of the logits head [s].
+        total: time of all stages [s].
         forward: share of the forward pass [1].
-        weights: share of the gradients of weights [1].
+        weights: share of the weight gradients [1].
     """
 
     step: StepTime
@@ -180,18 +180,18 @@ def step_timeline(
     cluster: Cluster | str,
     coefficients: Coefficients | AnyFit = "default",
 ) -> StepTimeline:
-    """Timeline of one optimizer step: its makespan is `step_time(...).total`.
+    """Timeline of one optimizer step, with makespan `step_time(...).total`.
 
-    One rank of each pipeline stage stands for all of its tensor-, context- and data-parallel ranks.
+    One rank of each pipeline stage represents all tensor-, context- and data-parallel ranks of the stage.
 
     Args:
-        model: the transformer or its name or file.
-        plan: degrees, batch, schedule.
+        model: transformer, or the name or file of a transformer.
+        plan: parallel plan: degrees, batch, schedule.
         cluster: chips and network, or the name of a chip.
-        coefficients: fitted parameters, or a fit or its name or file.
+        coefficients: fitted parameters, or a fit, or the name or file of a fit.
 
     Raises:
-        InputError: an unknown name, a workload that is no transformer, a plan that breaks a rule, or too many passes.
+        InputError: an unknown name, a workload other than a transformer, a plan that breaks a rule, or too many passes.
     """
     given = resolved(model, plan, cluster, coefficients)
     if not isinstance(given.model, Transformer):
@@ -219,7 +219,7 @@ def step_timeline(
 
 @eqx.filter_jit
 def _evaluated(given: Arguments) -> _Stages:
-    """Numbers of a step by the functions of `step_time`."""
+    """Times of a step and its stages, computed by the functions of `step_time`."""
     model, plan, cluster, coefficients = as_arrays(given)
     local, machine = local_plan(model, plan), machine_of(cluster, coefficients)
     compute = (local, machine, coefficients)
@@ -238,7 +238,7 @@ def _evaluated(given: Arguments) -> _Stages:
 
 
 def _hidden(given: Arguments, step: dict[str, float]) -> dict[str, float]:
-    """Time of collectives that compute hides: the step whose collectives hide behind nothing, less the step [s]."""
+    """Time of collectives hidden by compute: the step time without overlap minus the step time, by term [s]."""
     nothing = {name: 0.0 for name in WITHOUT_OVERLAP}
     whole = _evaluated(given._replace(coefficients=replace(given.coefficients, **nothing))).step.terms()
     names = (*MICROBATCH_COLLECTIVES, "data_parallel")
@@ -246,7 +246,7 @@ def _hidden(given: Arguments, step: dict[str, float]) -> dict[str, float]:
 
 
 def _stage_times(stages: _Stages, pp: int, vpp: int) -> list[float]:
-    """Time of one microbatch, forward and backward, on each virtual stage [s]."""
+    """Time of one microbatch on each virtual stage, forward and backward [s]."""
     first, last, head, total = (float(getattr(stages, name)) for name in ("first", "last", "head", "total"))
     if pp == 1:
         return [total]

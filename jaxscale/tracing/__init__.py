@@ -1,4 +1,4 @@
-"""Workloads of any kind, read from the jaxpr of a JAX function: kernels, dimension classes, stored values."""
+"""Tracing of workloads: kernels, dimension classes and stored values from the jaxpr of a JAX function."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""GPUs and TPUs that need not be there: devices of compiler plugins that know them by description, name and shape."""
+"""Devices of GPUs and TPUs without hardware: compiler plugins with descriptions, names and shapes of the chips."""
 
 import functools
 import importlib
@@ -16,23 +16,23 @@ from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.resources import data_path, read_toml
 
 PLUGIN = "jax_plugins.xla_cuda12"
-"""Module of the compiler of NVIDIA GPUs."""
+"""Module of the XLA compiler for NVIDIA GPUs."""
 
 
 @functools.cache
 def compile_targets() -> dict[str, Any]:
-    """Descriptions of GPUs and of slices of TPUs by their id in the catalogue of chips."""
+    """Descriptions of GPUs and TPU slices by catalogue id of the chip."""
     return read_toml(data_path("compile_targets.toml"))
 
 
 def target_text(gpu: str) -> str:
-    """Description of a GPU as the compiler reads it (text of GpuTargetConfigProto).
+    """Description of a GPU in the compiler's format (text of GpuTargetConfigProto).
 
     Args:
-        gpu: its id in the catalogue of chips.
+        gpu: id of the GPU in the catalogue of chips.
 
     Raises:
-        InputError: no description of the GPU.
+        InputError: no description of the GPU is known.
     """
     table = compile_targets()
     if gpu not in table["targets"]:
@@ -55,12 +55,12 @@ def target_text(gpu: str) -> str:
 
 
 def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
-    """GPUs of a cluster as devices for which programs can be compiled.
+    """GPUs of a cluster as compilation devices.
 
     Args:
         gpu: id of the GPU in the catalogue of chips.
-        n_chips: how many [1].
-        chips_per_node: of a scale-up domain [1].
+        n_chips: number of GPUs [1].
+        chips_per_node: GPUs per scale-up domain [1].
 
     Raises:
         InputError: the compiler is not installed, or lacks the GPU.
@@ -77,7 +77,7 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
 
 
 def load_compiler() -> None:
-    """Load the compiler of NVIDIA GPUs, once, without asking for a driver or its libraries.
+    """Load the compiler for NVIDIA GPUs once, without a driver or driver libraries.
 
     Raises:
         InputError: the extra is not installed, or does not fit the version of jax.
@@ -92,33 +92,33 @@ def load_compiler() -> None:
     from jax._src import xla_bridge
 
     bridge: Any = xla_bridge
-    # A process without a GPU registers the plugin only where it does not look for one.
+    # Without a GPU, the plugin registers only if the check for one is switched off.
     with mock.patch.dict(os.environ, {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
         jax.devices("cpu")
         if "cuda" in bridge._backend_factories:
             return
         plugin.initialize()
-    # What JAX tells every plugin that it discovers, such as how attention is partitioned among chips.
+    # JAX runs these callbacks for every discovered plugin, e.g. to register the partitioning of attention.
     for callback in getattr(bridge, "_plugin_callbacks", ()):
         callback(c_api=bridge._backend_factories["cuda"].c_api)
 
 
 COMPILER = "libtpu"
-"""Module of the compiler of TPUs."""
+"""Module of the XLA compiler for TPUs."""
 
 HOST = {
     **{"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-1", "TPU_WORKER_HOSTNAMES": "localhost"},
     **{"TPU_WORKER_ID": "0", "TPU_MIN_LOG_LEVEL": "4", "TPU_STDERR_LOG_LEVEL": "4"},
 }
-"""Facts that libtpu asks the network for on a host with TPUs."""
+"""Environment that libtpu would otherwise query from the network of a TPU host."""
 
 
 def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
-    """TPUs of a slice as devices for which programs can be compiled.
+    """TPUs of a slice as compilation devices.
 
     Args:
         gpu: id of the TPU in the catalogue of chips.
-        n_chips: how many [1].
+        n_chips: number of TPUs [1].
 
     Raises:
         InputError: the compiler is not installed, or the slice is unknown.
@@ -138,16 +138,16 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
 
 
 def slice_shape(n_chips: int, axes: int) -> tuple[int, ...]:
-    """Chips along each axis of the slice that is nearest to a square or a cube [1].
+    """Shape of the TPU slice nearest to a square or a cube: chips along each axis [1].
 
-    Hosts have two by two chips, but for slices of one or two.
+    A host has two by two chips, except in slices of one or two chips.
 
     Args:
-        n_chips: how many [1].
-        axes: of the network [1].
+        n_chips: number of chips [1].
+        axes: number of axes of the network [1].
 
     Raises:
-        InputError: no slice has so many chips.
+        InputError: no slice has this number of chips.
     """
     if n_chips not in (1, 2) and n_chips % 4:
         raise InputError(f"n = {n_chips} chips are no slice of TPUs; expected 1, 2 or a multiple of 4")

@@ -1,9 +1,10 @@
-r"""From kernels over axes to the tables of a workload: axes become classes, quantities terms, splits partial sums.
+r"""Tables of a workload from kernels over axes: axes become classes, quantities become terms, splits partial sums.
 
-A product or a sum over an axis of a split class leaves partial sums. Linear operations hand them on: sums of partial
-sums, changes of layout and width. Before any other operation partial sums are added up, in the narrowest form on the
-way. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n an all-reduce of
-the gradient of x, a split of m an all-reduce of the gradient of w. A table with split rows gives partial look-ups.
+A product or a sum over an axis of a split class leaves partial sums. Linear operations propagate partial sums: sums of
+partial sums, changes of layout and number format. Before any nonlinear operation partial sums are reduced, in the
+narrowest form so far. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n
+an all-reduce of the gradient of x, a split of m an all-reduce of the gradient of w. A table with split rows gives
+partial look-ups.
 """
 
 from collections import Counter
@@ -27,21 +28,21 @@ LINEAR = frozenset(
         "expand_dims neg pad reduce_sum reshape slice squeeze stack sub transpose unstack"
     ).split()
 )
-"""Operations of which a sum of inputs gives the sum of outputs."""
+"""Linear operations: the sum of the inputs gives the sum of the outputs."""
 
 SCALING = frozenset({"mul", "div"})
-"""Operations that are linear in an input if all further inputs are literals."""
+"""Operations that are linear in one input if all remaining inputs are literals."""
 
 
 class SumPoint(NamedTuple):
-    """Value that is added up among chips.
+    """Value whose partial sums are reduced among chips.
 
     Attributes:
-        value: the value, in the narrowest form that its partial sums had.
-        classes: classes whose split makes it a partial sum.
-        role: `gradient` of weights, `table` (a table that its gradient is scattered into), `activation` (or gradient of
-            one), or `statistic`: a sum without a product.
-        phase: of the operation that makes it.
+        value: the value, in the narrowest form of its partial sums.
+        classes: classes whose split makes the value a partial sum.
+        role: `gradient` of weights, `table` (embedding table that receives a scattered gradient), `activation` (or the
+            gradient of an activation), or `statistic` (a sum without a product).
+        phase: phase of the operation that computes the value.
     """
 
     value: Value
@@ -51,7 +52,7 @@ class SumPoint(NamedTuple):
 
 
 class _Sums:
-    """Walk through a program that follows partial sums."""
+    """Propagation of partial sums through a program."""
 
     def __init__(self, program: FlatProgram):
         self.program = program
@@ -62,7 +63,7 @@ class _Sums:
         self.points: dict[Value, tuple[Classes, str]] = {}
 
     def run(self) -> list[SumPoint]:
-        """Points of the whole program."""
+        """Reduction points of the whole program."""
         for operation in self.program.operations:
             self.visit(operation)
         for value in self.program.outputs:
@@ -70,12 +71,12 @@ class _Sums:
         return [self.point(value, *found) for value, found in self.points.items()]
 
     def point(self, value: Value, classes: Classes, role: str) -> SumPoint:
-        """Point of a program with its cause."""
+        """Reduction point of a value, with role and phase."""
         producer = self.producers[value]
         return SumPoint(value, classes, role, producer.phase)
 
     def visit(self, operation: Operation) -> None:
-        """Classes for which outputs of an operation are partial sums."""
+        """Classes for which the outputs of an operation are partial sums."""
         inputs = operation.inputs
         if not inputs and operation.name == "broadcast_in_dim" or (operation.kind == "carry" and self._is_zero(inputs)):
             self.zeros.update(operation.outputs)
@@ -95,12 +96,12 @@ class _Sums:
         return all(value in self.zeros for value in inputs)
 
     def _kept(self, inputs: Sequence[Value], found: Sequence[Classes]) -> Classes:
-        """Classes for which all inputs are partial sums; zeros are the empty sum."""
+        """Classes for which all inputs are partial sums; a zero input is an empty sum."""
         counted = [classes for value, classes in zip(inputs, found, strict=True) if value not in self.zeros]
         return frozenset.intersection(*counted) if counted else NONE
 
     def add_up(self, value: Value, classes: Classes, role: str) -> None:
-        """Note that partial sums of a value are added up."""
+        """Record the reduction of a value's partial sums."""
         if not classes:
             return
         narrow = self.narrowest.get(value, value)
@@ -132,16 +133,16 @@ def summed_classes(operation: Operation) -> Classes:
 
 
 def sum_points(program: FlatProgram) -> list[SumPoint]:
-    """Values that are added up among chips, for the split of each class; see the module.
+    """Values reduced among chips when classes are split, see the module.
 
     Returns:
-        Points, in program order.
+        Reduction points, in program order.
     """
     return _Sums(program).run()
 
 
 def conflicting_classes(program: FlatProgram) -> Classes:
-    """Classes that a value has twice, as queries and keys have the sequence: splitting them takes more than sums."""
+    """Classes that occur twice in a value, such as the sequence in attention scores; not split by sums alone."""
     twice: set[Axis] = set()
     for operation in program.operations:
         for value in operation.outputs:
@@ -149,21 +150,21 @@ def conflicting_classes(program: FlatProgram) -> Classes:
             twice.update(axis for axis, count in counts.items() if count > 1)
         work = operation.work
         if work is not None and work.kind == "attention" and work.m is not None and work.k is not None:
-            # Queries and keys of a fused kernel, and the width over which it sums inside.
+            # A fused kernel contracts queries, keys and the head width internally, so no value shows the repetition.
             twice.update(atoms([*work.m.axes, *work.k.axes]))
     return frozenset(twice)
 
 
 class WeightUse(NamedTuple):
-    """Uses of an array of weights in a program.
+    """Uses of a weight array in a program.
 
     Attributes:
         value: the weights.
-        width: bytes of an element as products read it [byte].
-        gathers: all-gathers of the array in a step: for the forward pass, and again for
-            the backward pass inside a loop [1].
-        loops: turns of the loops that read it, each with an all-gather of its shard [1].
-        pooled: pooled look-ups before their first further reader; None for an array that is no table.
+        width: bytes per element in products [byte].
+        gathers: all-gathers of the array per step: one for the forward pass, a second for the backward pass inside a
+            loop [1].
+        loops: iterations of the loops that read the array, each with an all-gather of a shard [1].
+        pooled: pooled look-ups before the first non-linear reader; None unless the array is an embedding table.
     """
 
     value: Value
@@ -174,7 +175,7 @@ class WeightUse(NamedTuple):
 
 
 def weight_uses(program: FlatProgram) -> list[WeightUse]:
-    """Use of every array of weights, in the order of the arguments."""
+    """Uses of every weight array, in the order of the arguments."""
     readers: dict[Value, list[Operation]] = {}
     for operation in program.operations:
         for value in operation.inputs:
@@ -183,7 +184,7 @@ def weight_uses(program: FlatProgram) -> list[WeightUse]:
 
 
 ALIKE = frozenset("barrier convert_element_type reshape stack transpose unstack".split())
-"""Operations that pass weights on in another form."""
+"""Operations that change the form of weights only."""
 
 
 def _use(value: Value, readers: dict[Value, list[Operation]]) -> WeightUse:
@@ -209,7 +210,7 @@ def _use(value: Value, readers: dict[Value, list[Operation]]) -> WeightUse:
 
 
 def _pooled(value: Value, readers: dict[Value, list[Operation]]) -> Value:
-    """Smallest form of looked-up rows before the first operation beside sums and casts."""
+    """Smallest form of looked-up rows before the first operation other than sums and casts."""
     smallest = value
     while True:
         following = readers.get(value, [])
@@ -220,22 +221,22 @@ def _pooled(value: Value, readers: dict[Value, list[Operation]]) -> Value:
 
 
 class ClassTable:
-    """Dimension classes in the order in which they are named.
+    """Dimension classes in order of registration.
 
     Attributes:
-        places: index of each class; 0 stands for the number one.
-        names: of the classes.
+        places: index of each class; index 0 is the number one.
+        names: names of the classes.
         origins: `data`, `weights`, `loop` or `made`.
         sizes: lengths [1].
     """
 
     def __init__(self) -> None:
-        """Whether a product has no class but the number one."""
+        """Start with the class of the number one alone."""
         self.places: dict[Axis, int] = {}
         self.names, self.origins, self.sizes = ["1"], ["made"], [1.0]
 
     def add(self, axes: Sequence[Axis], name: str, origin: str) -> None:
-        """Name the classes of an axis, unless they have names."""
+        """Register the unnamed classes of an axis under a name."""
         parts = atoms(axes)
         for place, axis in enumerate(parts):
             if axis not in self.places:
@@ -245,7 +246,7 @@ class ClassTable:
                 self.sizes.append(float(axis.size))
 
     def classes(self, axes: Sequence[Axis]) -> list[int]:
-        """Classes of a product of axes."""
+        """Indices of the classes in a product of axes."""
         found = atoms(axes)
         for axis in found:
             if axis not in self.places:
@@ -254,7 +255,7 @@ class ClassTable:
 
 
 def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
-    """Classes with the names of the arguments: data first, then weights and state, then loops."""
+    """Classes named after the arguments: data first, then weights and state, then loops."""
     table = ClassTable()
     for origin in ("data", "weights", "state"):
         for value in program.inputs:
@@ -268,7 +269,7 @@ def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
 
 
 class TermList:
-    """Terms of a table under collection."""
+    """Terms of a table during assembly."""
 
     def __init__(self, classes: ClassTable):
         """Args: classes: the classes of the products."""
@@ -284,7 +285,7 @@ class TermList:
         self.classes.append(self.table.classes(term.axes))
 
     def terms(self) -> Terms:
-        """The terms as columns."""
+        """Terms in columns."""
         return terms_of(self.rows, self.factors, self.classes)
 
 
@@ -292,7 +293,7 @@ ONE = Monomial(1.0, [])
 
 
 def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
-    """Quantities of a kernel over all its launches; sizes of matmuls are those of a launch."""
+    """Quantities of a kernel, summed over all launches; matmul sizes are per launch."""
     work = kernel.roots[-1].work if kernel.roots[-1].kind == "heavy" else None
     turns = [loop.axis for loop in loops_of(kernel.loop)]
     terms: dict[str, list[Monomial]] = {name: [] for name in QUANTITIES}
@@ -308,13 +309,13 @@ def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
 
 
 def width_of(kernel: FusedKernel) -> float:
-    """Bytes of the narrowest array that a kernel reads [byte]."""
+    """Bytes per element of the narrowest input array of a kernel [byte]."""
     widths = [value.itemsize for root in kernel.roots for value in root.inputs if value.size > 1]
     return min(widths, default=4.0)
 
 
 def group_of(kernel: FusedKernel, table: ClassTable) -> str:
-    """Group of a kernel: the classes of the loops around it, outermost first, and the outermost name of the user."""
+    """Group of a kernel: classes of the enclosing loops, outermost first, and the outermost name scope of the user."""
     loops = [
         "*".join(table.names[one] for one in table.classes([loop.axis])) for loop in reversed(loops_of(kernel.loop))
     ]
@@ -322,7 +323,7 @@ def group_of(kernel: FusedKernel, table: ClassTable) -> str:
 
 
 def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
-    """Values that forward kernels write and kernels of the backward pass read: kernel and bytes of all turns [byte]."""
+    """Values written by forward kernels and read by backward kernels: kernel index, bytes of all iterations [byte]."""
     phases: dict[Value, set[str]] = {}
     for kernel in fusion.kernels:
         for value in kernel.reads:
@@ -336,7 +337,7 @@ def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
 
 
 def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint]) -> tuple[np.ndarray, WorkloadTables]:
-    """Sizes and tables of a workload.
+    """Class sizes and tables of a workload.
 
     Returns:
         Sizes of the classes [1], and the tables.

@@ -1,4 +1,4 @@
-"""Primitives of JAX by the kind of kernel they become, and equal axes of inputs and outputs of light primitives."""
+"""JAX primitives by kind of kernel, and axis equality between inputs and outputs of non-heavy primitives."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,10 +11,10 @@ IDENTITY = frozenset(
     "copy copy_p device_put layout_constraint mesh_cast name optimization_barrier pbroadcast pcast pvary reshard "
     "sharding_constraint stop_gradient psum_invariant_cast".split()
 )
-"""Primitives that hand their inputs on."""
+"""Primitives that return their inputs unchanged."""
 
 LAYOUT = frozenset("bitcast_convert_type expand_dims reshape squeeze transpose".split())
-"""Primitives that change how elements are arranged; free where a matmul reads the result."""
+"""Primitives that rearrange elements; free where a matmul reads the result."""
 
 SELECTION = frozenset("dynamic_slice gather slice".split())
 """Primitives that read a slice of their first input."""
@@ -31,13 +31,13 @@ ELEMENTWISE = frozenset(
         "xor zeta "
     ).split()
 )
-"""Primitives of which each output element needs a few input elements."""
+"""Primitives with a few input elements per output element."""
 
 REDUCTIONS = frozenset(
     "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor reduce "
     "reduce_window_max reduce_window_min reduce_window_sum reduce_window".split()
 )
-"""Primitives that end a fusion: many input elements make one output element."""
+"""Primitives that end a fusion: many input elements per output element."""
 
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(IDENTITY, "identity"),
@@ -46,7 +46,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
     **dict.fromkeys(REDUCTIONS, "reduction"),
 }
-"""Kind of every light primitive, by name."""
+"""Kind of every non-heavy primitive, by name."""
 
 CALLS = {
     "jit": "jaxpr",
@@ -67,26 +67,26 @@ CALLS = {
     "xla_call": "call_jaxpr",
     "shard_map": "jaxpr",
 }
-"""Parameter with the called program, by name of the calling primitive."""
+"""Parameter that holds the called program, by name of the calling primitive."""
 
 REMATERIALISED = frozenset({"remat", "remat2", "checkpoint"})
-"""Calls behind a barrier: their recomputation is not replaced by earlier results."""
+"""Calls behind a barrier: earlier results do not replace the recomputation."""
 
 BARRIER = "barrier"
-"""Operation that keeps a rematerialised block from reuse of earlier results."""
+"""Operation that prevents a rematerialised block from reusing earlier results."""
 
 
 Params = Mapping[str, Any]
 
 
 def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Axes of an output of a light primitive, equal to axes of its inputs by the rule of the primitive.
+    """Axes of the output of a non-heavy primitive, made equal to input axes by the rule of the primitive.
 
     Args:
-        inputs: its inputs; None for a literal.
+        inputs: inputs of the primitive; None for a literal.
 
     Returns:
-        Axes, by length of the shape.
+        Axes, in the order of the shape.
     """
     rule = RULES.get(name, _same_place)
     axes = rule([value for value in inputs if value is not None], shape, params)
@@ -96,7 +96,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
 
 
 def _same_place(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Axes of equal position and length are equal; all further axes are new."""
+    """Make axes of equal position and length equal; all remaining axes are new."""
     axes: list[Axis | None] = [None] * len(shape)
     for value in inputs:
         if len(value.axes) != len(shape):
@@ -143,7 +143,7 @@ def _reduce(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tu
 
 
 def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """A divisor of an axis is its minor factor, as for the halves of rotary embeddings."""
+    """Axes of a slice; a divisor of an axis length becomes the minor factor, as in rotary embeddings."""
     axes = []
     for place, (axis, size) in enumerate(zip(inputs[0].axes, shape, strict=True)):
         whole = axis.size
@@ -160,7 +160,7 @@ def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tup
 
 
 def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Equal pieces make an axis of two factors: number of the piece, and position in the piece."""
+    """Axes of a concatenation; equal pieces give an axis of two factors: piece index, position within the piece."""
     place = params["dimension"]
     axes = list(_same_place(inputs, shape, params))
     parts = [value.axes[place] for value in inputs]
@@ -174,7 +174,7 @@ def _concatenate(inputs: Sequence[Value], shape: Sequence[int], params: Params) 
 
 
 def _gather(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    """Offset axes are axes of the operand that are read whole; all further axes are axes of the indices."""
+    """Axes of a gather: fully read offset axes are operand axes; all remaining axes are axes of the indices."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     operand = inputs[0]
     batching = getattr(numbers, "operand_batching_dims", ())
@@ -218,4 +218,4 @@ RULES = {
         "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split(), _reduce
     ),
 }
-"""Rule of each primitive that moves axes."""
+"""Rule of each primitive with axes that change position."""

@@ -1,11 +1,11 @@
-"""Plans of traced workloads over dimension classes, and the collectives that each takes.
+"""Parallel plans of traced workloads over dimension classes, with the collectives of each plan.
 
-| class that is split | collective |
+| split class | collective |
 |---|---|
-| data | all-reduce of gradients; with sharded weights a gather of each weight per use, a scatter of its gradient |
-| tensor | all-reduce of each value that is a partial sum over it |
-| turns of a loop | a send of what the loop carries between stages |
-| tables | all-to-all of pooled look-ups both ways, or scatter and gather of them |
+| data | all-reduce of gradients; with sharded weights an all-gather per use and a reduce-scatter of the gradient |
+| tensor | all-reduce of each value that is a partial sum over the class |
+| loop iterations | a send of the loop carry between stages |
+| tables | all-to-all of pooled look-ups in each direction, or scatter and gather of the look-ups |
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,23 +23,23 @@ from jaxscale.tracing.classed_program import ClassedProgram, Terms
 Tables = Literal["replicated", "table", "row"]
 
 TABLE_MODES: tuple[Tables, ...] = ("replicated", "table", "row")
-"""Placements of embedding tables: a copy on each chip, whole tables apart, or the rows of each apart."""
+"""Placements of embedding tables: a copy on each chip, whole tables on single chips, or rows spread over chips."""
 
 
 class ClassPlan(eqx.Module):
-    """Degrees of a traced workload; chips = data * tensor * pipeline.
+    """Parallel degrees of a traced workload; chips = data * tensor * pipeline.
 
     Attributes:
-        data: chips among which the data class is split [1].
+        data: chips that split the data class [1].
         shard: replicas that share a copy of weights and optimiser state; 1 for whole copies, data for one copy [1].
-        tensor: chips among which the classes of `split` are divided [1].
-        pipeline: stages, each with a share of the turns of loops over layers [1].
-        n_microbatches: microbatches of a step [1].
-        split: 1 for each class that `tensor` divides, else 0.
+        tensor: chips that split the classes of `split` [1].
+        pipeline: stages, each with a share of the iterations of loops over layers [1].
+        n_microbatches: microbatches per step [1].
+        split: 1 for each class split by `tensor`, else 0.
         data_class: index of the data class among the classes.
         tables_by_table: 1 where whole tables lie on single chips of the data group [1].
         tables_by_row: 1 where the rows of each table are spread over the data group [1].
-        joint_statistics: 1 where sums over the batch, as in batch norms, run over all chips; 0 for each chip alone [1].
+        joint_statistics: 1 where sums over the batch, as in batch norms, run over all chips; 0 for per-chip sums [1].
     """
 
     data: Number = eqx.field(converter=as_float)
@@ -55,7 +55,7 @@ class ClassPlan(eqx.Module):
 
     @property
     def n_chips(self) -> Number:
-        """Chips of the plan [1]."""
+        """Number of chips, data * tensor * pipeline [1]."""
         return self.data * self.tensor * self.pipeline
 
 
@@ -72,22 +72,22 @@ def class_plan(
     tables: Tables = "replicated",
     joint_statistics: bool = True,
 ) -> ClassPlan:
-    """Plan of a workload by the names of its classes.
+    """Plan of a workload from class names.
 
     Args:
-        work: the workload, of the whole batch.
-        data: chips among which the data class is split [1].
+        work: workload of the whole batch.
+        data: chips that split the data class [1].
         shard: replicas that share a copy of the weights [1].
-        tensor: chips among which the classes of `split` are divided [1].
+        tensor: chips that split the classes of `split` [1].
         pipeline: stages [1].
-        n_microbatches: microbatches of a step [1].
-        split: names of classes that `tensor` divides; see `tensor_classes`.
-        data_class: name of the class that is the batch; the largest class that only data have where None.
+        n_microbatches: microbatches per step [1].
+        split: names of classes split by `tensor`; see `tensor_classes`.
+        data_class: name of the batch class; the largest class that occurs in data alone where None.
         tables: placement of embedding tables over the data group.
-        joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
+        joint_statistics: whether norms over the batch include the batch of all chips, as in the traced program.
 
     Raises:
-        InputError: an unknown class, a class that cannot be split, or degrees that contradict each other.
+        InputError: an unknown class, a class that cannot be split, or contradictory degrees.
     """
     mask = np.zeros(len(work.tables.class_names))
     batch = work.place_of(data_class) if data_class is not None else batch_class(work)
@@ -125,7 +125,7 @@ def class_plan(
 
 
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
-    """Two classes of a product or an array of weights, which no chips can split together."""
+    """Two classes of one product or weight array, which cannot be split over the same chips; None without such."""
     for terms in (work.tables.terms["flop"], work.tables.weights):
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
         for first in range(len(places)):
@@ -136,10 +136,10 @@ def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, i
 
 
 def class_plan_checked(plan: Any) -> ClassPlan:
-    """The argument, if it is a plan of a traced workload.
+    """Check that the argument is a plan of a traced workload and return it unchanged.
 
     Raises:
-        TypeError: an object of another class, as the plan of a transformer.
+        TypeError: the argument has another class, such as a plan of a transformer.
     """
     if isinstance(plan, ClassPlan):
         return plan
@@ -147,10 +147,10 @@ def class_plan_checked(plan: Any) -> ClassPlan:
 
 
 def batch_class(work: ClassedProgram) -> int:
-    """Index of the class of the batch: the class of the data whose split leaves the most gradients to add up.
+    """Index of the batch class: the data class whose split leaves the most gradients to reduce.
 
     Raises:
-        InputError: no class of the data can be split.
+        InputError: no data class can be split.
     """
     tables = work.tables
     gradients = {}
@@ -166,7 +166,7 @@ def batch_class(work: ClassedProgram) -> int:
 
 
 def tensor_classes(work: ClassedProgram) -> list[str]:
-    """Names of classes of the weights that can be split: no value has them twice, and no loop turns over them."""
+    """Names of weight classes that can be split: in no value twice, and not the iterations of a loop."""
     tables = work.tables
     products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
     used = set(tables.weights.classes[products].ravel().tolist()) - {0}
@@ -180,7 +180,7 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
 
 
 def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
-    """Sizes of the classes on one chip and in a microbatch, by the degrees of a plan [1]."""
+    """Class sizes on one chip and per microbatch under a plan [1], [class]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
     parts = 1.0 + batch * (plan.data * plan.n_microbatches - 1.0) + plan.split * (plan.tensor - 1.0)
@@ -188,12 +188,11 @@ def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
 
 
 class Exchange(NamedTuple):
-    """Exchange of a step by its cause.
+    """Collectives of a step with a common cause.
 
     Attributes:
-        volume: bytes that all of its collectives move, as each counts them: the reduced or gathered size, or what a
-            chip sends [byte].
-        count: collectives of a step [1].
+        volume: summed size of the collectives: reduced or gathered size, or bytes sent by a chip [byte].
+        count: collectives per step [1].
     """
 
     volume: Array
@@ -201,16 +200,16 @@ class Exchange(NamedTuple):
 
 
 class ClassExchanges(NamedTuple):
-    """Exchanges of a chip in a step, by cause.
+    """Collectives of a chip in a step, by cause.
 
     Attributes:
-        gradients: all-reduce of gradients over chips that hold equal weights; of shards between copies.
-        scatters: scatters of gradients to the chips that share a copy.
-        gathers: gathers of weights from them.
-        statistics: all-reduce of sums over the batch that are no gradients.
-        tensor_forward: all-reduce of partial sums of the forward pass and of its recomputation.
+        gradients: all-reduce of gradients over chips with equal weights; of shards between copies.
+        scatters: reduce-scatter of gradients to the chips that share a copy.
+        gathers: all-gather of weights from the chips that share a copy.
+        statistics: all-reduce of sums over the batch other than gradients.
+        tensor_forward: all-reduce of partial sums of the forward pass and of recomputation.
         tensor_backward: all-reduce of partial sums of the backward pass.
-        look_ups: all-to-all of pooled look-ups, forward and back.
+        look_ups: all-to-all of pooled look-ups, forward and backward.
         partial_look_ups: scatter of partial look-ups, and gather of their gradients.
     """
 
@@ -230,13 +229,13 @@ def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
 
 
 def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
-    """Exchanges of a chip in a step.
+    """Collectives of a chip in a step.
 
     Args:
-        work: the workload, of the whole batch.
+        work: workload of the whole batch.
 
     Returns:
-        Volumes [byte] and counts [1]; zero for each kind of parallelism that the plan lacks.
+        Volumes [byte] and counts [1]; zero for each form of parallelism absent from the plan.
     """
     tables, sizes = work.tables, local_sizes(work, plan)
     n_sums, n_weights = len(tables.sum_roles), len(tables.weight_names)
@@ -282,23 +281,23 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
 
 
 def scaled(exchange: Exchange, share: Array | float) -> Exchange:
-    """A share of the volume of an exchange, and its collectives where there is any."""
+    """Exchange with scaled volume; its count is unchanged, or zero for a zero share."""
     return Exchange(exchange.volume * share, exchange.count * jnp.minimum(jnp.ceil(jnp.asarray(share)), 1.0))
 
 
 def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
-    """Sum of the terms of each row; zero for a row without terms."""
+    """Sum of the terms of each row; zero for a row without terms [row]."""
     return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
 
 
 def is_table(work: ClassedProgram) -> Bool[np.ndarray, " weight"]:
-    """Which weights are tables: read by look-ups alone, and updated where they were read."""
+    """Mask of embedding tables: weights read by look-ups alone, with updates of the rows read."""
     mask = np.zeros(len(work.tables.weight_names), bool)
     mask[work.tables.pooled.row] = True
     return mask & bool(has_role(work, "table").any())
 
 
 def local_weight_bytes(work: ClassedProgram, sizes: Array, read: bool = False) -> Array:
-    """Bytes of each array of weights on one chip: as stored, or as products read it [byte]."""
+    """Bytes of each weight array on one chip, in the stored number format or in that of the products [byte]."""
     widths = work.tables.weight_widths if read else work.tables.weight_bytes
     return per_row(work.tables.weights, sizes, len(widths)) * widths

@@ -1,4 +1,4 @@
-"""Every valid plan of a traced workload over dimension classes: enumerated, scored, ranked."""
+"""Enumeration, scoring and ranking of all valid plans of a traced workload over dimension classes."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -26,25 +26,25 @@ from jaxscale.tracing.classed_program import ClassedProgram
 from jaxscale.tracing.plan_time import in_layers, traced_memory_terms, traced_terms
 
 MOST_SPLIT = 5
-"""Classes whose splits over tensor parallelism are tried in every combination, the largest by weights first [1]."""
+"""Number of classes tried in every combination of tensor-parallel splits, the largest by weights first [1]."""
 
 MOST_MICROBATCHES = 64
-"""Microbatches of a step that are tried at most, by powers of two [1]."""
+"""Largest number of microbatches per step in a search by powers of two [1]."""
 
 
 class StatedDegrees(NamedTuple):
-    """Stated degrees of a class plan; None where open.
+    """Stated degrees of a class plan; None for an open degree.
 
     Attributes:
-        data: chips among which the data class is split [1].
-        tensor: chips among which classes of weights are divided [1].
+        data: chips that split the data class [1].
+        tensor: chips that split weight classes [1].
         pipeline: stages [1].
         shard: chips that share a copy of the weights, at most `data` [1].
-        n_microbatches: microbatches of a step [1].
-        micro_batch: size of the data class in a microbatch on one chip [1].
-        split: names of the classes that `tensor` divides.
+        n_microbatches: microbatches per step [1].
+        micro_batch: size of the data class per microbatch and chip [1].
+        split: names of the classes split by `tensor`.
         tables: placement of embedding tables.
-        joint_statistics: whether norms over the batch see the batch of all chips, as the program says.
+        joint_statistics: whether norms over the batch include the batch of all chips, as in the traced program.
     """
 
     data: float | None = None
@@ -59,23 +59,23 @@ class StatedDegrees(NamedTuple):
 
 
 OPEN = StatedDegrees()
-"""Plan whose degrees are all open."""
+"""Stated degrees of a fully open plan."""
 
 
 def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN) -> list[ClassPlan]:
     """Every valid plan on a number of chips that agrees with stated degrees.
 
     Args:
-        work: the workload, of the whole batch.
-        n_chips: chips of the plan [1].
-        stated: degrees that plans must have; a batch need not be a multiple of a stated degree or number of
-            microbatches, which then count as means.
+        work: workload of the whole batch.
+        n_chips: number of chips [1].
+        stated: required degrees; a batch need not be a multiple of a stated degree or number of microbatches, which
+            then count as means.
 
     Returns:
-        The plans; none where no degrees agree.
+        The plans; empty where no degrees agree.
 
     Raises:
-        InputError: the workload has no class of the batch, or a stated split is none of this workload.
+        InputError: the workload has no batch class, or a stated split is unknown to the workload.
     """
     sizes = work.classes()
     batch_name = work.tables.class_names[batch_class(work)]
@@ -115,11 +115,11 @@ def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN
 
 
 def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[float]:
-    """Numbers of microbatches that are tried: they fill a pipeline or save memory.
+    """Numbers of microbatches to try, for filling a pipeline or saving memory.
 
     Args:
         local: size of the data class on one chip [1].
-        stated: a number, or a size, that plans must have.
+        stated: required number or size of microbatches.
 
     Returns:
         The numbers [1].
@@ -132,12 +132,12 @@ def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[fl
 
 
 def table_modes(work: ClassedProgram) -> Sequence[Tables]:
-    """Placements of embedding tables that are tried: apart where there are tables."""
+    """Placements of embedding tables to try: whole tables or rows apart; copies without tables."""
     return ("table", "row") if is_table(work).any() else ("replicated",)
 
 
 def loop_turns(work: ClassedProgram) -> int:
-    """Turns of the loop over layers; 1 where there is none."""
+    """Iterations of the loop over layers; 1 without a loop [1]."""
     if not in_layers(work).any():
         return 1
     places = np.unique(work.tables.weight_turns.classes)
@@ -145,7 +145,7 @@ def loop_turns(work: ClassedProgram) -> int:
 
 
 def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
-    """Combinations of the largest classes that can be split, by the weights that have them."""
+    """Combinations of the largest divisible classes, ordered by the weights with the class."""
     counts = np.asarray(work.tables.weights.values(jnp.asarray(work.sizes, float)))
     having: Mapping[str, float] = {
         name: float(counts[(work.tables.weights.classes == work.place_of(name)).any(axis=1)].sum())
@@ -157,32 +157,32 @@ def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
 
 
 def split_names(work: ClassedProgram, plan: ClassPlan) -> tuple[str, ...]:
-    """Names of the classes that a plan divides over tensor parallelism."""
+    """Names of the classes that a plan splits by tensor parallelism."""
     return tuple(name for name, on in zip(work.tables.class_names, np.asarray(plan.split), strict=True) if on)
 
 
 def factor_triples(n_chips: int) -> list[tuple[int, int, int]]:
-    """Products of three whole numbers that give a number."""
+    """Ordered triples of whole numbers with product `n_chips`."""
     factors = divisors(n_chips).tolist()
     return [(n_chips // (b * c), b, c) for b in factors for c in factors if n_chips % (b * c) == 0]
 
 
 def powers_of_two(most: int) -> list[int]:
-    """1, 2, 4, ... up to a number."""
+    """Powers of two 1, 2, 4, ... up to `most`."""
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
 
 
 BLOCK = 256
-"""Plans scored by a call of a compiled program [1]."""
+"""Plans per call of the compiled scoring program [1]; a fixed number needs one compilation."""
 
 
 class ScoredClassPlan(NamedTuple):
-    """A plan of a traced workload with its outcome.
+    """Plan of a traced workload with predicted time and memory.
 
     Attributes:
         plan: the plan.
-        split: names of the classes that it divides.
-        step_time: time of a step [s].
+        split: names of the split classes.
+        step_time: step time [s].
         memory: peak memory of a chip [byte].
     """
 
@@ -192,7 +192,7 @@ class ScoredClassPlan(NamedTuple):
     memory: float
 
     def __str__(self) -> str:
-        """Degrees, classes, time and memory in one line."""
+        """Degrees, classes, time and memory on one line."""
         p = self.plan
         degrees = {
             "data": p.data,
@@ -213,10 +213,10 @@ class ClassPlanChoice(NamedTuple):
     """Ranked plans of a traced workload.
 
     Attributes:
-        best: the fastest plan that fits.
+        best: the fastest plan within the memory limit.
         top: the fastest plans, in order.
-        searched: plans that were scored [1].
-        infeasible: number of valid plans that do not fit [1].
+        searched: number of scored plans [1].
+        infeasible: number of valid plans beyond the memory limit [1].
     """
 
     best: ScoredClassPlan
@@ -225,7 +225,7 @@ class ClassPlanChoice(NamedTuple):
     infeasible: int
 
     def __str__(self) -> str:
-        """One line for each plan."""
+        """Text with one line per plan."""
         head = f"{self.searched} plans, {self.infeasible} of them too large for a chip"
         return "\n".join([head, *map(str, self.top)])
 
@@ -238,16 +238,16 @@ def best_class_plan(
     memory_limit: float,
     top: int = 10,
 ) -> ClassPlanChoice:
-    """The fastest plan of a traced workload that fits, of all valid plans.
+    """Fastest valid plan of a traced workload within the memory limit.
 
     Args:
         cluster: chips and network; the plan uses all chips.
-        batch: size of the data class; that of the trace where None [1].
-        memory_limit: memory that a chip may take [byte].
-        top: how many plans to rank [1].
+        batch: size of the data class; the traced size where None [1].
+        memory_limit: memory available per chip [byte].
+        top: number of ranked plans [1].
 
     Raises:
-        InputError: no valid plan, or none that fits.
+        InputError: no valid plan, or none within the memory limit.
     """
     if batch is not None:
         sizes = work.sizes_with({work.tables.class_names[batch_class(work)]: batch})
@@ -264,6 +264,7 @@ def best_class_plan(
         raise InputError(
             f"no plan fits: the leanest takes {least:.1f} GB of {memory_limit / 1e9:.1f} GB; expected more chips"
         )
+    # A stable sort keeps the order of enumeration among plans of equal time.
     order = np.argsort(np.where(fits, seconds, np.inf), kind="stable")[: min(top, int(fits.sum()))]
     ranked = tuple(
         ScoredClassPlan(plans[row], split_names(work, plans[row]), float(seconds[row]), float(peaks[row]))
@@ -285,5 +286,5 @@ def _scores(work: ClassedProgram, plans: ClassPlan, cluster: Cluster, coefficien
 def class_plan_scores(
     work: ClassedProgram, plans: Sequence[ClassPlan], cluster: Cluster, coefficients: Coefficients
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Step time [s] and peak memory [byte] of every plan."""
+    """Step time [s] and peak memory [byte] of every plan [plan]."""
     return in_blocks_of(BLOCK, lambda block: _scores(work, block, cluster, coefficients), stacked(plans))

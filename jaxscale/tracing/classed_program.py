@@ -1,4 +1,4 @@
-"""A program over dimension classes: its kernels and stored values, differentiable by sizes; its file and its text."""
+"""Program over dimension classes: kernels and stored values, differentiable by class sizes; file format and text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ from jaxscale.base.table import Table, TableColumn, make_table, text_column, tex
 from jaxscale.tracing.program import PHASES
 
 QUANTITIES = ("flop", "m", "n", "k", "batch", "read", "read_weights", "written", "launches")
-"""Quantities of a kernel: flop, sizes of its equivalent matmul, bytes read (weights counted apart) and written,
+"""Quantities of a kernel: flop, sizes of the equivalent matmul, bytes read (weights counted separately) and written,
 launches per step."""
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Products of sizes of classes, a column each.
+    """Products of class sizes, in columns.
 
     Attributes:
-        row: row of the table that a term belongs to.
-        factor: in the unit of the quantity.
-        classes: classes of the product, one column for each factor; 0 stands for the number one.
+        row: row index of each term in the table.
+        factor: factor of each term, in the unit of the quantity.
+        classes: classes of the product, one column per factor; 0 stands for the number one.
     """
 
     row: np.ndarray
@@ -38,41 +38,41 @@ class Terms:
     classes: np.ndarray
 
     def values(self, sizes: Array) -> Array:
-        """Value of each term at given sizes of the classes."""
+        """Value of each term at given class sizes."""
         return jnp.asarray(self.factor) * jnp.prod(sizes[self.classes], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkloadTables:
-    """All of a workload that no size changes.
+    """Size-independent tables of a workload.
 
     Attributes:
         class_names: names of the dimension classes; the first is `1`.
         origins: `data`, `weights`, `loop` or `made`, for each class.
-        kinds: by kernel.
+        kinds: kind of each kernel.
         phases: phase of each kernel.
-        groups: group of each kernel: its loops and the outermost name of the user.
-        names: primitive, and names of the user, of each kernel.
-        widths: bytes of the numbers that each kernel multiplies or streams [byte].
-        terms: by quantity, rows are kernels.
-        points: rows are points of the program, terms are bytes of stored values in memory at each [byte].
+        groups: group of each kernel: enclosing loops and the outermost name scope of the user.
+        names: primitive, and name scopes of the user, of each kernel.
+        widths: bytes per element of the numbers that each kernel multiplies or streams [byte].
+        terms: terms by quantity; rows are kernels.
+        points: terms of the bytes of stored values in memory; rows are points of the program [byte].
         point_phases: phase of each point.
         point_origins: origin of each term of `points`.
         stored: bytes kept from the forward for the backward pass; rows are kernels [byte].
         weights: elements of the weights [1]; rows are weights.
         weight_names: names of the weights.
-        weight_bytes: bytes of an element of each weight [byte].
-        weight_widths: bytes of an element as products read it [byte].
-        weight_gathers: all-gathers of a sharded weight in a step [1].
-        weight_turns: pieces of an all-gather, a piece for each turn of a loop; rows are weights [1].
-        pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights that are no tables [byte].
-        handed: carried bytes of a loop over weights in the forward pass; a row [byte].
-        sums: values that chips add up where a class is split among them [byte].
-        sum_counts: all-reduces in a step; rows as in `sums` [1].
-        sum_classes: classes whose split asks for each sum.
-        sum_roles: `gradient`, `table`, `activation` or `statistic`, see `partial_sums.SumPoint`.
+        weight_bytes: bytes per element of each weight [byte].
+        weight_widths: bytes per element in products [byte].
+        weight_gathers: all-gathers of a sharded weight per step [1].
+        weight_turns: pieces of an all-gather, one per loop iteration; rows are weights [1].
+        pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights other than tables [byte].
+        handed: carried bytes of a loop over weights in the forward pass; one row [byte].
+        sums: values reduced among chips where a class is split [byte].
+        sum_counts: all-reduces per step; rows as in `sums` [1].
+        sum_classes: classes whose split requires each sum.
+        sum_roles: `gradient`, `table`, `activation` or `statistic`, see `assembly.SumPoint`.
         sum_phases: phase of each sum.
-        conflicts: classes that a value has twice.
+        conflicts: classes that occur twice in a value.
     """
 
     class_names: tuple[str, ...]
@@ -104,7 +104,7 @@ class WorkloadTables:
 
 
 class KernelColumns(eqx.Module):
-    """Quantities of every kernel of a workload; see `QUANTITIES`."""
+    """Quantities of every kernel of a workload, see `QUANTITIES`."""
 
     flop: Float[Array, " kernel"]
     m: Float[Array, " kernel"]
@@ -118,12 +118,12 @@ class KernelColumns(eqx.Module):
 
     @property
     def bytes(self) -> Array:
-        """Bytes read and written by each kernel, over all its launches [byte]."""
+        """Bytes read and written by each kernel, summed over all launches [byte]."""
         return self.read + self.read_weights + self.written
 
 
 def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Sequence[int]]) -> Terms:
-    """Terms from lists: row, factor, and classes of each product."""
+    """Terms from lists of rows, factors and classes of each product."""
     width = max((len(one) for one in classes), default=0) or 1
     table = np.zeros((len(rows), width), np.int32)
     for place, one in enumerate(classes):
@@ -132,7 +132,7 @@ def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Se
 
 
 FORMAT = "jaxscale workload 1"
-"""Name and version of the format."""
+"""Name and version of the file format."""
 
 
 def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) -> None:
@@ -140,7 +140,7 @@ def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) ->
 
     Args:
         path: file to write.
-        sizes: of its classes [1].
+        sizes: sizes of the classes [1].
 
     Raises:
         InputError: the file cannot be written.
@@ -162,7 +162,7 @@ def _term_lists(terms: Terms) -> dict[str, list[Any]]:
 
 
 def read_tables(path: str | Path) -> tuple[np.ndarray, WorkloadTables]:
-    """Sizes [1] and tables of a workload from a file.
+    """Read class sizes [1] and tables of a workload from a file.
 
     Raises:
         InputError: the file is missing, or holds no workload.
@@ -202,10 +202,10 @@ def _terms(lists: dict[str, Any]) -> Terms:
 
 
 MOST_CLASSES = 12
-"""Classes that the text lists [1]."""
+"""Largest number of classes in the text [1]."""
 
 MOST_GROUPS = 20
-"""Groups that the text lists, the largest by bytes first [1]."""
+"""Largest number of groups in the text, the largest by bytes first [1]."""
 
 
 GROUP_COLUMNS = (
@@ -256,7 +256,7 @@ def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str
 
 
 class ClassedProgram(eqx.Module):
-    """A program as kernels over dimension classes.
+    """Program as kernels over dimension classes.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -276,7 +276,7 @@ class ClassedProgram(eqx.Module):
         return KernelColumns(**columns)
 
     def flop(self, *kinds: str) -> Array:
-        """Flop of the kernels of the given kinds, of all kernels by default [flop]."""
+        """Flop of the kernels of given kinds, by default of all kernels [flop]."""
         flop = self.columns().flop
         mask = np.array([not kinds or kind in kinds for kind in self.tables.kinds], float)
         return jnp.sum(flop * mask)
@@ -286,11 +286,11 @@ class ClassedProgram(eqx.Module):
         return jnp.sum(self.tables.weights.values(jnp.asarray(self.sizes, float)))
 
     def stored_bytes(self) -> Array:
-        """Bytes that the forward pass keeps for the backward pass [byte]."""
+        """Bytes kept from the forward pass for the backward pass [byte]."""
         return jnp.sum(self.tables.stored.values(jnp.asarray(self.sizes, float)))
 
     def peak_bytes(self) -> Array:
-        """Peak memory by liveness, in program order [byte]."""
+        """Peak memory by liveness analysis in program order [byte]."""
         points = self.tables.points
         held = jax.ops.segment_sum(
             points.values(jnp.asarray(self.sizes, float)), points.row, len(self.tables.point_phases)
@@ -303,13 +303,13 @@ class ClassedProgram(eqx.Module):
         return {name: float(sizes[place]) for place, name in enumerate(self.tables.class_names) if place}
 
     def sizes_with(self, changes: Mapping[str, Any]) -> Array:
-        """Sizes of the classes with changes [1], [class].
+        """Class sizes with changes [1], [class].
 
         Args:
-            changes: sizes by name of the class; numbers or tracers [1].
+            changes: new sizes by class name, numbers or tracers [1].
 
         Raises:
-            InputError: a class that the program does not have.
+            InputError: a class absent from the program.
         """
         sizes = jnp.asarray(self.sizes, float)
         for name, size in changes.items():
@@ -328,7 +328,7 @@ class ClassedProgram(eqx.Module):
         return self.tables.class_names.index(name)
 
     def save(self, path: str | Path) -> None:
-        """Write the workload as a file without code or weights; `load_workload` reads it.
+        """Write the workload to a file without code or weights, readable by `load_workload`.
 
         Raises:
             InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Compilation of a step ahead of time, for chips that need not be there: `js.compile_for`, beside its trace."""
+"""Ahead-of-time compilation of a step for absent chips (`js.compile_for`), compared with the trace of the step."""
 
 import time
 import warnings
@@ -29,13 +29,13 @@ from jaxscale.tracing.traced_workload import Workload
 from jaxscale.tracing.tracer import InputAxes, abstract_leaves, cudnn_without_a_device, is_array, trace_with_inputs
 
 KINDS = ("matmul", "conv", "attention", "other")
-"""Kinds of kernels in the summary of a compiled program."""
+"""Kernel classes in the summary of a compiled program."""
 
 NAMES = {"matmul": "matmul", "attention": "attention", **dict.fromkeys(("conv", "grouped_conv", "conv3d"), "conv")}
-"""Kind of a compiled kernel by kind of the traced kernel; `other` for the rest."""
+"""Kernel class by kind of the traced kernel; `other` for all further kernels."""
 
 REDUCED = ("gradients", "statistics", "tensor_forward", "tensor_backward", "scatters")
-"""Exchanges of a plan that add up values of several chips."""
+"""Exchanges of a plan that reduce values of several chips."""
 
 
 FIGURE_COLUMNS = (
@@ -43,16 +43,16 @@ FIGURE_COLUMNS = (
     TableColumn("compiled", stays=True),
     TableColumn("traced"),
 )
-"""Columns of the table of compared figures."""
+"""Columns of the table of comparisons."""
 
 
 class ComparedFigure(NamedTuple):
-    """A figure by the compiler and by the trace.
+    """Figure of the compiled step and of the trace.
 
     Attributes:
-        name: of the figure.
-        compiled: by the compiler.
-        traced: by the trace under the plan.
+        name: name of the figure.
+        compiled: value of the compiler.
+        traced: value of the trace under the plan.
     """
 
     name: str
@@ -62,19 +62,19 @@ class ComparedFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """Compiled step on a chip among those that share the step.
+    """Compiled step on a chip of a plan.
 
     Attributes:
         name: number and id of the chips.
         capacity: memory of a chip [byte].
-        seconds: time of the compilation [s].
+        seconds: compilation time [s].
         argument_bytes: weights, state and data [byte].
-        result_bytes: results beside donated arguments [byte].
-        temporary_bytes: values of the program itself at its fullest point [byte].
-        kernels: in the order of the program.
-        collectives: by kind and groups.
-        work: trace of the step, of the whole batch.
-        plan: degrees for which it was compiled.
+        result_bytes: results except donated arguments [byte].
+        temporary_bytes: peak memory of temporary values [byte].
+        kernels: kernels in program order.
+        collectives: collectives by kind and groups of chips.
+        work: trace of the step for the whole batch.
+        plan: degrees of the compilation.
     """
 
     name: str
@@ -90,24 +90,24 @@ class CompiledStep:
 
     @property
     def peak_bytes(self) -> float:
-        """Peak memory of a chip, by the compiler [byte]."""
+        """Peak memory of a chip according to the compiler [byte]."""
         return self.argument_bytes + self.result_bytes + self.temporary_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the memory of a chip."""
+        """Whether the peak memory is within the chip's capacity."""
         return self.peak_bytes <= self.capacity
 
     def launches(self, *kinds: str) -> float:
-        """Kernels of a step, of the given kinds or of all [1]."""
+        """Kernel launches per step, for given classes or all [1]."""
         return float(sum(one.launches for one in self.kernels if not kinds or one.kind in kinds))
 
     def bytes(self, *kinds: str) -> float:
-        """Bytes that kernels read and write in a step, of the given kinds or of all [byte]."""
+        """Bytes read and written by kernels per step, for given classes or all [byte]."""
         return float(sum(one.bytes for one in self.kernels if not kinds or one.kind in kinds))
 
     def beside_trace(self) -> list[ComparedFigure]:
-        """Figures of the compiled step and of its trace under the plan, on a chip."""
+        """Figures per chip of the compiled step and of the trace under the plan."""
         local = Workload(local_sizes(self.work, self.plan), self.work.tables)
         columns = local.columns()
         moved, launches = np.asarray(columns.bytes), np.asarray(columns.launches)
@@ -124,14 +124,14 @@ class CompiledStep:
         return rows + self._reduced()
 
     def _traced_peak(self) -> float:
-        """Peak of a chip by the trace: state by its shards, the rest at local sizes [byte]."""
+        """Peak memory of a chip by the trace: sharded state, all further values at local sizes [byte]."""
         tables, sizes = self.work.tables, local_sizes(self.work, self.plan)
         shared = np.array([origin in ("weights", "state") for origin in tables.point_origins])
         held = tables.points.values(sizes) / jnp.where(shared, self.plan.shard, 1.0)
         return float(jnp.max(jnp.zeros(len(tables.point_phases)).at[tables.points.row].add(held)))
 
     def _reduced(self) -> list[ComparedFigure]:
-        """Collectives that add up, and that gather."""
+        """Volumes of collectives that reduce, and of collectives that gather."""
         exchanges = class_exchanges(self.work, self.plan)
         traced = sum(float(getattr(exchanges, name).volume) for name in REDUCED)
         reduced = self.collective_bytes("all-reduce", "reduce-scatter")
@@ -143,11 +143,11 @@ class CompiledStep:
         return [row for row in rows if row.compiled or row.traced]
 
     def collective_bytes(self, *kinds: str) -> float:
-        """Bytes of the collectives of the given kinds in a step of a chip [byte]."""
+        """Bytes of the given collectives, per step and chip [byte]."""
         return float(sum(one.bytes for one in self.collectives if one.kind in kinds))
 
     def parts(self) -> list[str | Table]:
-        """Line on the compilation, figures of compiler and trace, and the collectives."""
+        """Line on the compilation, table of compiler and trace figures, and table of collectives."""
         capacity = "" if np.isinf(self.capacity) else f" of {self.capacity / 1e9:.1f} GB"
         told = f"compiled for {self.name} in {self.seconds:.1f} s: {self.peak_bytes / 1e9:.2f} GB at the peak{capacity}"
         figures = [(row.name, f"{row.compiled:,.2f}", f"{row.traced:,.2f}") for row in self.beside_trace()]
@@ -158,12 +158,12 @@ class CompiledStep:
         return [told, make_table("", FIGURE_COLUMNS, figures), *collectives]
 
     def __str__(self) -> str:
-        """Figures of compiler and trace, and the collectives."""
+        """Text with the figures of compiler and trace, and the collectives."""
         return text_of(self.parts())
 
 
 AXES = ("copies", "shard", "tensor")
-"""Axes of the mesh of a plan: copies of the weights, chips that share a copy, chips that divide classes."""
+"""Mesh axes of a plan: copies of the weights, chips that share a copy, chips that split classes."""
 
 
 class ShardedArguments(NamedTuple):
@@ -171,7 +171,7 @@ class ShardedArguments(NamedTuple):
 
     Attributes:
         leaves: abstract arrays with their shardings.
-        shardings: of the leaves; None on a single device.
+        shardings: shardings of the leaves; None on a single device.
     """
 
     leaves: list[jax.ShapeDtypeStruct]
@@ -179,15 +179,15 @@ class ShardedArguments(NamedTuple):
 
 
 def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Sequence[Any]) -> ShardedArguments:
-    """Arguments of a step, divided as a plan says.
+    """Arguments of a step with the shardings of a plan.
 
     Args:
         inputs: leaves of the arguments with the classes of their axes.
-        plan: degrees, with a single stage and microbatch, as in the program itself.
-        devices: as many as the plan has chips.
+        plan: degrees, with a single stage and a single microbatch.
+        devices: devices, as many as chips of the plan.
 
     Raises:
-        InputError: a plan that shardings alone cannot say.
+        InputError: a plan that shardings cannot express.
     """
     degrees = {name: number(getattr(plan, name)) for name in ("data", "shard", "tensor", "pipeline", "n_microbatches")}
     if degrees["pipeline"] > 1 or degrees["n_microbatches"] > 1:
@@ -206,7 +206,7 @@ def sharded_arguments(inputs: Sequence[InputAxes], plan: ClassPlan, devices: Seq
 
 
 def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh) -> NamedSharding:
-    """Sharding of an array: the batch over all copies, divided classes over `tensor`, weights over `shard` if shared.
+    """Sharding of an array: batch over all copies, split classes over `tensor`, shared weights over `shard`.
 
     Raises:
         InputError: a class that is not the major factor of its axis, or does not divide evenly.
@@ -221,7 +221,7 @@ def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh
                 raise InputError(f"axis {axis} of {one.label} is divided inside a class; expected another split")
             parts[axis] = wanted
     shard = mesh.shape["shard"]
-    # One copy among several chips: the longest axis that is still whole is divided.
+    # A copy shared by several chips is sharded along the longest axis that is still whole.
     free = [axis for axis, size in enumerate(one.shape) if parts[axis] is None and size % shard == 0]
     if one.origin != "data" and shard > 1 and free:
         parts[max(free, key=lambda axis: one.shape[axis])] = "shard"
@@ -233,21 +233,21 @@ def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh
 
 
 def ways_of(mesh: Mesh, names: str | tuple[str, ...]) -> int:
-    """Number of shards into which axes of a mesh divide an axis of an array [1]."""
+    """Number of shards along an array axis that is split over given mesh axes [1]."""
     return int(np.prod([mesh.shape[name] for name in ((names,) if isinstance(names, str) else names)]))
 
 
 def output_shardings(
     function: Callable[..., Any], leaves: Sequence[jax.ShapeDtypeStruct], state: Sequence[int], shardings: Sequence[Any]
 ) -> Any:
-    """Shardings of the results of a step: the new state as the old, further results by the compiler.
+    """Shardings of the results of a step: new state sharded as old state, remaining results by the compiler.
 
     Args:
-        function: of the leaves, to a list of arrays.
+        function: function from the leaves to a list of arrays.
         state: indices of weights and state among the arguments.
 
     Returns:
-        Sharding by result, None where the compiler chooses; None without a new state.
+        Sharding of each result, None where the compiler chooses; None without a new state.
     """
     made = jax.eval_shape(function, *leaves)
     old = [leaves[place] for place in state]
@@ -258,7 +258,7 @@ def output_shardings(
 
 
 OPTIONS: dict[str, Any] = {"xla_gpu_autotune_level": 0}
-"""Options of the compiler of GPUs: no kernel is timed, since there is no device to time it on."""
+"""Options of the GPU compiler: no autotuning, because no device is present to time kernels."""
 
 
 class Memories(NamedTuple):
@@ -266,8 +266,8 @@ class Memories(NamedTuple):
 
     Attributes:
         arguments: weights, state and data [byte].
-        results: results beside donated arguments [byte].
-        temporary: values of the program itself, at its fullest point [byte].
+        results: results except donated arguments [byte].
+        temporary: peak memory of temporary values [byte].
     """
 
     arguments: float
@@ -284,26 +284,25 @@ def compile_for(
     plan: ClassPlan | None = None,
     hardware: Hardware | None = None,
 ) -> CompiledStep:
-    """Step compiled for chips that need not be there: peak memory, kernels and collectives of XLA.
+    """Compile a step for absent chips: peak memory, kernels and collectives of XLA.
 
-    Nothing is run and no chip is needed, but their compiler is: that of NVIDIA GPUs (`pip install jaxscale[aot]`) or of
-    TPUs (`pip install jaxscale[aot-tpu]`). Kernels are not timed, so that a compiler beside a GPU may choose others.
+    Nothing is run and no chip is needed, only a compiler: for NVIDIA GPUs (`pip install jaxscale[aot]`) or for TPUs
+    (`pip install jaxscale[aot-tpu]`). Kernels are not timed, so a compiler with access to a GPU may choose differently.
 
     Args:
         fn: function of the arguments, such as a training step.
-        args: its arguments, arrays or `jax.ShapeDtypeStruct`s; leaves that are no arrays are static.
+        args: arguments, arrays or `jax.ShapeDtypeStruct`s; leaves other than arrays are static.
         gpu: id of the GPU or TPU in the catalogue of chips.
         n: number of chips [1].
-        weights: indices of the arguments with weights and state of the optimiser, whose memory the step may use
-            again for its results.
+        weights: indices of the arguments with weights and optimiser state, whose memory the results may reuse.
         plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
 
     Returns:
-        Compiled step beside the trace of the step under the plan.
+        Compiled step, with the trace of the step under the plan.
 
     Raises:
-        InputError: the compiler is not installed or lacks a description of the chip, a plan that shardings cannot say,
-            or a step that cannot be traced.
+        InputError: the compiler is not installed or lacks a description of the chip, shardings cannot express the plan,
+            or the step cannot be traced.
     """
     chip = (hardware or load_hardware())[gpu]
     if chip.id in compile_targets()["slices"]:
@@ -324,7 +323,7 @@ def compile_on(
     name: str = "",
     capacity: float = np.inf,
 ) -> CompiledStep:
-    """Step compiled for given devices; see `compile_for`.
+    """Compile a step for given devices; see `compile_for`.
 
     Args:
         devices: devices, present or absent.
@@ -336,7 +335,7 @@ def compile_on(
         The compiled step.
 
     Raises:
-        InputError: as `compile_for`.
+        InputError: see `compile_for`.
     """
     places = {weights} if isinstance(weights, int) else set(weights)
     work, inputs = trace_with_inputs(fn, args, weights)
@@ -350,7 +349,7 @@ def compile_on(
     state = [place for place, one in enumerate(inputs) if one.origin != "data"]
     begin = time.perf_counter()
     with cudnn_without_a_device(), warnings.catch_warnings():
-        # A step that returns no new state has no use for the memory of the old one.
+        # A step without a new state cannot reuse the memory of the old state.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         results = output_shardings(flat, sharded.leaves, state, sharded.shardings)
         lowered = jax.jit(flat, donate_argnums=state, out_shardings=results).lower(*sharded.leaves)

@@ -1,4 +1,4 @@
-"""From a jaxpr to a flat program: calls inlined, loops entered, axes made equal, phases and scopes named."""
+"""Conversion of a jaxpr to a flat program: calls inlined, loops entered, equal axes merged, phases and scopes named."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from jaxscale.tracing.program import Axis, FlatProgram, Loop, Operation, Phase, 
 from jaxscale.tracing.work_rules import COLLECTIVES, RULES
 
 WRAPPERS = re.compile(r"\b(?:jvp|transpose|vmap|checkpoint|rematted_computation)\b\(?|[()]")
-"""Marks that transformations leave in a stack of names."""
+"""Marks of JAX transformations in a name stack."""
 
 
 class Place(NamedTuple):
-    """Where operations stand.
+    """Context of operations.
 
     Attributes:
-        loop: loop in whose body.
-        phase: phase by a transformation or by the enclosing scope; None if only data flow decides.
+        loop: enclosing loop.
+        phase: phase by a transformation or by the enclosing scope; None if data flow decides.
         scope: names of the user, outermost first.
         remat: identity of the rematerialised block; 0 outside.
     """
@@ -33,15 +33,15 @@ class Place(NamedTuple):
 
 
 class Flattener:
-    """Interpreter of jaxprs that writes a flat program.
+    """Interpreter of jaxprs that builds a flat program.
 
     Attributes:
-        program: operations so far.
-        turns: turns of unbounded loops, by a name in their scope, or by `while`.
+        program: program built so far.
+        turns: iterations of unbounded loops, by a name in their scope, or by `while`.
     """
 
     def __init__(self, turns: Mapping[str, int]):
-        """Args: turns: turns of unbounded loops, by a name in their scope, or by `while`."""
+        """Args: turns: iterations of unbounded loops, by a name in their scope, or by `while`."""
         self.program = FlatProgram()
         self.turns = turns
         self.blocks = 0
@@ -52,15 +52,15 @@ class Flattener:
     def run(
         self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value | None], place: Place
     ) -> list[Value | None]:
-        """Write the operations of a jaxpr.
+        """Append the operations of a jaxpr.
 
         Args:
-            consts: arrays or values for its constants.
-            inputs: values of its arguments; None for a literal.
-            place: its scope.
+            consts: arrays or values of the constants.
+            inputs: values of the arguments; None for a literal.
+            place: context of the operations.
 
         Returns:
-            Its results; None for a literal.
+            Results; None for a literal.
         """
         values: dict[Any, Value | None] = dict(zip(jaxpr.invars, inputs, strict=True))
         for variable, constant in zip(jaxpr.constvars, consts, strict=True):
@@ -75,19 +75,19 @@ class Flattener:
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, variable: Any) -> Value:
-        """An array that the program closes over."""
+        """Value of an array that the program closes over."""
         value = self.new_value(variable.aval, None)
         value.origin = "constant"
         self.program.constants.append(value)
         return value
 
     def new_value(self, aval: Any, loop: Loop | None, axes: Sequence[Axis] | None = None) -> Value:
-        """Value with shape and width of an abstract value."""
+        """New value with the shape and width of an abstract value."""
         shape = getattr(aval, "shape", ())
         return Value(tuple(axes) if axes is not None else tuple(Axis(size) for size in shape), itemsize(aval), loop)
 
     def equation(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
-        """Write an equation with the programs that it calls."""
+        """Append an equation, with the programs that the equation calls."""
         name, params = equation.primitive.name, equation.params
         place = within(place, str(equation.source_info.name_stack))
         if KINDS.get(name) == "identity":
@@ -108,7 +108,7 @@ class Flattener:
         body = params[CALLS[name]]
         if name in REMATERIALISED:
             self.blocks += 1
-            # Only what a gradient asks for again is behind a barrier; the first forward pass is not.
+            # The barrier holds for recomputation in the backward pass alone, not for the first forward pass.
             if params.get("differentiated"):
                 place = place._replace(remat=self.blocks)
                 inputs = [self.behind_barrier(value, place) for value in inputs]
@@ -122,7 +122,7 @@ class Flattener:
         return results
 
     def behind_barrier(self, value: Value | None, place: Place) -> Value | None:
-        """Input of a rematerialised block: a slice of a larger array becomes an array of its own."""
+        """Input of a rematerialised block; a slice of a larger array becomes a separate array."""
         if value is None or value not in self.cuts:
             return value
         output = Value(value.axes, value.itemsize, value.loop)
@@ -130,11 +130,11 @@ class Flattener:
         return output
 
     def light(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
-        """Write an operation that is folded into its readers, or ends a fusion."""
+        """Append an operation that is folded into its readers, or ends a fusion."""
         name, params = equation.primitive.name, equation.params
         given = [value for value in inputs if value is not None]
         key = (name, tuple(inputs), _text(equation), place.loop, place.remat)
-        if given and key in self.seen:  # axes of constants are equal by chance
+        if given and key in self.seen:  # constants have equal axes by chance
             return self.seen[key]
         loop = self.hoisted(given, equation, place) if KINDS[name] != "reduction" else place.loop
         outputs = [
@@ -147,7 +147,7 @@ class Flattener:
         return outputs
 
     def hoisted(self, given: Sequence[Value], equation: Any, place: Place) -> Loop | None:
-        """Innermost loop of an operation after the compiler has hoisted loop invariants."""
+        """Innermost loop of an operation after hoisting of loop invariants by the compiler."""
         if not given or place.loop is None:
             return place.loop
         deepest = max((value.loop for value in given), key=lambda loop: len(loops_of(loop)))
@@ -157,7 +157,7 @@ class Flattener:
         return place.loop if grows else deepest
 
     def heavy(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
-        """Write an operation that reads and writes memory."""
+        """Append an operation that reads and writes memory."""
         name = equation.primitive.name
         rule = RULES.get(name)
         if rule is None:
@@ -171,7 +171,7 @@ class Flattener:
         return outputs
 
     def link(self, kind: str, value: Value | None, aval: Any, place: Place, axes: Sequence[Axis] | None = None) -> Any:
-        """Write an operation that joins values inside and outside a loop, and return its output."""
+        """Append an operation that joins values inside and outside a loop, and return the operation's output."""
         if value is None:
             return None
         output = self.new_value(aval, place.loop, axes)
@@ -188,7 +188,7 @@ class Flattener:
         place: Place,
         work: Work | None = None,
     ) -> None:
-        """Append an operation; successors of gradients that are no gradients belong to the update."""
+        """Append an operation; a successor of gradients other than a gradient belongs to the update."""
         after = any(value.after_backward for value in inputs)
         phase = place.phase or ("update" if after else "forward")
         for output in outputs:
@@ -210,7 +210,7 @@ class Flattener:
         )
 
     def scan(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
-        """Write the body of a scan once, in a loop; without a loop for a single turn."""
+        """Append the body of a scan once, in a loop; without a loop for a single iteration."""
         params = equation.params
         body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
         turns = int(params["length"])
@@ -236,7 +236,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def leave(self, results: list[Any], carries: list[Any], avals: list[Any], loop: Loop, place: Place) -> list[Any]:
-        """Results of a loop: carried values, and stacks of the outputs of its turns."""
+        """Results of a loop: carried values, and stacked outputs of the iterations."""
         outputs = []
         for index, (value, aval) in enumerate(zip(results, avals, strict=True)):
             if value is None:
@@ -252,20 +252,20 @@ class Flattener:
         return outputs
 
     def stack(self, value: Value, aval: Any, loop: Loop, place: Place) -> Value:
-        """Values of all turns put together."""
+        """Stack of the values of all iterations."""
         stack = self.link("stack", value, aval, place, [loop.axis, *value.axes])
         self.stacks.add(stack)
         return stack
 
     def carry(self, value: Value | None, aval: Any, inside: Place) -> Value:
-        """A value that is handed from turn to turn."""
+        """Value carried from iteration to iteration."""
         given = [] if value is None else [value]
         output = self.new_value(aval, inside.loop, value.axes if value else None)
         self.write("carry", "carry", given, [output], {}, inside)
         return output
 
     def while_loop(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
-        """Write the body of a loop whose turns the user states."""
+        """Append the body of a `while` loop; the user states the number of iterations."""
         turns = next((self.turns[name] for name in (*reversed(place.scope), "while") if name in self.turns), None)
         if turns is None:
             where = f" in scope {'/'.join(place.scope)!r}" if place.scope else ""
@@ -285,7 +285,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def cond(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
-        """Write the branch with the most work: an upper limit."""
+        """Append the branch of a conditional with the most work, an upper bound."""
         branches = equation.params["branches"]
         work = []
         for branch in branches:
@@ -303,11 +303,11 @@ STRUCTURED: dict[str, Callable[..., Any]] = {
     "while": Flattener.while_loop,
     "cond": Flattener.cond,
 }
-"""Primitives with bodies that run any number of times."""
+"""Primitives with bodies that run several times or conditionally."""
 
 
 def total_work(operation: Operation) -> float:
-    """Flop of an operation over all turns, plus bytes of its outputs, to compare branches [1]."""
+    """Flop of an operation over all iterations, plus bytes of the outputs, a measure to compare branches [1]."""
     flop = operation.work.flop.value if operation.work and operation.work.flop else 0.0
     for loop in loops_of(operation.loop):
         flop *= loop.axis.size
@@ -315,7 +315,7 @@ def total_work(operation: Operation) -> float:
 
 
 def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
-    """Refusal of a primitive without a rule."""
+    """Error for a primitive without a rule."""
     where = f" in scope {'/'.join(scope)!r}" if scope else ""
     return InputError(
         f"{name}{where}: the work of this primitive is unknown; register it with "
@@ -324,7 +324,7 @@ def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
 
 
 def within(place: Place, stack: str) -> Place:
-    """Scope of an equation with a stack of names, inside an enclosing scope."""
+    """Context of an equation with a name stack, inside an enclosing context."""
     phase = place.phase
     if "rematted_computation" in stack:
         phase = "recompute"
@@ -347,7 +347,7 @@ def body_avals(body: Any) -> list[Any]:
 
 
 def itemsize(aval: Any) -> float:
-    """Bytes of an element; random keys have 8 [byte]."""
+    """Bytes per element; random keys have 8 [byte]."""
     try:
         return float(np.dtype(aval.dtype).itemsize)
     except (TypeError, AttributeError):
@@ -360,7 +360,7 @@ def size_of(aval: Any) -> int:
 
 
 def _text(equation: Any) -> str:
-    """Parameters of an equation as text, to tell equal operations; literals included."""
+    """Parameters of an equation as text, literals included, a key for equal operations."""
     literals = [str(atom.val) for atom in equation.invars if isinstance(atom, core.Literal) and np.ndim(atom.val) == 0]
     shapes = [getattr(out.aval, "str_short", str)() for out in equation.outvars]
     return f"{equation.params} {literals} {shapes}"

@@ -1,10 +1,10 @@
-r"""Fusion: operations of a flat program grouped into kernels, and values stored between kernels.
+r"""Fusion: grouping of the operations of a flat program into kernels, with the values stored between kernels.
 
-Heavy operations read and write memory. Elementwise work is folded into its readers; its result is stored where a heavy
-operation, a loop or the end of the program reads it, or where n readers would read more from its sources again than
-storing costs, $n R \ge R + (1 + n) S$, with R bytes of its sources and S of its own. A reduction ends a fusion.
-Fusions over equal axes that share a large source, or feed each other, are one kernel. A transposition is free where a
-matmul reads it, and so are the values of an unrolled loop; a rolled loop fills, writes and reads stacks of them.
+Heavy operations read and write memory. Elementwise work is folded into its readers; the result is stored if a heavy
+operation, a loop or the end of the program reads the result, or if recomputation by n readers would read at least as
+many bytes as storing, $n R \ge R + (1 + n) S$, with R bytes of sources and S bytes of the result. A reduction ends a
+fusion. Fusions over equal axes that share a large source, or feed each other, form one kernel. A transposition is free
+where a matmul reads the result, as are the values of an unrolled loop; a rolled loop fills, writes and reads stacks.
 """
 
 from collections import defaultdict
@@ -14,27 +14,27 @@ from jaxscale.tracing.axis_rules import BARRIER
 from jaxscale.tracing.program import FlatProgram, Loop, Monomial, Operation, Phase, Value, bytes_of, loops_of
 
 FOLDED = frozenset({"elementwise", "selection", "layout", "stack", "unstack"})
-"""Kinds of operations that are folded into their readers."""
+"""Operations that are folded into their readers, by `Operation.kind`."""
 
 
 COSTLY = frozenset({"tanh", "erf", "erf_inv", "lgamma", "digamma"})
-"""Functions of so many steps that a compiler keeps their results for a second reader."""
+"""Functions so expensive that a compiler stores the result for a second reader."""
 
 
 @dataclass(eq=False)
 class FusedKernel:
-    """Kernel: operations that become a launch.
+    """Kernel: operations of a single launch.
 
     Attributes:
-        kind: `matmul`, `conv`, ..., of a heavy operation; `elementwise`, `reduction`, `gather` or `copy`.
-        roots: operations whose results it writes.
-        reads: bytes read of each stored value, over all turns.
-        written: bytes written, over all turns.
-        loop: loop in whose turns it runs.
-        phase: of the step.
-        scope: names of the user.
-        position: index of its last root in the program.
-        stores: values that it writes.
+        kind: `matmul`, `conv`, ..., of a heavy operation; else `elementwise`, `reduction`, `gather` or `copy`.
+        roots: operations whose results the kernel writes.
+        reads: bytes read of each stored value, over all iterations.
+        written: bytes written, over all iterations.
+        loop: loop that contains the kernel.
+        phase: phase of the step.
+        scope: name scopes of the user.
+        position: index of the last root in the program.
+        stores: values that the kernel writes.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class FusedKernel:
 
 
 def is_view(operation: Operation) -> bool:
-    """Whether an operation moves no bytes: a change of layout, or a stack of the values of an unrolled loop."""
+    """Whether an operation moves no bytes: a change of layout, or a stack of values of an unrolled loop."""
     if operation.kind == "stack":
         return bool(operation.inputs[0].loop and operation.inputs[0].loop.unrolled)
     if operation.kind == "unstack":
@@ -58,12 +58,12 @@ def is_view(operation: Operation) -> bool:
 
 
 class Fusion:
-    """Kernels of a flat program, and the values that they store.
+    """Kernels of a flat program, and the values stored in memory.
 
     Attributes:
-        producers: operation that makes each value.
+        producers: operation that computes each value.
         stored: values in memory.
-        kernels: in program order.
+        kernels: kernels in program order.
     """
 
     def __init__(self, program: FlatProgram):
@@ -85,7 +85,7 @@ class Fusion:
         self.kernels = sorted([*self.heavy_kernels(), *self.fused_kernels()], key=lambda kernel: kernel.position)
 
     def base(self, value: Value) -> Value:
-        """Value with the same elements, perhaps in another layout."""
+        """Value with the same elements before changes of layout."""
         while value not in self.stored:
             producer = self.producers.get(value)
             if producer is None or not is_view(producer):
@@ -108,7 +108,7 @@ class Fusion:
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
 
     def choose(self) -> None:
-        """Store values where storing saves traffic, the last first: a stored reader reads once for all its readers."""
+        """Store values where storing saves traffic, in reverse order: a stored reader counts as one reader."""
         sinks: dict[Value, set[object]] = {}
         for operation in reversed(self.operations):
             for output in operation.outputs:
@@ -121,7 +121,7 @@ class Fusion:
                         self.stored.add(output)
 
     def _worth(self, operation: Operation, output: Value, readers: int) -> bool:
-        """Whether storing a value costs less than computing it again for each of its readers."""
+        """Whether storing a value costs less traffic than recomputation by each reader."""
         read, own = sum(one.value for one in self.sources[output].values()), output.total_bytes
         return readers > 1 and (operation.name in COSTLY or readers * read >= read + (1 + readers) * own)
 
@@ -134,7 +134,7 @@ class Fusion:
         return {reader}
 
     def follow(self) -> None:
-        """Stored sources of every value, and the longest chain of kernels before the value."""
+        """Find the stored sources of every value, and the longest chain of kernels before the value."""
         self.level.clear()
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):
@@ -147,7 +147,7 @@ class Fusion:
                 self.level[output] = self._level(operation, output, sources)
 
     def read_by(self, operation: Operation) -> dict[Value, Monomial]:
-        """Bytes that a folded operation reads of each stored value."""
+        """Bytes that a folded operation reads from each stored value."""
         sources: dict[Value, Monomial] = {}
         for place, value in enumerate(operation.inputs):
             if value in self.stored:
@@ -163,14 +163,14 @@ class Fusion:
         return sources
 
     def _selected(self, source: Value, term: Monomial, whole: Value, operation: Operation) -> Monomial:
-        """Bytes read of a source where only a slice of its successor is needed."""
+        """Bytes read from a source if a slice of its successor suffices."""
         part = operation.outputs[0]
         if source.size == whole.size:
             return self.bytes_read(source, part, operation.loop)
         return Monomial(term.factor * min(part.size / max(whole.size, 1), 1.0), term.axes)
 
     def bytes_read(self, value: Value, part: Value, loop: Loop | None) -> Monomial:
-        """Bytes that a reader in a loop reads of a value, over all turns."""
+        """Bytes that a reader in a loop reads from a value, over all iterations."""
         inner, outer = loops_of(loop), loops_of(part.loop)
         loops = inner if len(inner) >= len(outer) else outer
         return Monomial(value.itemsize, [*part.axes, *(one.axis for one in loops)])
@@ -210,7 +210,7 @@ class Fusion:
         return self._kernel(work.kind, [operation], reads, written, operation.outputs)
 
     def _stack_kernels(self, operation: Operation) -> list[FusedKernel]:
-        """Filling of a stack with zeros, and copies of results of heavy operations into the stack."""
+        """Kernels that fill a stack with zeros, and that copy results of heavy operations into the stack."""
         stack = operation.outputs[0]
         kernels = [self._kernel("copy", [operation], {}, [bytes_of(stack)], [stack])]
         inner = self.base(operation.inputs[0])
@@ -241,7 +241,7 @@ class Fusion:
         ]
 
     def _merged(self, roots: list[Operation], domain: int) -> list[list[Operation]]:
-        """Roots over equal axes in groups that share a large source or feed each other."""
+        """Groups of roots over equal axes that share a large source or feed each other."""
         groups: list[tuple[set[Value], list[Operation]]] = []
         for root in roots:
             large = {source for source in self.sources[root.outputs[0]] if 2 * source.size >= domain}

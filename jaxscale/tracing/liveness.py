@@ -1,8 +1,8 @@
-"""Liveness: which stored values are in memory together, in program order.
+"""Liveness analysis: stored values simultaneously in memory, in program order.
 
-A loop is looked at in its first and in its last turn. In the first, what earlier loops have stacked is all there and
-its own stacks hold one turn; in the last it is the other way round. Arguments stay; results take the place of donated
-arguments, and elementwise work that of the input that it reads last.
+A loop is evaluated in the first and in the last iteration. In the first, stacks of earlier loops are complete and the
+loop's stacks hold one iteration; in the last, the reverse holds. Arguments stay in memory; results take the place of
+donated arguments, and elementwise results the place of an input without later readers.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from jaxscale.tracing.fusion import FusedKernel, Fusion, is_view
 from jaxscale.tracing.program import PHASES, FlatProgram, Loop, Monomial, Value, loops_of
 
 POINTS = 6
-"""Points of the program whose memory a workload keeps, the fullest of each phase among them [1]."""
+"""Number of program points with stored memory figures in a workload, the fullest of each phase included [1]."""
 
 
 class Allocation(NamedTuple):
@@ -22,12 +22,12 @@ class Allocation(NamedTuple):
 
     Attributes:
         value: the value.
-        first: index of the operation that makes it.
-        last: index of the last operation that reads it.
-        turn: bytes of a turn of its loop.
-        whole: bytes of all turns that readers outside the loop see.
-        own: first and last index of the loop that makes the value.
-        readers: first and last index of the loop in which it is read last.
+        first: index of the operation that computes the value.
+        last: index of the last operation that reads the value.
+        turn: bytes of one iteration of the enclosing loop.
+        whole: bytes of all iterations visible to readers outside the loop.
+        own: first and last index of the loop that computes the value.
+        readers: first and last index of the loop of the last reader.
     """
 
     value: Value
@@ -43,8 +43,8 @@ class LivePoint(NamedTuple):
     """Values in memory at a point of a program.
 
     Attributes:
-        phase: of the step.
-        held: bytes of each value, with its origin: `weights`, `state`, `data`, `constant` or `made`.
+        phase: phase of the step.
+        held: bytes of each value, with the origin: `weights`, `state`, `data`, `constant` or `made`.
     """
 
     phase: str
@@ -52,12 +52,12 @@ class LivePoint(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Memory [byte]."""
+        """Memory at the point [byte]."""
         return sum(term.value for _, term in self.held)
 
 
 def loop_ranges(fusion: Fusion) -> dict[Loop, tuple[int, int]]:
-    """First and last index of the operations of each loop."""
+    """First and last operation index of each loop."""
     ranges: dict[Loop, tuple[int, int]] = {}
     for place, operation in enumerate(fusion.operations):
         for loop in loops_of(operation.loop):
@@ -67,7 +67,7 @@ def loop_ranges(fusion: Fusion) -> dict[Loop, tuple[int, int]]:
 
 
 def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
-    """Memory of every value that kernels make, without results in donated arguments."""
+    """Memory of every value computed by kernels, without results in donated arguments."""
     ranges = loop_ranges(fusion)
     reads: dict[Value, list[FusedKernel]] = {}
     for kernel in fusion.kernels:
@@ -95,11 +95,11 @@ def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
 
 
 IN_PLACE = frozenset({"elementwise", "scatter", "copy"})
-"""Kinds of kernels that may write over an input."""
+"""Kernels that may overwrite an input, by `FusedKernel.kind`."""
 
 
 def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
-    """Memory of values where kernels write over inputs without later readers."""
+    """Allocations after kernels overwrite inputs without later readers."""
     by_value = {one.value: place for place, one in enumerate(found)}
     found = list(found)
     for kernel in fusion.kernels:
@@ -117,7 +117,7 @@ def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
 
 
 def is_scratch(value: Value, fusion: Fusion) -> bool:
-    """Whether a value is written into the stack of a rolled loop right away, or over a value that a loop carries."""
+    """Whether a value is written directly into the stack of a rolled loop, or over a loop carry."""
     folded = fusion.producers[value].kind != "heavy"
     readers = fusion.readers.get(value, ())
     stacked = any(reader.kind == "stack" and not is_view(reader) for reader in readers)
@@ -126,14 +126,14 @@ def is_scratch(value: Value, fusion: Fusion) -> bool:
 
 
 def is_cut_early(value: Value, fusion: Fusion) -> bool:
-    """Whether the slices of all turns of an unrolled loop are cut out of an array at once."""
+    """Whether the slices of all iterations of an unrolled loop are cut from an array at once."""
     return fusion.producers[value].name == BARRIER and value.loop is not None and value.loop.unrolled
 
 
 def _early(
     value: Value, first: int, place: int, readers: list[FusedKernel], ranges: dict[Loop, tuple[int, int]]
 ) -> Allocation:
-    """Memory of slices that the first reader of an array cuts out, and that a later loop frees turn by turn."""
+    """Memory of slices cut by the first reader of an array and freed by a later loop, iteration by iteration."""
     assert value.loop is not None
     begin, _ = ranges[value.loop]
     last = max([place, *(kernel.position for kernel in readers)])
@@ -147,7 +147,7 @@ def _allocation(
 ) -> Allocation:
     inside = set(loops_of(value.loop))
     last, range_of_last = first, (end, end)
-    outermost: Loop | None = None  # the loops around the value up to it are left by a reader
+    outermost: Loop | None = None  # outermost loop that a reader has left
     for reader in readers:
         chain = loops_of(reader.loop)
         foreign = [loop for loop in chain if loop not in inside]
@@ -172,12 +172,12 @@ def _allocation(
 
 
 def _same_turns(foreign: list[Loop], value: Value) -> bool:
-    """Whether another loop unstacks the values, a value in each of its turns."""
+    """Whether a second loop unstacks the values, one value per iteration."""
     return bool(value.loop) and foreign[0].axis.size == value.loop.axis.size
 
 
 def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
-    """The fullest points of a program: of each phase, and overall.
+    """Points of largest memory in a program: of each phase, and overall.
 
     Returns:
         Points, the fullest first; empty without stored values.
@@ -207,7 +207,7 @@ def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
 
 
 def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
-    """Spans of a program over which a value takes memory, and how much: in first turns (state 0) or last turns (1)."""
+    """Spans in which a value occupies memory, with the bytes, in first (state 0) or last (state 1) iterations."""
     if one.whole is one.turn:
         return [(one.first, one.last, one.turn)]
     early, late = (one.turn, one.whole) if state == 0 else (one.whole, one.turn)
@@ -219,7 +219,7 @@ def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
 
 
 def fullest_places(held: np.ndarray, fusion: Fusion) -> list[tuple[int, int]]:
-    """Points of largest memory: of the program, and of each phase in first and last turns."""
+    """Points of largest memory: of the program, and of each phase in first and last iterations."""
     if not held.size:
         return []
     phases = np.array([PHASES.index(operation.phase) for operation in fusion.operations])

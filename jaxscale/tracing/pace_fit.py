@@ -1,9 +1,9 @@
-"""Paces of traced workloads: effects of workload and chip, fitted to measured steps, with the interval of each pair.
+"""Fit of the paces of traced workloads: effects of workload and chip on measured step times, with intervals.
 
 The logarithm of measured over predicted step time is the sum of paces of the workload, of the chip and of the workload
-on the chip, each centred on 0 with a spread that measured steps of MLPerf have (`data/kernels.toml`) and with
-heavy tails: a step that takes twice as long as predicted is a slow workload rather than a wrong row. The chip on which
-the coefficients of kernels were fitted has no pace.
+on the chip. Each pace has mean 0, a spread taken from measured steps of MLPerf (`data/kernels.toml`), and heavy tails,
+so that a step of twice the predicted time counts as a slow workload rather than a wrong row. The chip of the kernel
+fit has no pace.
 """
 
 import dataclasses
@@ -36,21 +36,21 @@ from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tracing.predict_traced import predict_traced
 
 KINDS_OF_PACE = ("workload", "chip", "workload_on_chip")
-"""Factors with paces, in the order of the blocks."""
+"""Factors with paces, in order of the blocks of the mixed model."""
 
 
 @dataclass(frozen=True)
 class PaceRows:
-    """Rows of traced workloads that have a measured and a predicted step time.
+    """Rows of traced workloads with measured and predicted step time.
 
     Attributes:
-        lines: of the table [row].
-        workload: name of each row's workload [row].
-        gpu: catalogue id of its chip [row].
-        n_chips: [1], [row].
-        measured: step time [s], [row].
-        predicted: step time by the start of the fit [s], [row].
-        groups: number of the group of equal workload, chip, number of chips and batch [row].
+        lines: line of each row in the table [row].
+        workload: workload name of each row [row].
+        gpu: catalogue id of the chip of each row [row].
+        n_chips: number of chips [1], [row].
+        measured: measured step time [s], [row].
+        predicted: step time predicted by the start of the fit [s], [row].
+        groups: group index of equal workload, chip, number of chips and batch [row].
     """
 
     lines: np.ndarray
@@ -68,7 +68,7 @@ class PaceRows:
 
 
 def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRows:
-    """Rows of traced workloads that can be fitted; all rows of the table name a workload.
+    """Rows usable for the fit, from a table in which every row names a workload.
 
     Raises:
         InputError: no row has a measured step time and a prediction.
@@ -100,7 +100,7 @@ def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRow
 
 
 def pace_problem(rows: PaceRows) -> MixedProblem:
-    """Rows as measurements of a coefficient whose effects are the paces."""
+    """Mixed-effects problem of the rows: one coefficient with value 0, and the paces as its effects."""
     n = len(rows.measured)
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -120,17 +120,17 @@ def pace_problem(rows: PaceRows) -> MixedProblem:
 
 
 def pair_name(workload: str, gpu: str) -> str:
-    """Name of the level of a workload on a chip."""
+    """Level name of a workload on a chip."""
     return f"{workload} on {gpu}"
 
 
 def has_pace(kind: str, name: object) -> bool:
-    """Whether a level has a pace: all but the chip of the fit of kernels."""
+    """Whether a level has a pace; false for the chip of the kernel fit."""
     return name != kernel_priors()["paces"][kind].get("none_on")
 
 
 def pace_start(problem: MixedProblem, is_counted: np.ndarray) -> MixedSolution:
-    """Start of the search: each pair of workload and chip at the median of its rows, spreads of other steps."""
+    """Start of the search: the median of the rows for each pair of workload and chip, and prior spreads."""
     effects = np.zeros(problem.n_effects)
     codes, offset = problem.blocks[-1].codes, problem.offsets[-2]
     for code in np.unique(codes[is_counted]):
@@ -153,13 +153,13 @@ class PaceResult(LogErrors):
     """Outcome of a fit to rows of traced workloads.
 
     Attributes:
-        fit: the start of the fit, with the paces.
-        rows: the measurements.
-        paces: of each workload and chip.
+        fit: start of the fit, with the paces.
+        rows: measured rows.
+        paces: paces by workload and chip.
         spreads: standard deviation of the effects of each of `KINDS_OF_PACE` [1].
         noise: scale of the errors of single rows [1].
-        residuals: predicted minus measured log step time of each row, in sample [row].
-        held_out: likewise for left-out rows; nan where all rows have one setting [row].
+        residuals: predicted minus measured log step time of each row, in sample [1], [row].
+        held_out: predicted minus measured log step time of held-out rows; nan with one setting alone [1], [row].
     """
 
     fit: Fit
@@ -172,12 +172,12 @@ class PaceResult(LogErrors):
 
     @property
     def mape_before(self) -> float:
-        """Mean absolute percentage error of the start of the fit [%]."""
+        """Mean absolute percentage error before the fit [%]."""
         return mean_percent(-self.rows.log_pace)
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Cautions for a careful reader."""
+        """Cautions about the use of the fit."""
         few = "all rows have one setting: no row was held out, intervals rest on the spreads of other measured steps"
         return () if np.isfinite(self.held_out).any() else (few,)
 
@@ -195,7 +195,7 @@ class PaceResult(LogErrors):
         ]
 
     def parts(self) -> list[str | Table]:
-        """Lines and tables of the fit, in order: errors, paces, messages."""
+        """Lines and tables of the report: errors, paces, messages."""
         return [*self.headlines(), self.pace_table(), *self.messages]
 
     def summary(self) -> str:
@@ -203,7 +203,7 @@ class PaceResult(LogErrors):
         return text_of(self.parts())
 
     def pace_table(self) -> Table:
-        """Table of measured over predicted step times, of pairs that were measured."""
+        """Table of measured over predicted step times, of measured pairs of workload and chip."""
         pairs = set(zip(self.rows.workload, self.rows.gpu, strict=True))
         rows = [
             (
@@ -222,14 +222,14 @@ class PaceResult(LogErrors):
         return html_of(self.parts())
 
     def __repr__(self) -> str:
-        """The first lines of the report."""
+        """First lines of the report."""
         return "\n".join(self.summary().splitlines()[:MOST_LINES])
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data; nan becomes None."""
+        """Report as plain data; nan becomes None."""
         return {
             "n": self.n,
             "mape_before": self.mape_before,
@@ -242,7 +242,7 @@ class PaceResult(LogErrors):
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the fit as TOML, whole or not at all.
+        """Write the fit atomically as TOML.
 
         Raises:
             InputError: the folder does not exist or cannot be written.
@@ -252,21 +252,22 @@ class PaceResult(LogErrors):
 
 
 T90 = float(stdtrit(DEGREES_OF_FREEDOM, 0.95))
-"""Quantile at 95 % of the errors of single runs, over their scale [1]."""
+"""Quantile at 95 % of the errors of single runs, in units of their scale [1]."""
 
 
 def fit_paces(
     runs: Runs, start: Fit, *, n_folds: int = 5, name: str = "fit", hardware: Hardware | None = None
 ) -> PaceResult:
-    """Fit of the paces of traced workloads to a table whose rows all name a workload.
+    """Fit the paces of traced workloads to a table in which every row names a workload.
 
     Args:
-        start: predicts the rows, by its paces too where it has some; the fit has all that it knows.
-        n_folds: folds of the cross-validation; rows of equal workload, chip, chips and batch are left out together [1].
-        name: of the fit.
+        start: fit that predicts the rows, with its paces if any; the result keeps all further content.
+        n_folds: folds of the cross-validation; rows of equal workload, chip, number of chips and batch share a fold
+            [1].
+        name: name of the fit.
 
     Returns:
-        The start with paces, and how near it comes.
+        The start with paces, and the errors.
 
     Raises:
         InputError: no row has a measured step time and a prediction.
@@ -298,7 +299,7 @@ def fit_paces(
 
 
 def _held_out(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, n_folds: int) -> np.ndarray:
-    """Predicted minus measured log step time of left-out rows; nan with a single group [row]."""
+    """Predicted minus measured log step time of held-out rows; nan with a single group [1], [row]."""
     n_groups = int(rows.groups.max()) + 1
     held_out = np.full(len(rows.measured), np.nan)
     if n_groups < 2:
@@ -312,7 +313,7 @@ def _held_out(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, n_
 
 
 def _paces(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, start: Fit) -> Iterator[WorkloadPace]:
-    """Pace by pair of workload and chip, where at least one of the two was measured."""
+    """Paces by pair of workload and chip, where the workload or the chip was measured."""
     covariance = effect_covariance(problem, solution, np.ones(len(rows.measured), dtype=bool))
     noise = T90 * float(solution.noise[0])
     for workload in (*sorted(set(rows.workload)), ""):
@@ -334,7 +335,7 @@ def _paces(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, start
 def _levels_of(
     problem: MixedProblem, solution: MixedSolution, workload: str, gpu: str
 ) -> tuple[Float[np.ndarray, " effect"], float]:
-    """Effects that make up the pace of a workload on a chip, and the variance of unseen effects [1]."""
+    """Mask of the effects in the pace of a workload on a chip, and the summed variance of unseen effects [1]."""
     has, unseen = np.zeros(problem.n_effects), 0.0
     levels = (workload, gpu, pair_name(workload, gpu))
     parts = zip(problem.blocks, problem.offsets[:-1], solution.spreads, levels, strict=True)
@@ -347,6 +348,6 @@ def _levels_of(
 
 
 def _pace_of(start: Fit, workload: str, gpu: str) -> float:
-    """Log pace that the start of a fit has [1]."""
+    """Log pace in the start of a fit [1]."""
     levels = Levels.of_rows([{"architecture": workload, "gpu": gpu}])
     return float(paces_of(start.paces, levels, np.ones(1)).log_pace[0])

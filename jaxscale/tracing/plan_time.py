@@ -1,23 +1,21 @@
 r"""Time of traced kernels on one chip; step time and memory of a traced workload under a plan.
 
-A matmul, or an equivalent convolution, of F flop and B bytes takes
+A matmul, or a convolution as its equivalent matmul, of F flop and B bytes takes
 
 $$ t = \max\left( \frac{F}{e\,C} \left(1 + \frac{a}{m\,n}\right) + x \frac{B}{h W}, \frac{B}{h W} \right) $$
 
-with the half area a and the exposed share x of its traffic; fused attention $F / (e_a C) + x B / (h W)$; all other
-kernels $B / (h W)$, gathers and scatters g times that. Between kernels of a compiled program there is a gap each.
-Kernels of an eager
-program are launched by a host: the longer one of host and chip counts, by a norm of exponent `OVERLAP`. Once per step
-there is a fixed time.
+with the half area a and the exposed share x of the traffic; fused attention $F / (e_a C) + x B / (h W)$; all remaining
+kernels $B / (h W)$, gathers and scatters $g B / (h W)$. Kernels of a compiled program are separated by a constant gap.
+Kernels of an eager program are launched by a host: the longer time of host and chip counts, by a norm of exponent
+`OVERLAP`. A constant time is added once per step.
 
-Sizes of split classes are divided by their degrees; the kernels of one chip follow. Of a loop over layers each of p
-stages
-has a part of the turns, what is outside lies on one stage: with m microbatches
+Sizes of split classes are divided by their degrees, which gives the kernels of one chip. Each of p stages has an equal
+share of the iterations of a loop over layers; work outside the loop lies on one stage. With m microbatches
 
 $$ t = m \left( \frac{T_l}{p} + T_o \right) + (p - 1) \frac{T_l}{p} $$
 
-plus the update and the collectives that compute does not hide. Gradients hide behind a share of the backward pass,
-gathers behind a share of compute, partial sums of tensor parallelism behind a share of the matmuls.
+plus the update and the exposed time of collectives. Gradients hide behind a share of the backward pass, gathers behind
+a share of compute, partial sums of tensor parallelism behind a share of the matmuls.
 """
 
 from typing import Any, NamedTuple
@@ -48,37 +46,37 @@ from jaxscale.tracing.class_plan import (
 from jaxscale.tracing.classed_program import ClassedProgram, KernelColumns
 
 OVERLAP = 8.0
-"""Exponent of the norm of host and chip time, which neither exceeds [1]."""
+"""Exponent of the norm of host and chip time, a smooth maximum [1]."""
 
 PRODUCTS = ("matmul", "conv", "grouped_conv", "conv3d", "factorisation", "fft", "custom")
-"""Kinds of kernels that multiply, with efficiencies relative to matmuls."""
+"""Kernels with products, which have efficiencies relative to matmuls."""
 
 ATTENTION, TRAFFIC, LOOK_UP, COLLECTIVE = 10, 11, 12, 13
-"""Codes of kernels that multiply nothing; the code of a product is its index in `PRODUCTS`."""
+"""Codes of kernels without products; the code of a product kernel is its index in `PRODUCTS`."""
 
 WIDE_PEAKS = {1.0: "fp8", 2.0: "bf16", 4.0: "tf32"}
-"""Peak of products by the width of their numbers [byte]; of 32 bits for wider numbers."""
+"""Peak flop rate of products by bytes per number [byte]; the 32-bit peak for wider numbers."""
 
 COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-"""Kinds of kernels that a network runs."""
+"""Kernels run by a network."""
 
 
 SUMS = 0.02
-"""Bytes written over bytes read below which a reduction only sums [1]."""
+"""Largest ratio of bytes written to bytes read of a pure sum [1]."""
 
 BACKWARD_PASSES = 5.0
-"""Passes of a fused batch norm over its input backward: two reads of input and of gradient, a write [1]."""
+"""Passes of a fused batch norm over the input backward: two reads of input and of gradient, one write [1]."""
 
 
 class KernelRows(NamedTuple):
-    """Kernels of a workload as columns of numbers, to stack and pad.
+    """Kernels of a workload as columns of numbers, which stack and pad.
 
     Attributes:
-        flop: over all launches [flop].
-        area: of the output of a launch [1].
-        bytes: read and written, over all launches [byte].
-        launches: per step [1].
-        code: index in `PRODUCTS`, or a code of `CODES`.
+        flop: flop over all launches [flop].
+        area: m n, elements of the matmul output per launch [1].
+        bytes: bytes read and written, over all launches [byte].
+        launches: launches per step [1].
+        code: index in `PRODUCTS`, or a code of kernels without products.
         phase: 0 forward and backward, 1 recompute, 2 update.
         precision: index of the peak in `PRECISIONS`.
     """
@@ -93,18 +91,18 @@ class KernelRows(NamedTuple):
 
 
 class KernelTimes(NamedTuple):
-    """Time of the kernels of a step on a chip, by cause; the attributes add up to the step [s].
+    """Time of the kernels of a step on a chip, by cause; the sum of the attributes is the step time [s].
 
     Attributes:
         matmul: matmuls and convolutions, forward and backward.
         attention: fused attention.
         memory_bound: all kernels without products, forward and backward.
-        recompute: forward work done again.
+        recompute: recomputation of forward work.
         optimizer: update after the gradients, without tables.
-        table_update: rows of tables updated where they were read.
+        table_update: updates of the table rows that were read.
         launch_gaps: gaps between kernels.
         host: waiting for the host.
-        host_per_step: once per step.
+        host_per_step: constant time per step.
     """
 
     matmul: Array
@@ -119,7 +117,7 @@ class KernelTimes(NamedTuple):
 
 
 def code_of(kind: str) -> int:
-    """Code of a kernel."""
+    """Code of a kernel from its kind."""
     if kind in PRODUCTS:
         return PRODUCTS.index(kind)
     if kind in COLLECTIVE_KINDS:
@@ -130,11 +128,11 @@ def code_of(kind: str) -> int:
 def kernel_rows(
     work: ClassedProgram, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
 ) -> KernelRows:
-    """Kernels of a workload.
+    """Kernels of a workload in columns.
 
     Args:
-        columns: quantities of its kernels, if not by its sizes.
-        eager: whether inputs of rematerialised blocks are not copied.
+        columns: quantities of the kernels; at the sizes of the workload where None.
+        eager: whether the program is eager, without copies of inputs of rematerialised blocks.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
 
     Returns:
@@ -158,7 +156,7 @@ def kernel_rows(
 
 
 class FusedShares(NamedTuple):
-    """Work left to each kernel after fusion of batch norms with activation and addition.
+    """Remaining work of each kernel after fusion of batch norms with activation and addition.
 
     Attributes:
         traffic: share of the bytes [1].
@@ -170,18 +168,17 @@ class FusedShares(NamedTuple):
 
 
 def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShares:
-    r"""Traffic and launches of each kernel that are left where batch norms are fused with activation and addition.
+    r"""Remaining traffic and launches of each kernel where batch norms are fused with activation and addition.
 
-    A fused norm is one kernel forward and one backward: that of the traced kernels that writes the result stays, those
-    of its sums and of vectors over channels are parts of it.
-    A fused backward pass reads input and gradient once for the sums, once again for the result, and writes it; the
-    gradient of a residual that was added is written as well: $5 s + r$ bytes instead of those of the traced kernels,
-    with the bytes s that the statistics read forward and the bytes r of added residuals. Forward the trace has fused
-    norms.
+    A fused norm is one kernel forward and one backward. The traced kernel that writes the result remains; the kernels
+    of its sums and of vectors over channels are absorbed. A fused backward pass reads input and gradient once for the
+    sums and again for the result, and writes the result and the gradient of an added residual: $5 s + r$ bytes instead
+    of those of the traced kernels, with s bytes read by the forward statistics and r bytes of added residuals. Forward
+    norms are fused in the trace already.
     Reference: cuDNN, batch norm with activation and addition (modes `FUSED_OPS_BN_ADD_ACTIVATION`).
 
     Args:
-        work: the workload; without convolutions no norm is fused so.
+        work: the workload; without convolutions no norm is fused.
 
     Returns:
         Shares of each kernel [1].
@@ -196,6 +193,7 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
     added = jnp.maximum(columns.read - columns.written, 0.0) * (is_forward & (kinds == "elementwise"))
     is_backward = (phases == "backward") & np.isin(kinds, ("elementwise", "reduction"))
     traced = jnp.sum(jnp.where(is_backward, columns.bytes, 0.0))
+    # The lower bound of 1 byte avoids 0 / 0 in workloads without a backward pass.
     share = (BACKWARD_PASSES * statistics + jnp.sum(added)) / jnp.maximum(traced, 1.0)
     has_norms = statistics > 0.0
     inside = sums | (is_backward & (kinds == "reduction")) | (_has_vectors_alone(work) & (is_forward | is_backward))
@@ -206,7 +204,7 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
 
 
 def _has_vectors_alone(work: ClassedProgram) -> np.ndarray:
-    """Mask of elementwise kernels and reductions of vectors alone [kernel]."""
+    """Mask of elementwise kernels and reductions that touch vectors alone [kernel]."""
     widest = np.zeros(len(work.tables.kinds), int)
     for quantity in ("read", "read_weights", "written"):
         terms = work.tables.terms[quantity]
@@ -215,10 +213,10 @@ def _has_vectors_alone(work: ClassedProgram) -> np.ndarray:
 
 
 def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0) -> Array:
-    """Time of each kernel on the chip, over all its launches [s].
+    """Time of each kernel on the chip, over all launches [s].
 
     Args:
-        chip: peaks and memory bandwidth.
+        chip: peak flop rates and memory bandwidth.
         temperature: smoothing of the maximum [1].
 
     Returns:
@@ -229,6 +227,7 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
     relative = [1.0, c.conv_efficiency, c.grouped_conv_efficiency, c.conv3d_efficiency, 1.0, 1.0, 1.0]
     is_product, is_attention = rows.code < len(PRODUCTS), rows.code == ATTENTION
     share = jnp.stack([jnp.asarray(one, float) for one in relative])[jnp.where(is_product, rows.code, 0)]
+    # Kernels without products have no area; the 1 keeps the unused quotient finite.
     loss = 1.0 + c.half_area / jnp.where(is_product, rows.area, 1.0)
     product = rows.flop * loss / (share * c.matmul_efficiency * peak) + c.exposed_share * memory
     attention = rows.flop / (c.attention_efficiency * peak) + c.exposed_share * memory
@@ -243,7 +242,7 @@ def traced_kernel_times(
     """Time of the kernels of a step on a chip.
 
     Args:
-        chip: peaks and memory bandwidth.
+        chip: peak flop rates and memory bandwidth.
 
     Returns:
         Times by cause [s].
@@ -271,19 +270,19 @@ def traced_kernel_times(
 
 
 def waiting_time(device: Number, host: Number) -> Array:
-    """Time that host launches add to the time of the chip [s]."""
+    """Time added by host launches to the time of the chip [s]."""
     return p_norm(jnp.stack([jnp.asarray(device), jnp.asarray(host)]), OVERLAP) - device
 
 
 COMBINED = 31457280.0
-"""Bucket in which gradients are reduced and weights gathered (XLA, all-reduce combiner of GPUs, 30 MiB) [byte]."""
+"""Bucket size of gradient reductions and weight gathers (XLA, all-reduce combiner of GPUs, 30 MiB) [byte]."""
 
 
 class StageShares(NamedTuple):
-    """Distribution of the kernels of a microbatch over stages.
+    """Kernel times of a microbatch inside and outside the loops over layers.
 
     Attributes:
-        layers: time of the kernels inside loops over layers [s].
+        layers: time of kernels inside loops over layers [s].
         outside: time of kernels outside loops, on a single stage [s].
     """
 
@@ -292,7 +291,7 @@ class StageShares(NamedTuple):
 
 
 def in_layers(work: ClassedProgram) -> np.ndarray:
-    """Mask of kernels in a loop over layers, which reads a slice of the weights in each turn."""
+    """Mask of kernels in a loop over layers, whose iterations read slices of the weights."""
     turned = np.unique(work.tables.weight_turns.classes)
     launches = work.tables.terms["launches"]
     mask = np.zeros(len(work.tables.kinds), bool)
@@ -309,17 +308,17 @@ def traced_terms(
     temperature: Temperature = 0.0,
     fused_norms: Number = 0.0,
 ) -> dict[str, Array]:
-    """Terms of the step time of a traced workload, by their names in `StepTime`.
+    """Terms of the step time of a traced workload, by name in `StepTime`.
 
     Args:
-        work: the workload, of the whole batch.
-        plan: degrees over its classes.
-        coefficients: fitted parameters of the network, what hides it, stragglers.
-        kernels: fitted parameters of kernels; of JAX where None.
+        work: workload of the whole batch.
+        plan: degrees over the classes.
+        coefficients: fitted parameters of network, overlap and stragglers.
+        kernels: fitted parameters of kernels; those of JAX where None.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
-        Terms [s]; zero where a traced workload lacks a term.
+        Terms [s]; zero for terms absent from a traced workload.
     """
     kernels = kernel_coefficients() if kernels is None else kernels
     work, plan, cluster, coefficients, kernels = as_arrays((work, plan, cluster, checked(coefficients), kernels))
@@ -343,12 +342,14 @@ def _terms(
     shares: StageShares,
     temperature: Temperature,
 ) -> dict[str, Array]:
-    """Terms from the times of a microbatch on one chip."""
+    """Terms of the step time from the kernel times of a microbatch on one chip."""
     m, p = plan.n_microbatches, plan.pipeline
+    # The slowest stage has an equal share of the layers and all work outside of loops.
     busiest = (shares.layers / p + shares.outside) / (shares.layers + shares.outside)
     compute = m * busiest
     traffic = class_exchanges(work, plan)
     pass_time = (times.matmul + times.attention + times.memory_bound + times.recompute) * compute
+    # Two of the three multiply-adds of a pass are backward.
     backward = pass_time * 2.0 / 3.0
     terms = {
         "matmul": times.matmul * compute,
@@ -372,13 +373,14 @@ def _terms(
 def exchange_time(
     exchange: Exchange, collective: Collective, n: Number, stride: Number, machine: Machine, temperature: Temperature
 ) -> Array:
-    """Time of all collectives of an exchange, of equal volume each [s]."""
+    """Time of all collectives of an exchange, with equal volumes [s]."""
+    # The lower bound avoids 0 / 0 without collectives; the product below is then zero.
     count = jnp.maximum(exchange.count, 1e-9)
     return exchange.count * collective(exchange.volume / count, n, stride, machine.link, temperature)
 
 
 def combined(exchange: Exchange) -> Exchange:
-    """Number of buckets of `COMBINED` of an exchange, between 1 and its number of collectives."""
+    """Exchange in buckets of `COMBINED` bytes: between 1 and the original number of collectives."""
     buckets = jnp.minimum(exchange.count, jnp.maximum(exchange.volume / COMBINED, 1.0))
     return Exchange(exchange.volume, buckets)
 
@@ -392,7 +394,7 @@ def _data_time(
     backward: Array,
     temperature: Temperature,
 ) -> Array:
-    """Exposed time of gradients, gathers, scatters and statistics [s]."""
+    """Exposed time of gradient reductions, gathers, scatters and statistics [s]."""
     parts = plan.tensor * plan.shard
     whole = plan.shard <= 1.0
     ranks, stride = jnp.where(whole, plan.data, plan.data / plan.shard), jnp.where(whole, plan.tensor, parts)
@@ -416,7 +418,7 @@ def _tensor_time(
     matmul: Array,
     temperature: Temperature,
 ) -> Array:
-    """Exposed time of partial sums of tensor parallelism [s]."""
+    """Exposed time of partial-sum reductions of tensor parallelism [s]."""
     time = sum(
         exchange_time(one, reduce_time, plan.tensor, 1.0, machine, temperature)
         for one in (traffic.tensor_forward, traffic.tensor_backward)
@@ -426,7 +428,7 @@ def _tensor_time(
 
 
 def _look_up_time(traffic: ClassExchanges, plan: ClassPlan, machine: Machine, temperature: Temperature) -> Array:
-    """Time of the exchange of look-ups between chips that hold different tables, or rows of them [s]."""
+    """Time to exchange look-ups between chips with different tables or table rows [s]."""
 
     def all_to_all(volume: Array, n: Number, stride: Number, link: Any, temperature: Temperature) -> Array:
         return dispatch_time(volume, 1.0, jnp.maximum(n, 1.0), n, stride, link, temperature)
@@ -451,12 +453,12 @@ def _transfer_time(
 def traced_memory_terms(
     work: ClassedProgram, plan: ClassPlan, cluster: Cluster, coefficients: Coefficients
 ) -> dict[str, Array]:
-    """Terms of the peak memory of a traced workload, by their names in `Memory`.
+    """Terms of the peak memory of a traced workload, by name in `Memory`.
 
     Args:
-        work: the workload, of the whole batch.
-        plan: degrees over its classes.
-        coefficients: `framework_bytes`.
+        work: workload of the whole batch.
+        plan: degrees over the classes.
+        coefficients: fitted parameters, of which `framework_bytes` is used.
 
     Returns:
         Terms and capacity [byte].

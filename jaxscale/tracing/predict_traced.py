@@ -1,4 +1,4 @@
-"""Predictions for rows of a runs table that name a traced workload."""
+"""Predictions for rows of a runs table with a traced workload."""
 
 from typing import Any, NamedTuple
 
@@ -28,16 +28,16 @@ from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows
 from jaxscale.tracing.traced_workload import Workload
 
 BLOCK = 64
-"""Plans of a workload in a call, so that one compiled program serves any number [1]."""
+"""Plans of a workload per call [1]; a fixed number needs one compilation."""
 
 
 class _Cases(NamedTuple):
-    """Pairs of rows and plans that agree with the row.
+    """Pairs of a row and a plan that agrees with the row.
 
     Attributes:
-        row: of each case [case].
-        plan: index of its plan in the question of the row [case].
-        question: question of its row [case].
+        row: row of each case [case].
+        plan: index of the plan in the question of the row [case].
+        question: question of the row [case].
     """
 
     row: np.ndarray
@@ -48,11 +48,11 @@ class _Cases(NamedTuple):
 def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
     """Predict rows that all name a traced workload.
 
-    A row that leaves its plan open gets the best by `best_and_near`, and its interval covers plans nearly as fast.
+    A row without a stated plan gets the best plan by `best_and_near`, with an interval over nearly equal plans.
 
     Args:
-        fit: the network, what hides it, stragglers, paces and intervals come from it; kernels have coefficients of
-            their own.
+        fit: source of network coefficients, overlap, stragglers, paces and intervals; kernels have separate
+            coefficients.
     """
     rows, n_rows = traced_rows(runs), len(runs)
     notes = np.asarray([rows.questions[place].reason for place in rows.question], dtype=object)
@@ -81,7 +81,7 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
 
 
 def _cases(rows: TracedRows) -> _Cases:
-    """Every row with every plan of its question, row by row."""
+    """Pairs of every row with every plan of the row's question, row by row."""
     counts = np.asarray([len(question.plans) for question in rows.questions], dtype=int)[rows.question]
     row = np.repeat(np.arange(len(rows.question)), counts)
     first = np.cumsum(counts) - counts
@@ -89,7 +89,7 @@ def _cases(rows: TracedRows) -> _Cases:
 
 
 def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: Hardware) -> dict[str, np.ndarray]:
-    """Predictions of all cases by name [case]."""
+    """Predictions of all cases, by name [case]."""
     n_chips = runs.numbers("n_gpus")
     answered = np.unique(cases.row)
     place = np.searchsorted(answered, cases.row)
@@ -122,7 +122,7 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
 def _paced(
     found: dict[str, np.ndarray], levels: Levels, n_chips: np.ndarray, capacity: np.ndarray, fit: Fit
 ) -> dict[str, np.ndarray]:
-    """Predictions of cases at the pace of their workload, with their intervals [case]."""
+    """Predictions of cases multiplied by the pace of the workload, with intervals [case]."""
     paces = fit.workload_paces(levels, n_chips)
     times = {name: found[name] * np.exp(paces.log_pace) for name in ("step_time", *TERM_NAMES)}
     return as_measured(fit.with_intervals({**found, **times}, levels, n_chips, capacity, paces.half_width))
@@ -138,7 +138,7 @@ def _evaluate(
     kernels: KernelCoefficients,
     fused_norms: Float[Array, " case"],
 ) -> dict[str, Array]:
-    """Step time, its terms [s] and peak memory [byte] of cases of a workload [case]."""
+    """Step time and its terms [s], and peak memory [byte], of cases of one workload [case]."""
 
     def one(sizes: Array, plan: ClassPlan, cluster: Cluster, values: Array, kernels: Any, fused: Array) -> Any:
         local, c = Workload(sizes, work.tables), from_values(list(values))

@@ -1,9 +1,8 @@
-"""A traced program as one flat list over dimension classes: values, operations, and the loops around them.
+"""Traced program as a flat list over dimension classes: values, operations, and enclosing loops.
 
-Adding two arrays makes their axes equal; a product contracts equal axes. The classes are the sets of such axes. A
-reshape
-that merges two axes makes one of two factors: a class is then the ordered product of others, major factor first. Two
-ordered products of equal size are brought to their common refinement, $(4, 6) = (8, 3)$ becomes $(4, 2, 3)$.
+Adding two arrays makes their axes equal; a product contracts equal axes. A dimension class is a set of equal axes. A
+reshape that merges two axes gives an axis of two factors, hence an ordered product of classes, major factor first. Two
+ordered products of equal size are reduced to their common refinement: $(4, 6) = (8, 3)$ becomes $(4, 2, 3)$.
 """
 
 import math
@@ -41,7 +40,7 @@ def representative(axis: Axis) -> Axis:
 
 
 def atoms(axes: Sequence[Axis]) -> list[Axis]:
-    """Classes whose ordered product is a sequence of axes; axes of length 1 are left out."""
+    """Classes whose ordered product is a sequence of axes, without axes of length 1."""
     flat: list[Axis] = []
     stack = list(reversed(axes))
     while stack:
@@ -54,7 +53,7 @@ def atoms(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def split_axis(axis: Axis, major: int) -> tuple[Axis, Axis]:
-    """Split an atom into a major factor and the minor factor that is left."""
+    """Split an atom into a factor of length `major` and the remaining minor factor."""
     first, second = Axis(major), Axis(axis.size // major)
     axis.factors = [first, second]
     return first, second
@@ -63,12 +62,12 @@ def split_axis(axis: Axis, major: int) -> tuple[Axis, Axis]:
 def make_equal(left: Sequence[Axis], right: Sequence[Axis]) -> None:
     """Make two ordered products of axes equal, factor by factor.
 
-    Factors that do not divide each other stay apart, with all that comes after them.
+    Matching ends at the first factors that do not divide each other.
     """
     ours, theirs = list(reversed(atoms(left))), list(reversed(atoms(right)))
     while ours and theirs:
         mine, other = representative(ours.pop()), representative(theirs.pop())
-        if mine.factors or other.factors:  # split a moment ago, by the other side
+        if mine.factors or other.factors:  # split earlier in this walk, through the opposite side
             ours.extend(reversed(atoms([mine])))
             theirs.extend(reversed(atoms([other])))
             continue
@@ -94,13 +93,13 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "update")
 
 @dataclass(eq=False)
 class Loop:
-    """Loop of a fixed number of turns around operations, or the shards of a program.
+    """Loop with a fixed number of iterations around operations, or the shards of a program.
 
     Attributes:
         parent: the enclosing loop; None at the top.
-        axis: number of turns, as an axis [1].
-        unrolled: whether the compiler writes all turns out, so that no value is stacked.
-        carried: value handed from turn to turn, inside the loop, and that which leaves it, by the inner one.
+        axis: number of iterations, as an axis [1].
+        unrolled: whether the compiler writes out all iterations, without stacked values.
+        carried: value after the loop, by the carried value inside the loop.
     """
 
     parent: "Loop | None"
@@ -114,21 +113,21 @@ class Loop:
 
 
 def loops_of(loop: Loop | None) -> list[Loop]:
-    """Loops around an operation, the innermost first."""
+    """Loops around an operation, innermost first."""
     return loop.around() if loop else []
 
 
 @dataclass(eq=False)
 class Value:
-    """Array that an operation reads or writes, in a turn of the enclosing loops.
+    """Array that an operation reads or writes, per iteration of the enclosing loops.
 
     Attributes:
-        axes: its axes.
-        itemsize: bytes of an element [byte].
-        loop: loop with a value in each turn.
+        axes: axes of the array.
+        itemsize: bytes per element [byte].
+        loop: loop with one value per iteration.
         origin: `weights`, `state` or `data` for an argument of the program, `constant`, or `made`.
         label: path of the argument.
-        after_backward: whether it depends on a gradient.
+        after_backward: whether the value depends on a gradient.
     """
 
     axes: tuple[Axis, ...]
@@ -150,12 +149,12 @@ class Value:
 
     @property
     def all_axes(self) -> list[Axis]:
-        """Axes, and axes of the loops with a value per turn."""
+        """Axes, preceded by the axes of loops with one value per iteration."""
         return [*self.axes, *(loop.axis for loop in loops_of(self.loop))]
 
     @property
     def total_bytes(self) -> float:
-        """Bytes over all turns [byte]."""
+        """Bytes over all iterations [byte]."""
         return self.itemsize * math.prod(axis.size for axis in self.all_axes)
 
 
@@ -164,20 +163,20 @@ class Operation:
     """Operation of a flat program.
 
     Attributes:
-        name: of the primitive.
+        name: name of the primitive.
         kind: `heavy` (reads and writes memory), `elementwise` (folded into its readers), `selection` (elementwise, of
-            a part of what it reads), `layout` (elementwise, free where a matmul reads it), `reduction`, `stack` and
-            `unstack` (values of the turns of a loop put together, and taken apart), `carry` (handed from turn to
-            turn).
-        inputs: values read; literals are left out.
+            a slice of the input), `layout` (elementwise, free where a matmul reads the result), `reduction`, `stack`
+            and `unstack` (join and separate the values of the iterations of a loop), `carry` (passed from iteration to
+            iteration).
+        inputs: values read, without literals.
         outputs: values written.
-        params: of the primitive.
-        phase: of the step.
-        scope: names that the user gave, outermost first.
-        loop: loop in whose body it stands.
-        work: of a heavy operation.
-        remat: identity of the rematerialised block in which it stands; 0 outside.
-        marked: whether a transformation said the phase.
+        params: parameters of the primitive.
+        phase: phase of the step.
+        scope: name scopes of the user, outermost first.
+        loop: enclosing loop.
+        work: arithmetic of a heavy operation.
+        remat: identity of the enclosing rematerialised block; 0 outside.
+        marked: whether a transformation states the phase.
     """
 
     name: str
@@ -195,14 +194,14 @@ class Operation:
 
 @dataclass(eq=False)
 class Work:
-    """Arithmetic of a heavy operation; each quantity is a factor times the product of axes.
+    """Arithmetic of a heavy operation; each quantity is a factor times a product of axes.
 
     Attributes:
-        kind: `matmul`, `conv`, `attention`, `scatter`, ...: decides which efficiency applies.
+        kind: `matmul`, `conv`, `attention`, `scatter`, ...: selects the efficiency.
         flop: floating-point operations [flop].
-        m, n, k, batch: sizes of the matmul that it is, or is like [1].
-        read: bytes read, if not the bytes of the inputs [byte].
-        written: bytes written, if not the bytes of the outputs [byte].
+        m, n, k, batch: sizes of the equivalent matmul [1].
+        read: bytes read, if different from the bytes of the inputs [byte].
+        written: bytes written, if different from the bytes of the outputs [byte].
     """
 
     kind: str
@@ -217,11 +216,11 @@ class Work:
 
 @dataclass
 class Monomial:
-    """A factor times a product of axes.
+    """Factor times a product of axes.
 
     Attributes:
-        factor: in the unit of the quantity.
-        axes: factors of the product, each as often as it counts.
+        factor: factor, in the unit of the quantity.
+        axes: axes of the product, with repetition for powers.
     """
 
     factor: float
@@ -251,5 +250,5 @@ class FlatProgram:
 
 
 def bytes_of(value: Value) -> Monomial:
-    """Bytes of a value over all turns of its loops [byte]."""
+    """Bytes of a value over all iterations of its loops [byte]."""
     return Monomial(value.itemsize, value.all_axes)

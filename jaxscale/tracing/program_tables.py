@@ -1,4 +1,4 @@
-"""Kernels and collectives of a compiled program (HLO), read from its text."""
+"""Kernels and collectives of a compiled program, parsed from HLO text."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import numpy as np
 from jaxscale.base.errors import InputError
 
 WIDTHS = {"pred": 1.0, "token": 0.0, "opaque": 0.0, "s4": 0.5, "u4": 0.5, "s2": 0.25, "u2": 0.25}
-"""Bytes of types whose name does not tell their bits [byte]."""
+"""Bytes per element of types without bit width in the name [byte]."""
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
@@ -25,13 +25,13 @@ class Instruction(NamedTuple):
     """Instruction of a computation.
 
     Attributes:
-        name: unique in the program.
-        shape: type of the result as text; of a tuple the types of its parts.
+        name: unique name in the program.
+        shape: type of the result as text; a tuple of types for a tuple.
         opcode: operation.
-        operands: names of the instructions that it reads.
-        inside: text between its parentheses.
-        attributes: text behind its operands.
-        is_root: whether its result is that of the computation.
+        operands: names of the instructions that supply inputs.
+        inside: text between the parentheses.
+        attributes: text after the operands.
+        is_root: whether the result is that of the computation.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Instruction(NamedTuple):
 
 
 class ProgramText(NamedTuple):
-    """A compiled program.
+    """Parsed text of a compiled program.
 
     Attributes:
-        computations: instructions by name, of each computation by name.
-        entry: name of the computation that runs first.
+        computations: instructions by name, for each computation by name.
+        entry: name of the entry computation.
     """
 
     computations: Mapping[str, Mapping[str, Instruction]]
@@ -56,7 +56,7 @@ class ProgramText(NamedTuple):
 
 
 def program_text(text: str) -> ProgramText:
-    """A program from its text.
+    """Parse a program from HLO text.
 
     Raises:
         InputError: the text holds no program.
@@ -82,7 +82,7 @@ def program_text(text: str) -> ProgramText:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Operands and attributes of an instruction, from the text behind its opening parenthesis."""
+    """Operands and attributes of an instruction, from the text after the opening parenthesis."""
     depth = 1
     for place, mark in enumerate(text):
         depth += (mark == "(") - (mark == ")")
@@ -92,11 +92,11 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def array_bytes(shape: str, in_memory: bool = False) -> list[float]:
-    """Bytes of each array of a type, or of the members of a tuple [byte].
+    """Bytes of each array of a type, or of each member of a tuple [byte].
 
     Args:
         shape: type as text.
-        in_memory: zero for arrays in the memory of a TPU core.
+        in_memory: whether arrays in the memory of a TPU core count as zero.
     """
     return [
         0.0 if in_memory and _ON_CHIP in layout else _width(kind) * math.prod(map(int, filter(None, sizes.split(","))))
@@ -110,15 +110,16 @@ def _width(kind: str) -> float:
 
 
 def called(instruction: Instruction, how: str) -> str | None:
-    """Name of the computation that an instruction calls as its `body`, or by `calls` or `to_apply`."""
+    """Name of the computation that an instruction calls, as `body`, `calls` or `to_apply`."""
     found = _CALLED[how].search(instruction.attributes)
     return found[1] if found else None
 
 
 def executed(program: ProgramText) -> Iterator[tuple[Instruction, str, float]]:
-    """Instructions that run by themselves, with their computation and how often each runs [1].
+    """Separately executed instructions, with their computation and the number of executions [1].
 
-    Loops multiply by their turns, once where the compiler does not know them; of branches the longest counts.
+    Loops multiply by the number of iterations, 1 if unknown to the compiler; the longest branch of a conditional
+    counts.
     """
     yield from _of_computation(program, program.entry, 1.0)
 
@@ -148,30 +149,30 @@ FREE = (
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("add-dependency", "opt-barrier", "domain", "copy-done", "async-done", "async-update", "iota"),
 )
-"""Operations that are no kernels."""
+"""Operations without a kernel."""
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
-"""Operations that a network runs; each may be split into a start and an end."""
+"""Collective operations; each may be split into a start and an end."""
 
 PRODUCTS = {"dot": "matmul", "convolution": "conv"}
-"""Operations that multiply."""
+"""Operations with products, with the class of the kernel."""
 
 LIBRARIES = {"cublas": "matmul", "conv": "conv", "fmha": "attention", "softmax": "attention", "matmul": "matmul"}
-"""Kinds of library kernels, by a word of their name."""
+"""Class of a library kernel, by a word in its name."""
 
 PHASES = (("rematted", "recompute"), ("transpose(", "backward"), ("jvp(", "forward"))
-"""Phases by the marks of the transformations of JAX in the name of an operation; the first mark counts."""
+"""Phase by marks of JAX transformations in an operation's name; the first match counts."""
 
 
 class CompiledKernel(NamedTuple):
-    """A kernel of a compiled program.
+    """Kernel of a compiled program.
 
     Attributes:
-        name: of the compiler.
+        name: name given by the compiler.
         kind: matmul, conv, attention, or other.
         phase: forward, backward, recompute, update.
-        launches: per step [1].
-        bytes: read and written by all launches of a step [byte].
+        launches: launches per step [1].
+        bytes: bytes read and written per step, over all launches [byte].
     """
 
     name: str
@@ -182,14 +183,14 @@ class CompiledKernel(NamedTuple):
 
 
 class CompiledCollective(NamedTuple):
-    """Collectives of a kind among groups of chips of equal form.
+    """Equal collectives among groups of chips of equal shape.
 
     Attributes:
         kind: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute.
-        members: chips of a group; 0 where the text does not say [1].
-        stride: distance of the first two of them [1].
-        count: values that they move in a step; a compiler may join several in one collective [1].
-        bytes: reduced, gathered or sent, of a chip [byte].
+        members: chips per group; 0 if not in the text [1].
+        stride: distance between the first two members [1].
+        count: values moved per step; a compiler may join several values in one collective [1].
+        bytes: bytes reduced, gathered or sent, per chip [byte].
     """
 
     kind: str
@@ -200,7 +201,7 @@ class CompiledCollective(NamedTuple):
 
 
 def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
-    """Kernels of a program, in its order."""
+    """Kernels of a program, in program order."""
     found = []
     for one, computation, times in executed(program):
         if one.opcode in FREE or _collective(one) or one.opcode.endswith("-done"):
@@ -211,7 +212,7 @@ def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
 
 
 def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]:
-    """Collectives of a program by kind and groups, without those of single numbers."""
+    """Collectives of a program by operation and groups, without scalar collectives."""
     totals: dict[tuple[str, int, int], list[float]] = {}
     for one, computation, times in executed(program):
         kind = _collective(one)
@@ -227,7 +228,7 @@ def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]
 
 
 def _collective(one: Instruction) -> str | None:
-    """Kind of collective of an instruction; None if the instruction is no collective."""
+    """Collective operation of an instruction; None for any further instruction."""
     name = one.opcode.removesuffix("-start").removesuffix("-done")
     return name if name in COLLECTIVES else None
 
@@ -236,13 +237,13 @@ def _moved(one: Instruction, kind: str, computation: Mapping[str, Instruction]) 
     """Bytes of each array of a collective: reduced or gathered whole [byte]."""
     operands = [size for name in one.operands if name in computation for size in array_bytes(computation[name].shape)]
     results = array_bytes(one.shape)
-    # The result of a start holds operands as well.
+    # The result of a start operation contains the operands as well.
     made = results[len(operands) :] if one.opcode.endswith("-start") and len(results) > len(operands) else results
     return operands if kind == "reduce-scatter" else made
 
 
 def _group(attributes: str) -> tuple[int, int]:
-    """Members of a group of chips, and the distance of the first two of them; zeros where the text does not say."""
+    """Members of a group of chips, and the distance of the first two members; zeros if not in the text."""
     chips = _listed(attributes) or _in_order(attributes) or _on_mesh(attributes)
     if not chips:
         return 0, 0
@@ -250,19 +251,19 @@ def _group(attributes: str) -> tuple[int, int]:
 
 
 def _listed(attributes: str) -> list[int]:
-    """First group of `{{0,1},{2,3}}`."""
+    """First group of a text of the form `{{0,1},{2,3}}`."""
     found = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", attributes)
     return [int(one) for one in found[1].split(",")] if found else []
 
 
 def _in_order(attributes: str) -> list[int]:
-    """First group of `[2,4]<=[8]`: groups and members, of chips in the order of permuted axes."""
+    """First group of a text of the form `[2,4]<=[8]`: groups and members, of chips in the order of permuted axes."""
     found = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     return _permuted(found[3]).reshape(int(found[1]), int(found[2]))[0].tolist() if found else []
 
 
 def _on_mesh(attributes: str) -> list[int]:
-    """First group of `mesh['a'=2,'b'=4] {'b'}`: chips along some axes of a mesh, or along a part `'b':(1)2` of one."""
+    """First group of `mesh['a'=2,'b'=4] {'b'}`: chips along mesh axes, or along a factor `'b':(1)2` of an axis."""
     found = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\)(?= \{))? \{([^}]*)\}", attributes)
     if not found:
         return []
@@ -281,7 +282,7 @@ def _on_mesh(attributes: str) -> list[int]:
 
 
 def _permuted(text: str) -> np.ndarray:
-    """Chips in the order of `[8,4]T(1,0)`."""
+    """Chips in the order of a text of the form `[8,4]T(1,0)`."""
     sizes = [int(one) for one in text.split("]")[0].strip("[").split(",")]
     order = re.search(r"T\(([\d,]+)\)", text)
     axes = [int(one) for one in order[1].split(",")] if order else list(range(len(sizes)))
@@ -294,12 +295,12 @@ def _phase(one: Instruction) -> str:
 
 
 def _kind(program: ProgramText, one: Instruction) -> str:
-    """Kind of a kernel, by the library called or by the product in its fusion."""
+    """Class of a kernel, by the called library or the product in the fusion."""
     target = re.search(r'custom_call_target="([^"]*)"', one.attributes)
     words = (target[1] if target else "").lower()
     for inner in [one, *_fused(program, one).values()]:
         if inner.opcode in PRODUCTS:
-            # The compiler of TPUs writes matmuls as convolutions, and leaves the name of what they were.
+            # The TPU compiler writes matmuls as convolutions, but keeps the original operation name.
             return "matmul" if "dot_general" in inner.attributes else PRODUCTS[inner.opcode]
     if one.opcode == "fusion":
         kind = re.search(r'"kind":"([^"]*)"', one.attributes)
@@ -308,12 +309,12 @@ def _kind(program: ProgramText, one: Instruction) -> str:
 
 
 def _fused(program: ProgramText, one: Instruction) -> Mapping[str, Instruction]:
-    """Instructions inside a fusion; empty for a kernel that is no fusion."""
+    """Instructions inside a fusion; empty for a kernel without fusion."""
     return program.computations.get(called(one, "calls") or "", {}) if one.opcode == "fusion" else {}
 
 
 def _kernel_bytes(program: ProgramText, one: Instruction, computation: Mapping[str, Instruction]) -> float:
-    """Bytes that a launch of a kernel reads and writes [byte]."""
+    """Bytes read and written per launch of a kernel [byte]."""
     inner = _fused(program, one)
     if not inner:
         read = [_whole(computation[name]) for name in one.operands if name in computation]
@@ -334,7 +335,7 @@ def _whole(one: Instruction) -> float:
 
 
 def _readers(inner: Mapping[str, Instruction]) -> dict[str, list[Instruction]]:
-    """Instructions that read each instruction of a fusion."""
+    """Readers of each instruction of a fusion."""
     readers: dict[str, list[Instruction]] = {}
     for part in inner.values():
         for name in part.operands:
@@ -345,7 +346,7 @@ def _readers(inner: Mapping[str, Instruction]) -> dict[str, list[Instruction]]:
 def _parameter_bytes(
     part: Instruction, inner: Mapping[str, Instruction], readers: Mapping[str, list[Instruction]]
 ) -> float:
-    """Bytes of an operand that a fusion reads; the slices of an operand that is only sliced [byte]."""
+    """Bytes that a fusion reads of an operand; slices alone for an operand that is only sliced [byte]."""
     total = 0.0
     for name, reader in _uses(part, readers):
         if reader.opcode in ("dynamic-slice", "slice", "gather") and reader.operands[0] == name:
@@ -356,7 +357,7 @@ def _parameter_bytes(
 
 
 def _uses(part: Instruction, readers: Mapping[str, list[Instruction]]) -> Iterator[tuple[str, Instruction]]:
-    """Instructions that read a value, by the name by which they read it, through changes of its shape alone."""
+    """Instructions that read a value directly or through changes of shape, with the operand name in each."""
     for reader in readers.get(part.name, []):
         if reader.opcode in ("bitcast", "reshape"):
             yield from _uses(reader, readers)
@@ -365,7 +366,7 @@ def _uses(part: Instruction, readers: Mapping[str, list[Instruction]]) -> Iterat
 
 
 def _written(part: Instruction, inner: Mapping[str, Instruction]) -> float:
-    """Bytes of a result that a fusion writes; the update for an update in place [byte]."""
+    """Bytes that a fusion writes of a result; the update alone for an in-place update [byte]."""
     while part.opcode in ("bitcast", "reshape", "copy") and part.operands and part.operands[0] in inner:
         part = inner[part.operands[0]]
     if part.opcode == "dynamic-update-slice":

@@ -1,4 +1,4 @@
-"""`jaxscale trace`: a workload from a JAX function."""
+"""Command `jaxscale trace`: workload from a JAX function."""
 
 import ast
 import importlib
@@ -54,7 +54,7 @@ class TraceCommand(Outputs):
         """Run the command.
 
         Raises:
-            InputError: unknown function, what it returns is no step, or its program cannot be read.
+            InputError: an unknown function, a result that is not a step, or a program that cannot be read.
         """
         from jaxscale.base.files import check_writable
         from jaxscale.tracing.tracer import trace
@@ -84,7 +84,7 @@ class TraceCommand(Outputs):
             save_pictures(self.plot, self.report, lambda: trace_figure(*drawn), lambda: trace_report(*drawn))
 
     def compiled(self, step: tuple[Any, ...]) -> Any:
-        """The step as a compiler makes it for the chips; None where that is not asked.
+        """Step compiled for the chips; None unless requested.
 
         Raises:
             InputError: no chip is named, or the compiler is not installed.
@@ -108,7 +108,7 @@ class TraceCommand(Outputs):
         """Step time [s], terms and peak memory [byte] of a workload under the stated plan; empty without a chip.
 
         Raises:
-            InputError: an unknown chip, or a number of chips that the workload cannot be split among.
+            InputError: an unknown chip, or a number of chips by which the workload cannot be split.
         """
         if self.gpu is None:
             if self.plan:
@@ -138,14 +138,14 @@ class TraceCommand(Outputs):
 
 
 DEGREES = ("shard", "tensor", "pipeline", "n_microbatches")
-"""Degrees of a plan that can be stated; data parallelism takes the chips that are left."""
+"""Degrees that a user can state; data parallelism takes the remaining chips."""
 
 
 def degrees_of(texts: tuple[str, ...], n_gpus: int) -> dict[str, Any]:
-    """Arguments of `class_plan` that `--plan` states.
+    """Arguments of `class_plan` from the option `--plan`.
 
     Raises:
-        InputError: an unknown name, a degree that is no whole number, or chips that the degrees do not divide.
+        InputError: an unknown name, a degree other than a whole number, or chips not divisible by the degrees.
     """
     stated: dict[str, Any] = {}
     for name, value in pairs("--plan", texts).items():
@@ -166,7 +166,7 @@ def degrees_of(texts: tuple[str, ...], n_gpus: int) -> dict[str, Any]:
 
 
 def compiled_document(compiled: Any) -> dict[str, Any]:
-    """A compiled step as JSON: memory, figures beside those of the trace, collectives; empty without one."""
+    """Compiled step as JSON: memory, comparison with the trace, collectives; empty without a compiled step."""
     if compiled is None:
         return {}
     return {
@@ -180,19 +180,19 @@ def compiled_document(compiled: Any) -> dict[str, Any]:
 
 
 def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
-    """Step and arguments that a function of the user returns.
+    """Step and arguments returned by a user function.
 
     Args:
         function: `MODULE:FUNCTION`.
-        settings: `NAME=VALUE`, arguments of the function.
+        settings: arguments of the function, `NAME=VALUE`.
 
     Raises:
-        InputError: unknown function, arguments that it does not take, or a result that is no step.
+        InputError: an unknown function, unknown arguments, or a result that is not a step.
     """
     module, colon, name = function.partition(":")
     if not colon:
         raise InputError(f"{function!r} is no function; expected MODULE:FUNCTION, such as mymodel.train:step")
-    sys.path.insert(0, os.getcwd())  # a module beside the user, as `python -m` finds it
+    sys.path.insert(0, os.getcwd())  # the working directory, as for `python -m`
     try:
         made = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
@@ -211,7 +211,7 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def value_of_text(text: str) -> Any:
-    """Value of a Python literal; any other text is itself."""
+    """Value of a Python literal; any text that is not a literal is returned unchanged."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -219,7 +219,7 @@ def value_of_text(text: str) -> Any:
 
 
 def workload_document(work: Any) -> dict[str, Any]:
-    """A workload as JSON: totals, flop by kind, groups and phases, classes."""
+    """Workload as JSON: totals, flop by kind, groups and phases, classes."""
     columns, kinds = work.columns(), sorted(set(work.tables.kinds))
     from jaxscale.tracing.classed_program import group_rows
 

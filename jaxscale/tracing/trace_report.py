@@ -1,4 +1,4 @@
-"""Figures and report of a traced workload: flop, bytes and launches by group, and the terms of its step on chips."""
+"""Figures and report of a traced workload: flop, bytes and launches by group, and terms of the step time."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 12
-"""Groups of a figure at most, the largest by bytes [1]."""
+"""Largest number of groups in a figure, the largest by bytes [1]."""
 
 
 def workload_figure(work: Workload, title: str) -> "Figure":
-    """Bars of flop and bytes by group of kernels, all phases together."""
+    """Bar chart of flop and bytes by group of kernels, summed over phases."""
     sums: dict[str, list[float]] = {}
     for group, _, flop, moved, _ in group_rows(work.tables, work.columns()):
         before = sums.get(group or "step", [0.0, 0.0])
@@ -30,24 +30,24 @@ def workload_figure(work: Workload, title: str) -> "Figure":
 
 
 def trace_figure(work: Workload, title: str, terms: Mapping[str, float] | None = None, on: str = "") -> "Figure":
-    """Terms of the step on chips where these are known, else flop and bytes by group.
+    """Figure of the terms of the step time if given, else of flop and bytes by group.
 
     Args:
-        terms: of the step [s].
-        on: the chips, in words.
+        terms: terms of the step time [s].
+        on: description of the chips.
     """
     return step_breakdown({on: terms}, title) if terms else workload_figure(work, title)
 
 
 def trace_report(work: Workload, title: str, terms: Mapping[str, float] | None = None, on: str = "") -> Report:
-    """Report of a workload: its table, flop and bytes by group, terms of the step where the chips are known.
+    """Report of a workload: table, flop and bytes by group, terms of the step time if given.
 
     Args:
-        terms: of the step [s].
-        on: the chips, in words.
+        terms: terms of the step time [s].
+        on: description of the chips.
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     for part in workload_parts(work.tables, work.columns(), work.classes()):

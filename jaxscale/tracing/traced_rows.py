@@ -1,4 +1,4 @@
-"""Rows of a runs table that name a traced workload: the workload, and the row as a plan over its dimension classes."""
+"""Rows of a runs table with a traced workload: the workload, and the row as a plan over dimension classes."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping
@@ -26,23 +26,23 @@ from jaxscale.tracing.traced_workload import Workload, load_workload
 from jaxscale.tracing.tracer import trace
 
 OF_A_MODEL = (*MODEL_FIELDS, "seq_len")
-"""Columns that describe a model: a trace has all of it."""
+"""Columns that describe a model, which a trace replaces."""
 
 STEPS: tuple[str, ...] = tuple(vars(examples)["__all__"])
-"""Names of the training steps of the package."""
+"""Names of the example training steps of the package."""
 
 FOREIGN = ("cp", "ep", "vpp")
-"""Degrees that plans over dimension classes lack."""
+"""Degrees absent from plans over dimension classes."""
 
 WHOLE_OR_NONE = (0.0, 3.0)
-"""ZeRO stages of class plans: whole copies, or a copy among the chips of a group."""
+"""ZeRO stages of class plans: whole copies, or one copy shared by the chips of a group."""
 
 
 def workload_named(name: str, folder: Path) -> Workload:
-    """Workload by its name in a table; each file is read once.
+    """Workload by name in a table; each file is read once.
 
     Args:
-        name: a file that `Workload.save` wrote, relative to the folder or to the present one, or the name of a
+        name: file written by `Workload.save`, relative to the folder or to the working directory, or the name of a
             training step of `jaxscale.examples`.
 
     Raises:
@@ -62,26 +62,26 @@ def workload_named(name: str, folder: Path) -> Workload:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> Workload:
-    """Workload of a file as it is at a moment: compiled programs are kept by the identity of the workload."""
+    """Workload of an unchanged file, cached: compiled programs are kept by the identity of the workload."""
     del changed, size
     return load_workload(path)
 
 
 @functools.cache
 def _traced(name: str) -> Workload:
-    """Workload of a training step of the package, at the sizes that it has by default."""
+    """Workload of an example training step at default sizes."""
     return trace(*getattr(examples, name)())
 
 
 def workload_problems(
     runs: Runs, named: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
 ) -> dict[int, list[str]]:
-    """Problems of rows that name a workload, by row.
+    """Problems of rows with a workload, by row.
 
     Args:
-        named: mask of rows that name a workload [row].
+        named: mask of rows with a workload [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
-        bad: rows whose problems are told already.
+        bad: rows with problems already reported.
     """
     judged = named.copy()
     judged[list(bad)] = False
@@ -122,7 +122,7 @@ def _is_empty(runs: Runs, column: str) -> np.ndarray:
 
 
 def _unreadable(name: str, folder: Path) -> str:
-    """Why a workload cannot be read; empty where it can."""
+    """Reason why a workload cannot be read; empty for a readable workload."""
     try:
         workload_named(name, folder)
     except InputError as error:
@@ -137,10 +137,10 @@ ASKED = ("workload", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "n_microbat
     "table_placement",
     "joint_statistics",
 )
-"""Columns that decide the plan of a row."""
+"""Columns that determine the plan of a row."""
 
 STACK = "jax"
-"""Framework of a row without one: a traced workload is a step of JAX."""
+"""Default framework of a row: a traced workload is a JAX step."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ class TracedQuestion:
     """Plans that agree with the cells of rows of a workload.
 
     Attributes:
-        work: the workload at the batch of the rows.
-        plans: every plan that agrees; none where the rows cannot be answered.
-        assumed: open choices of the rows, in words, by plan.
-        reason: why there is no plan; empty where there is.
+        work: workload at the batch of the rows.
+        plans: every plan that agrees; empty where the rows cannot be predicted.
+        assumed: assumed choices in words, by plan.
+        reason: why there is no plan; empty with plans.
     """
 
     work: Workload | None
@@ -162,15 +162,15 @@ class TracedQuestion:
 
 @dataclass(frozen=True)
 class TracedRows:
-    """Rows that name a workload.
+    """Rows with a traced workload.
 
     Attributes:
-        question: question of each row [row].
+        question: index of the question of each row [row].
         questions: the distinct questions.
-        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] [row].
-        levels: of each row.
-        is_eager: whether a host launches the kernels singly [row].
-        fused_norms: 1 where a row says that its norms are fused kernels [1], [row].
+        machine: catalogue id of the chip, chips per scale-up domain [1] and scale-out bandwidth [Gbit/s] [row].
+        levels: levels of each row.
+        is_eager: whether a host launches each kernel [row].
+        fused_norms: 1 where a row states fused norm kernels [1], [row].
     """
 
     question: Int[np.ndarray, " row"]
@@ -182,10 +182,10 @@ class TracedRows:
 
 
 def traced_rows(runs: Runs) -> TracedRows:
-    """Plans, machines and levels of rows that all name a traced workload; no measured column is read."""
+    """Plans, machines and levels of rows with a traced workload, without use of measured columns."""
     known = degrees(runs)
     columns = {name: runs.categories(name) for name in ASKED}
-    # A degree that follows from the others is stated.
+    # A degree that follows from the stated degrees counts as stated.
     columns |= {name: Categorical.of_numbers(_degree(runs, name, known[name])) for name in ("dp", "tp", "pp")}
     has_chip = runs.categories("gpu").matches(lambda name: name is not None)
     asked = together(*columns.values(), Categorical(has_chip.astype(int), (False, True)))
@@ -203,14 +203,14 @@ def traced_rows(runs: Runs) -> TracedRows:
 
 
 def _is_eager(stack: tuple[str | None, str | None, str | None]) -> bool:
-    """Whether the stack of a row launches kernels singly: by its cell, else by the framework."""
+    """Whether the software of a row launches each kernel: by the row's cell, else by the framework."""
     framework, stated, filled = stack
-    # A row that names neither runs what was traced: a compiled program.
+    # Without framework and execution, the row runs the traced program, which is compiled.
     return bool(framework or stated) and translate("execution", str(filled)) == "eager"
 
 
 def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
-    """Degree of each row by all cells, else by its cell, nan where open; 1 on a single chip [1]."""
+    """Degree of each row: derived from all cells, else stated, nan if open; 1 on a single chip [1]."""
     degree = np.where(np.isnan(known), runs.numbers(name), known)
     return np.where(runs.numbers("n_gpus") == 1.0, 1.0, degree)
 
@@ -258,18 +258,18 @@ def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
 
 
 def one_chip(work: Workload) -> ClassPlan:
-    """Plan of a single chip, for any workload, with or without a data class."""
+    """Plan on a single chip, for workloads with or without a data class."""
     ones = dict.fromkeys(("data", "shard", "tensor", "pipeline", "n_microbatches", "joint_statistics"), 1.0)
     split = np.zeros(len(work.tables.class_names))
     try:
-        place = batch_class(work)  # as in all plans of the workload, so that they stack
+        place = batch_class(work)  # the class of all plans, so that they stack
     except InputError:
         place = 0
     return ClassPlan(**ones, split=split, tables_by_table=0.0, tables_by_row=0.0, data_class=place)
 
 
 def _stated(row: Mapping[str, Any]) -> StatedDegrees:
-    """Degrees that a row states, or that follow from its cells; None where open."""
+    """Degrees stated by a row or derived from its cells; None for open degrees."""
     data, tensor, pipeline = (None if np.isnan(row[name]) else float(row[name]) for name in ("dp", "tp", "pp"))
     count, micro, stage = row["n_microbatches"], row["micro_batch_size"], row["zero_stage"]
     is_whole = data is not None and tensor is not None and pipeline is not None
@@ -288,7 +288,7 @@ def _stated(row: Mapping[str, Any]) -> StatedDegrees:
 
 
 def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str) -> str:
-    """Choices of a plan that its row leaves open, as columns of a table."""
+    """Choices of a plan that the row leaves open, as columns of a table."""
     words = [batch] if batch else []
     degrees_of = (
         ("dp", stated.data, plan.data),
@@ -308,7 +308,7 @@ def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str)
 
 
 def by_workload(rows: TracedRows) -> dict[int, list[int]]:
-    """Questions grouped by workload tables, as a compiled program serves a group."""
+    """Questions grouped by workload tables, one compiled program per group."""
     groups: dict[int, list[int]] = {}
     for place, question in enumerate(rows.questions):
         if question.work is not None:

@@ -1,4 +1,4 @@
-"""`Workload`: a traced program as work of a training step, beside `Transformer`."""
+"""`Workload`: traced program as the work of a training step, the counterpart of `Transformer`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from jaxscale.tracing.plan_time import traced_memory_terms, traced_terms
 
 
 class Workload(ClassedProgram, AbstractWork):
-    """A program as kernels over dimension classes, made by `jaxscale.trace`; its plans are `ClassPlan`s.
+    """Program as kernels over dimension classes, made by `jaxscale.trace`; parallel plans are `ClassPlan`s.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -24,27 +24,27 @@ class Workload(ClassedProgram, AbstractWork):
     """
 
     def with_sizes(self, changes: Mapping[str, Any]) -> "Workload":
-        """Workload with other sizes of classes.
+        """Workload with changed class sizes.
 
         Args:
-            changes: sizes by name of the class; numbers or tracers [1].
+            changes: new sizes by class name, numbers or tracers [1].
 
         Returns:
             The workload, with the kernels of the traced sizes.
 
         Raises:
-            InputError: a class that the workload does not have.
+            InputError: a class absent from the workload.
         """
         return Workload(self.sizes_with(changes), self.tables)
 
     def renamed(self, names: Mapping[str, str]) -> "Workload":
-        """Workload with other names of classes.
+        """Workload with renamed classes.
 
         Args:
-            names: new names by present ones.
+            names: new names by present names.
 
         Raises:
-            InputError: a class that the workload does not have, or a name that two classes would share.
+            InputError: a class absent from the workload, or one name for two classes.
         """
         renamed = list(self.tables.class_names)
         for old, new in names.items():
@@ -65,12 +65,12 @@ class Workload(ClassedProgram, AbstractWork):
         return traced_memory_terms(self, class_plan_checked(plan), cluster, coefficients)
 
     def ranked_plans(self, cluster: Any, batch: float | int, coefficients: Any, memory_limit: float, top: int) -> Any:
-        """The fastest plans that fit, as a `ClassPlanChoice`."""
+        """Fastest plans within the memory limit, as a `ClassPlanChoice`."""
         return best_class_plan(self, cluster, batch, coefficients, memory_limit, top)
 
 
 def load_workload(path: str | Path) -> Workload:
-    """Workload that `Workload.save` wrote.
+    """Read a workload from a file written by `Workload.save`.
 
     Raises:
         InputError: the file is missing, or holds no workload.

@@ -1,4 +1,4 @@
-"""Tracing: a JAX function, shapes and shardings of its arguments become a workload and a plan; nothing is run."""
+"""Tracing: workload and plan from a JAX function and the shapes and shardings of its arguments; nothing is run."""
 
 import contextlib
 import inspect
@@ -28,20 +28,20 @@ def trace(
     turns: Mapping[str, int] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Workload of a JAX function, from its jaxpr.
+    """Workload of a JAX function, from the jaxpr.
 
-    The whole training step gives all phases: `trace(train_step, state, batch)`. Arguments may be arrays or
-    `jax.ShapeDtypeStruct`s, so that no memory is needed.
+    A whole training step contains all phases: `trace(train_step, state, batch)`. Arguments may be arrays or
+    `jax.ShapeDtypeStruct`s, which need no memory.
 
     Args:
         fn: function of the arguments, such as a training step.
-        args: its arguments; leaves that are no arrays are static.
-        weights: indices of the arguments with weights and state of the optimiser; further arguments are data.
-        turns: turns of loops whose end depends on data, by a name in their scope, or by `while` [1].
-        names: new names of dimension classes, by those of arguments and axes, such as `{"tokens[0]": "batch"}`.
+        args: arguments of the function; leaves other than arrays are static.
+        weights: indices of the arguments with weights and optimiser state; all further arguments are data.
+        turns: iterations of loops with a data-dependent end, by a name in the loop's scope, or by `while` [1].
+        names: new names of dimension classes, by names from arguments and axes, e.g. `{"tokens[0]": "batch"}`.
 
     Raises:
-        InputError: a primitive whose work is unknown, a loop without an end, or an unknown class in `names`.
+        InputError: a primitive with unknown work, a loop without an end, or an unknown class in `names`.
     """
     return trace_with_inputs(fn, args, weights, turns).work.renamed(names or {})
 
@@ -50,10 +50,10 @@ class InputAxes(NamedTuple):
     """Array among the arguments of a traced function.
 
     Attributes:
-        label: its path in the arguments.
+        label: path in the arguments.
         origin: `data`, `weights` or `state`.
-        shape: of the array.
-        dtype: of the array.
+        shape: shape of the array.
+        dtype: number format of the array.
         classes: indices of the dimension classes of each axis, major factor first.
     """
 
@@ -65,7 +65,7 @@ class InputAxes(NamedTuple):
 
 
 class TraceWithInputs(NamedTuple):
-    """A workload, and the arrays among its arguments in the order of their leaves."""
+    """Workload, with the arrays among the arguments in the order of the leaves."""
 
     work: Workload
     inputs: list[InputAxes]
@@ -77,7 +77,7 @@ def trace_with_inputs(
     weights: int | Sequence[int] = 0,
     turns: Mapping[str, int] | None = None,
 ) -> TraceWithInputs:
-    """Workload of a JAX function, and the dimension classes of its arguments; see `trace`."""
+    """Workload of a JAX function, with the dimension classes of the arguments; see `trace`."""
     program = flat_program(fn, args, {weights} if isinstance(weights, int) else set(weights), turns or {})
     fusion = Fusion(program)
     sizes, tables = tables_of(program, fusion, live_points(program, fusion))
@@ -99,7 +99,7 @@ def trace_with_inputs(
 def flat_program(
     fn: Callable[..., Any], args: Sequence[Any], weights: set[int], turns: Mapping[str, int]
 ) -> FlatProgram:
-    """Flat program of a function: calls inlined, dead code left out, weights told from state and data."""
+    """Flat program of a function: calls inlined, dead code removed, weights distinguished from state and data."""
     leaves, places, origins, rebuild = abstract_leaves(fn, args, weights)
     with cudnn_without_a_device():
         closed = jax.make_jaxpr(
@@ -125,7 +125,7 @@ def flat_program(
 def abstract_leaves(
     fn: Callable[..., Any], args: Sequence[Any], weights: set[int]
 ) -> tuple[list[Any], list[str], list[str], Callable[[Sequence[Any]], list[Any]]]:
-    """Abstract arrays among the leaves of arguments, their paths and origins, and the way back to the arguments."""
+    """Abstract arrays among argument leaves, with paths, origins, and a function that rebuilds the arguments."""
     parameters = parameter_names(fn, len(args))
     leaves, paths, origins, kept, statics = [], [], [], [], []
     flat, tree = jax.tree_util.tree_flatten_with_path(list(args))
@@ -150,7 +150,7 @@ def abstract_leaves(
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of positional arguments of a function; arguments of `*name` are numbered."""
+    """Names of the positional arguments of a function; arguments of `*name` are numbered."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
@@ -166,12 +166,12 @@ def is_array(leaf: Any) -> bool:
 
 
 def _key(entry: Any) -> str:
-    """Step of a path into a tree, as a word."""
+    """Name of an entry of a tree path."""
     return str(next((getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)), entry))
 
 
 def mark_updates(program: FlatProgram) -> None:
-    """Move unmarked operations that no loss needs, as the decay of moments, to the update."""
+    """Move unmarked operations unused by the loss, for example the decay of moments, to the update."""
     if not any(operation.phase == "backward" for operation in program.operations):
         return
     needed: set[Value] = set()
@@ -185,7 +185,7 @@ def mark_updates(program: FlatProgram) -> None:
 
 
 def mark_weights(program: FlatProgram) -> None:
-    """Name arguments that loss or gradient read weights; further updated arguments are state, as moments."""
+    """Mark updated arguments read by loss or gradient as weights, and all further updated arguments as state."""
     read: set[Value] = set()
     for operation in program.operations:
         if operation.phase in ("forward", "backward", "recompute"):
@@ -197,10 +197,10 @@ def mark_weights(program: FlatProgram) -> None:
 
 @contextlib.contextmanager
 def cudnn_without_a_device() -> Iterator[None]:
-    """Answer the version checks of cuDNN's attention, which traces without the library and the device."""
+    """Replace the version checks of cuDNN attention, so that it traces without the library and a device."""
     try:
         from jax._src.cudnn import fused_attention_stablehlo as attention
-    except ImportError:  # a version of jax without it
+    except ImportError:  # jax without cuDNN attention
         yield
         return
     with contextlib.ExitStack() as stack:
@@ -211,11 +211,11 @@ def cudnn_without_a_device() -> Iterator[None]:
 
 
 class ShardedWorkload(NamedTuple):
-    """A workload, and the plan that the shardings of its arguments say.
+    """Workload, with the plan given by the shardings of the arguments.
 
     Attributes:
-        work: the workload, of the whole batch.
-        plan: degrees over its classes.
+        work: workload of the whole batch.
+        plan: degrees over the classes.
     """
 
     work: Workload
@@ -223,11 +223,11 @@ class ShardedWorkload(NamedTuple):
 
 
 class _Division(NamedTuple):
-    """Axis of an array that axes of a mesh divide.
+    """Array axis divided by mesh axes.
 
     Attributes:
         array: the array.
-        place: index of the major class of its axis.
+        place: index of the major class of the axis.
         names: axes of the mesh.
     """
 
@@ -239,23 +239,24 @@ class _Division(NamedTuple):
 def trace_sharded(
     fn: Callable[..., Any], *args: Any, weights: int | Sequence[int] = 0, joint_statistics: bool = True
 ) -> ShardedWorkload:
-    """Workload of a JAX function, and its plan as the types of its arguments say.
+    """Workload of a JAX function, with the plan given by the shardings of the arguments.
 
-    Arguments are arrays, or `jax.ShapeDtypeStruct`s, with a `NamedSharding` over one mesh, which may be abstract: no
-    device is needed. Axes of the mesh that divide data are data parallelism; where they divide weights too, weights are
-    spread among these chips; other axes that divide weights are tensor parallelism of the classes that they divide.
+    Arguments are arrays, or `jax.ShapeDtypeStruct`s, with a `NamedSharding` over a common mesh, which may be abstract:
+    no device is needed. Mesh axes that divide data are data parallelism; where these also divide weights, the weights
+    are sharded. Further mesh axes that divide weights are tensor parallelism of the divided classes.
 
     Args:
         fn: function of the arguments, such as a training step.
-        args: its arguments; leaves that are no arrays are static.
-        weights: indices of the arguments with weights and state of the optimiser.
-        joint_statistics: whether norms over the batch see the batch of all chips.
+        args: arguments of the function; leaves other than arrays are static.
+        weights: indices of the arguments with weights and optimiser state.
+        joint_statistics: whether norms over the batch include the batch of all chips.
 
     Returns:
-        The workload and the plan; the compiler decides the shardings of all other values, and is taken to follow.
+        The workload and the plan. The shardings of all intermediate values, decided by the compiler, are assumed to
+        follow.
 
     Raises:
-        InputError: shardings that a plan over classes cannot say, or no mesh.
+        InputError: shardings that a plan over classes cannot express, or no mesh.
     """
     work, inputs = trace_with_inputs(fn, args, weights)
     found = [leaf for leaf in jax.tree.leaves(list(args)) if is_array(leaf)]
@@ -282,12 +283,12 @@ def trace_sharded(
 
 
 def _product(sizes: dict[str, int], names: set[str]) -> int:
-    """Chips along axes of a mesh [1]."""
+    """Number of chips along mesh axes [1]."""
     return int(np.prod([sizes[name] for name in names], dtype=int))
 
 
 def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any, list[_Division]]:
-    """Mesh of the arguments, and their divided axes."""
+    """Mesh of the arguments, with the divided axes of each array."""
     shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
     named = [one for one in shardings if isinstance(one, NamedSharding)]
     if not named:
@@ -306,7 +307,7 @@ def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any,
 
 
 def _data_axes(work: Workload, divisions: Sequence[_Division]) -> tuple[int | None, set[str]]:
-    """Class of the batch and the axes of the mesh that divide it; None and no axes where no data are divided."""
+    """Batch class and the mesh axes that divide the class; None and no axes for undivided data."""
     places = {one.place for one in divisions if one.array.origin == "data"}
     if len(places) > 1:
         several = " and ".join(repr(work.tables.class_names[place]) for place in sorted(places))

@@ -1,9 +1,9 @@
-"""Work of heavy primitives: flop, sizes of the matmul that each is like, bytes, and equal axes; custom calls of users.
+"""Work of heavy primitives: flop, equivalent matmul sizes, bytes and equal axes; registration of custom calls.
 
-A product of matrices takes 2 b m n k flop. A convolution takes 2 flop for each output element, tap of the kernel and
-input channel of its group, taps that fall into the padding included, those between dilated inputs left out: forward
-pass and both gradients then take the same. Fused attention takes the flop that its mask leaves, its backward pass
-five matmuls for two (Dao 2023, arXiv 2307.08691).
+A product of matrices takes 2 b m n k flop. A convolution takes 2 flop per output element, kernel tap and input channel
+of the group; taps in the padding count, taps between dilated inputs do not, so that the forward pass and each gradient
+take equal flop. Fused attention takes the flop left by the mask, and five matmuls backward for two forward (Dao 2023,
+arXiv 2307.08691).
 """
 
 import math
@@ -16,14 +16,14 @@ import numpy as np
 from jaxscale.tracing.program import Axis, Monomial, Value, Work, bytes_of, make_equal
 
 WorkRule = Callable[[Sequence[Value], Sequence[Value], Mapping[str, Any]], Work]
-"""Work of a primitive, given inputs, outputs and parameters; makes equal axes equal."""
+"""Function from inputs, outputs and parameters of a primitive to its work; also makes equal axes equal."""
 
 RULES: dict[str, WorkRule] = {}
-"""Work of every heavy primitive, by name."""
+"""Work rule of every heavy primitive, by name."""
 
 
 def work_rule(*names: str) -> Callable[[WorkRule], WorkRule]:
-    """Decorator that registers the work of primitives by their names."""
+    """Decorator that registers a work rule under primitive names."""
 
     def register(rule: WorkRule) -> WorkRule:
         RULES.update(dict.fromkeys(names, rule))
@@ -66,7 +66,7 @@ def dot_general(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
 
 @work_rule("ragged_dot", "ragged_dot_general")
 def ragged_dot(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of grouped products: each row meets one matrix of the group, so that groups add no flop."""
+    """Work of grouped products; each row meets one matrix of the group, so groups add no flop."""
     left, right, _ = inputs
     numbers = params.get("ragged_dot_dimension_numbers")
     if numbers is None:
@@ -79,7 +79,7 @@ def ragged_dot(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappin
     k = [left.axes[place] for place in left_sum]
     m = [axis for place, axis in enumerate(left.axes) if place not in left_sum]
     n = [axis for place, axis in enumerate(right.axes) if place not in (*right_sum, *group)]
-    inside = set(ragged) & set(left_sum)  # the rows of each group are summed over: gradients of weights
+    inside = set(ragged) & set(left_sum)  # gradients of weights sum over the rows of each group
     result = outputs[0].axes[-len(m) - len(n) :] if inside else outputs[0].axes
     for axis, source in zip(result, [*m, *n], strict=False):
         if axis.size == source.size:
@@ -89,7 +89,7 @@ def ragged_dot(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappin
 
 @work_rule("conv_general_dilated")
 def convolution_work(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a convolution: of one dimension or two, grouped, or of three dimensions."""
+    """Work of a convolution: one- or two-dimensional, grouped, or three-dimensional."""
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
     left, kernel, result = inputs[0], inputs[1], outputs[0]
     batch_groups = params["batch_group_count"]
@@ -122,20 +122,20 @@ def convolution_work(inputs: Sequence[Value], outputs: Sequence[Value], params: 
 
 
 CAUSAL = ("CAUSAL", "PADDING_CAUSAL")
-"""Masks that leave each query half of the keys on average."""
+"""Masks that leave half of the keys per query on average."""
 
 BACKWARD_MATMULS = 5.0
 """Matmuls of the backward pass of fused attention: scores again, and gradients of all four factors [1]."""
 
 
 def _attention(query: Value, key: Value, value: Value, params: Mapping[str, Any], matmuls: float) -> Work:
-    """Work of fused attention that passes `matmuls` times over all pairs of query and key."""
+    """Work of fused attention with `matmuls` passes over all pairs of query and key."""
     length, heads = (1, 2) if int(params.get("layout", 0)) == 0 else (2, 1)
     for one, other in ((query, key), (key, value)):
         _equal(one.axes[0], other.axes[0])
         _equal(one.axes[3], other.axes[3])
     _equal(key.axes[heads], value.axes[heads])
-    # Query heads that share a key are neighbours: the class of key heads is the major factor of that of query heads.
+    # Query heads with a common key head are adjacent: key heads are the major factor of query heads.
     shared = Axis(query.axes[heads].size // key.axes[heads].size)
     make_equal([query.axes[heads]], [key.axes[heads], shared])
     _equal(key.axes[length], value.axes[length])
@@ -171,7 +171,7 @@ def attention_gradients(inputs: Sequence[Value], outputs: Sequence[Value], param
 
 @work_rule("scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub")
 def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a scatter in place: updates are read, rows of the operand read and written."""
+    """Work of an in-place scatter: updates are read, rows of the operand are read and written."""
     operand, updates = inputs[0], inputs[-1]
     for axis, source in zip(outputs[0].axes, operand.axes, strict=True):
         _equal(source, axis)
@@ -193,7 +193,7 @@ def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[s
 
 @work_rule("dynamic_update_slice")
 def dynamic_update_slice(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of an update in place: the new slice is read and written."""
+    """Work of an in-place update: the new slice is read and written."""
     for axis, source in zip(outputs[0].axes, inputs[0].axes, strict=True):
         _equal(source, axis)
     return Work("copy", read=[bytes_of(inputs[1])], written=[bytes_of(inputs[1])])
@@ -209,28 +209,28 @@ def _in_place(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
 
 @work_rule("sort", "top_k", "approx_top_k")
 def sort(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a sort: each pass over the data reads and writes it."""
+    """Work of a sort, whose passes each read and write the data."""
     _in_place(inputs, outputs)
     return Work("sort")
 
 
 @work_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def cumulative(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a scan of prefixes."""
+    """Work of a prefix scan."""
     _in_place(inputs, outputs)
     return Work("cumulative")
 
 
 @work_rule("select_and_scatter_add", "select_and_gather_add", "select_and_scatter")
 def pooling_gradient(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of the gradient of pooling by maximum."""
+    """Work of the gradient of max pooling."""
     _in_place(inputs, outputs)
     return Work("pooling")
 
 
 @work_rule("fft")
 def fourier(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a fast Fourier transform: 5 N log2 N flop for each."""
+    """Work of fast Fourier transforms: 5 N log2 N flop each."""
     _in_place(inputs, outputs)
     length = math.prod(params["fft_lengths"])
     return Work("fft", Monomial(5.0 * math.log2(max(length, 2)), inputs[0].axes))
@@ -238,13 +238,13 @@ def fourier(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[s
 
 @work_rule("random_gamma", "random_poisson")
 def random(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of random numbers drawn by rejection."""
+    """Work of random number generation by rejection."""
     return Work("random")
 
 
 @work_rule("cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "svd")
 def factorisation(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a dense factorisation of a batch of matrices, for its larger size taken twice: an upper limit."""
+    """Work of a dense factorisation of a batch of m by n matrices: 20 m n min(m, n) flop each, an upper bound."""
     _in_place(inputs, outputs)
     *batch, rows, columns = inputs[0].axes
     small = columns if columns.size <= rows.size else rows
@@ -253,7 +253,7 @@ def factorisation(inputs: Sequence[Value], outputs: Sequence[Value], params: Map
 
 @work_rule("triangular_solve")
 def triangular_solve(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a solution with a triangular matrix: n^2 flop for each right side."""
+    """Work of a triangular solve: n^2 flop per right-hand side."""
     _in_place([inputs[1]], outputs)
     return Work("factorisation", Monomial(1.0, [*inputs[1].axes, inputs[0].axes[-1]]))
 
@@ -272,19 +272,19 @@ COLLECTIVES = {
     "ppermute": "send",
     "pbroadcast": "send",
 }
-"""Collective of each primitive that communicates."""
+"""Collective of each communicating primitive."""
 
 
 @work_rule(*COLLECTIVES)
 def collective(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a collective that the program itself asks for."""
+    """Work of a collective in the traced program."""
     _in_place(inputs, outputs)
     return Work("collective")
 
 
 @work_rule("pallas_call")
 def pallas_call(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of a Pallas kernel by its own cost estimate."""
+    """Work of a Pallas kernel, from the kernel's cost estimate."""
     estimate = params.get("cost_estimate")
     axes = outputs[0].all_axes
     flop = float(estimate.flops) if estimate is not None else 0.0
@@ -292,21 +292,21 @@ def pallas_call(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
 
 
 FlopCount = Callable[[Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float]
-"""Flop of a custom call, given the shapes of inputs and outputs and its parameters [flop]."""
+"""Function from shapes of inputs and outputs and parameters of a custom call to its flop [flop]."""
 
 
 def custom_call(name: str, kind: str = "custom") -> Callable[[FlopCount], FlopCount]:
-    """Decorator that registers the flop of a primitive under its name.
+    """Decorator that registers the flop of a primitive under a name.
 
-    The primitive reads its inputs and writes its outputs once. Where sizes change after tracing, its flop follow the
-    size of its first output.
+    The primitive reads its inputs and writes its outputs once. If sizes change after tracing, the flop scale with the
+    size of the first output.
 
     Args:
-        name: of the primitive, as the error of `trace` tells it.
+        name: name of the primitive, as in the error of `trace`.
         kind: kind of kernel whose efficiency applies: `matmul`, `conv`, `attention`, or `custom`.
 
     Returns:
-        The decorator of a function of inputs, outputs and parameters that returns flop [flop].
+        Decorator of a function from inputs, outputs and parameters to flop [flop].
     """
 
     def register(count: FlopCount) -> FlopCount:
@@ -322,9 +322,9 @@ def custom_call(name: str, kind: str = "custom") -> Callable[[FlopCount], FlopCo
 
 
 WIDTHS = {1.0: np.int8, 2.0: np.float16, 4.0: np.float32, 8.0: np.float64}
-"""Number format that stands for all of a width, by bytes of an element."""
+"""Number format that represents all formats of a width, by bytes per element."""
 
 
 def _shape(value: Value) -> jax.ShapeDtypeStruct:
-    """Shape of a value, with a number format of its width."""
+    """Shape of a value, with a number format of the value's width."""
     return jax.ShapeDtypeStruct(value.shape, WIDTHS.get(value.itemsize, np.float32))

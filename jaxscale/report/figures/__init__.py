@@ -27,5 +27,5 @@ from jaxscale.report.figures.panels import scaling_series as scaling_series
 
 
 def __getattr__(name: str) -> Any:
-    """A figure that is now in a wing."""
+    """Figure of a different package, imported on first use."""
     return renamed(__name__, name)

@@ -1,4 +1,4 @@
-"""How well predictions meet measurements."""
+"""Figures of accuracy: predictions against measurements, intervals, and errors by column."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAND = 0.10
-"""Half width of the shaded band: within ten per cent [1]."""
+"""Half-width of the shaded band: ten per cent [1]."""
 
 WIDEST_RATIO = 4.0
-"""Predicted over measured time, or the reverse, up to which the ratio is shown to scale [1]."""
+"""Largest ratio of predicted to measured time, or the inverse, drawn to scale [1]."""
 
 SHOWN = 0.98
-"""Share of the errors that panels by column show to scale [1]."""
+"""Share of the errors drawn to scale in panels by column [1]."""
 
 MANY_LEVELS, LONG_NAME = 5, 24
-"""Levels from which their names stand upright [1], and letters to which a name is cut [1]."""
+"""Number of levels from which names are vertical [1], and largest number of characters of a name [1]."""
 
 MANY_PLACES, LONG_NUMBER = 20, 1e6
-"""Numbers of a column beyond which medians are those of neighbours [1], and number too long to be written out."""
+"""Number of distinct values above which medians pool neighbours [1], and least number not written out [1]."""
 
 
 def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
 
     Args:
         groups: group of each row.
-        most: groups to keep apart, the last for the pooled rest [1].
+        most: largest number of groups, the last for the pooled rest [1].
 
     Returns:
         A boolean mask [row] for each name.
@@ -68,12 +68,12 @@ def predicted_against_measured(
     title: str = "Predicted against measured",
     quantity: str = "step time [s]",
 ) -> "Figure":
-    """Scatter of step times, or of another quantity, on two logarithmic axes, with a band of ten per cent.
+    """Scatter plot of step times, or of a further quantity, on two logarithmic axes, with a band of ten per cent.
 
     Args:
-        measured: step times [s], [row]; rows of nan are left out.
+        measured: step times [s], [row]; rows of nan are omitted.
         predicted: step times [s], [row].
-        groups: source, or another label behind the colours, of each row.
+        groups: label of the colour of each row, such as the source.
         quantity: name and unit of the times.
     """
     times, predictions = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
@@ -114,7 +114,7 @@ def _diagonal(axes: "Axes", limits: tuple[float, float], quantity: str) -> None:
 
 
 def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: np.ndarray, quantity: str) -> None:
-    """Ratio of predicted to measured against measured; triangles are outliers beyond the axes."""
+    """Draw the ratio of predicted to measured time against measured time, with triangles for outliers."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
     low = np.quantile(ratio, 0.002, method="lower") if ratio.size else 0.8
@@ -132,13 +132,13 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
 
 
 def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float = 0.9) -> "Figure":
-    """Predictive intervals as ratios to the measured time, rows in order of their interval's middle.
+    """Predictive intervals relative to the measured time, rows in order of the interval's middle.
 
     Args:
         measured: step times [s], [row].
         low: lower ends [s], [row].
         high: upper ends [s], [row].
-        level: probability that the intervals state [1].
+        level: nominal probability of the intervals [1].
     """
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
@@ -164,7 +164,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
 
 
 def _plain_ratio_ticks(axes: "Axes") -> None:
-    """Ticks such as 0.8 and 1.25 rather than powers of ten."""
+    """Use ticks such as 0.8 and 1.25 instead of powers of ten."""
     low, high = axes.get_ylim()
     low, high = min(low, 0.85), max(high, 1.2)
     candidates = [0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
@@ -177,15 +177,15 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
 
 
 def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]], band: float = BAND) -> "Figure":
-    """Errors against several columns: an effect that the model lacks shows as a slope or a step.
+    """Errors against several columns; an effect absent from the model appears as a slope or a step.
 
     Args:
         residuals: log of predicted over measured quantity, such as the step time [1], [row].
         columns: values by column [row]; numbers on a logarithmic axis, words as levels.
-        band: half width of the shaded band [1].
+        band: half-width of the shaded band [1].
 
     Returns:
-        The figure; outliers are drawn at its edges.
+        The figure; outliers are drawn at the edges.
     """
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
     limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * band)
@@ -229,7 +229,7 @@ def _residual_panel(
 
 
 def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
-    """Median error at each abscissa, or of a few neighbours where abscissae are many."""
+    """Median error at each abscissa, or of a few neighbours for many abscissae."""
     places = np.unique(x)
     if len(places) <= MANY_PLACES:
         return [(float(place), float(np.median(errors[x == place]))) for place in places]
@@ -238,7 +238,7 @@ def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _short(levels: Sequence[str]) -> list[str]:
-    """Names of levels without the folder that all of them share, cut where they are long."""
+    """Names of levels without a common folder, truncated if long."""
     shared = os.path.commonprefix(list(levels)) if len(levels) > 1 else ""
     names = [level[shared.rfind("/") + 1 :] or level for level in levels]
     cut = [name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names]
@@ -246,7 +246,7 @@ def _short(levels: Sequence[str]) -> list[str]:
 
 
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
-    """Values as ticks, as many as fit."""
+    """Use the values as ticks, as many as fit."""
     places = np.unique(x)
     gap = max(np.log(places[-1] / places[0]) / 6.0, 1e-9)
     apart: list[float] = []

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and rankings: bars side by side, plans by their time and memory."""
+"""Figures of step-time terms and rankings: bars side by side, plans by time and memory."""
 
 from collections.abc import Mapping
 from textwrap import fill
@@ -34,13 +34,13 @@ COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour],
 """Colour of each family (compute, memory, communication, pipeline, overhead), with hatches for its members."""
 
 PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
-"""Colours of the terms of a forward pass of serving."""
+"""Colours of the terms of a forward pass in serving."""
 
 LETTERS = 32
-"""Length at which the label of a bar is broken into lines [1]."""
+"""Largest line length of a bar's label [character]."""
 
 SMALLEST = 0.01
-"""Terms below this share of every step are drawn together [1]."""
+"""Terms below this share of every step are pooled [1]."""
 
 
 def step_breakdown(
@@ -52,8 +52,8 @@ def step_breakdown(
     """Stacked horizontal bars of steps by term, in a common unit.
 
     Args:
-        steps: for each bar, its label and its terms by name [s].
-        intervals: ends of the interval of the time by label, for bars that have an interval [s].
+        steps: terms of each bar by name, by label of the bar [s].
+        intervals: ends of the time interval by label of the bar, if any [s].
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
     reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
@@ -104,7 +104,7 @@ def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> 
 
 
 ROW_LETTERS = 30
-"""Length at which the label of a row is broken into lines [1]."""
+"""Largest line length of a row's label [character]."""
 
 
 def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best: str | None = None) -> "Figure":
@@ -112,7 +112,7 @@ def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best:
 
     Args:
         quantities: values by row, by label and unit of the axis; a row may be absent.
-        best: row that stands out.
+        best: highlighted row.
     """
     rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
     with style():
@@ -135,11 +135,11 @@ def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best:
 
 
 def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, title: str) -> "Figure":
-    """Step time against peak memory of plans, with the memory that they may take.
+    """Step time against peak memory of plans, with the memory limit.
 
     Args:
         plans: peak memory [byte] and step time [s] by label.
-        limit: largest predicted peak that is accepted [byte].
+        limit: largest accepted predicted peak [byte].
     """
     with style():
         figure = new_figure(7.6, 4.0)

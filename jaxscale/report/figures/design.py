@@ -1,4 +1,4 @@
-"""Figures of the best design, its surroundings and its elasticities, and maps of a quantity over two others."""
+"""Figures of the best design, its neighbourhood and its elasticities, and maps of a quantity over two variables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,15 +36,15 @@ def shape_map(
     path_label: str = "search path",
     title: str = "Step time over width and depth",
 ) -> "Figure":
-    """Contours of step time over width and depth, with a path of points such as that of a search.
+    """Contours of step time over width and depth, with a path of points, for example of a search.
 
     Args:
         widths: d [1], [width].
         depths: L [1], [depth].
-        step_times: [s], [depth, width]; nan where there is no plan.
-        curve: (width, depth) along a constraint, such as a number of parameters [point, 2].
+        step_times: step times [s], [depth, width]; nan without a plan.
+        curve: (width, depth) along a constraint, for example a number of parameters [point, 2].
         path: (width, depth) of each point of the path [point, 2].
-        marks: named points (width, depth), as the published shape and the optimum.
+        marks: named points (width, depth), such as the published shape and the optimum.
     """
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
     with style():
@@ -74,7 +74,7 @@ def shape_map(
 
 
 def _outline() -> list[Any]:
-    """A dark edge, so that a white line shows in the legend too."""
+    """Dark outline, which makes a white line visible in the legend."""
     from matplotlib import patheffects
 
     return [patheffects.Stroke(linewidth=3.2, foreground=INK), patheffects.Normal()]
@@ -91,8 +91,8 @@ def shape_profile(
 
     Args:
         widths: d [1], [width].
-        times: quantities to draw by name, in any unit; the marks lie on the last one [width].
-        marks: named widths, as published and optimum [1].
+        times: quantities by name, in any unit; the marks lie on the last quantity [width].
+        marks: named widths, such as published and optimum [1].
     """
     with style():
         figure = new_figure(7.8, 4.2)
@@ -126,14 +126,14 @@ def sensitivity_bars(
     answer: str = "step time",
     words: tuple[str, str] = ("faster", "slower"),
 ) -> "Figure":
-    """Bars of elasticities, strongest first: per cent of an answer for a per cent of each quantity.
+    """Bar chart of elasticities, strongest first: relative change of an output by that of each quantity.
 
     Args:
         elasticities: d ln(answer) / d ln(quantity) by name [1].
-        step_time: time to which they belong, for the headline [s].
-        most: bars to draw [1].
-        answer: name of the answer.
-        words: meaning of less and of more of the answer.
+        step_time: step time of the elasticities, for the headline [s].
+        most: largest number of bars [1].
+        answer: name of the output.
+        words: words for a smaller and a larger output.
     """
     ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
     values = np.asarray([value for _, value in ranked])
@@ -172,12 +172,12 @@ def quantity_map(
 
     Args:
         x: abscissae, ascending, and positive on a logarithmic axis [column].
-        y: ordinates, likewise [row].
-        values: the quantity; nan where there is none [row, column].
+        y: ordinates, ascending, and positive on a logarithmic axis [row].
+        values: values of the quantity; nan without a value [row, column].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
         label: name and unit of the quantity.
-        logarithmic: whether each of the axes is.
+        logarithmic: whether each axis is logarithmic.
     """
     cells = np.ma.masked_invalid(np.asarray(values, float))
     ends = [edges(points, is_log) for points, is_log in zip((x, y), logarithmic, strict=True)]
@@ -197,7 +197,7 @@ def quantity_map(
 
 
 def edges(points: ArrayLike, logarithmic: bool = True) -> np.ndarray:
-    """Edges of cells around points, half-way between them on a logarithmic or linear scale [edge]."""
+    """Edges of cells around points, at the middle of neighbours on a logarithmic or linear scale [edge]."""
     values = np.asarray(points, float)
     if logarithmic:
         return np.exp(edges(np.log(values), False))

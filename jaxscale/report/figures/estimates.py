@@ -1,4 +1,4 @@
-"""Figures of a fit: coefficients against their priors, their profile likelihoods, their correlations."""
+"""Figures of a fit: coefficients against the priors, profile likelihoods, correlations."""
 
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 FEW = 6
-"""Coefficients in the figure of the best identified ones [1]."""
+"""Number of best identified coefficients in a figure [1]."""
 
 
 def coefficient_intervals(result: "FitResult") -> "Figure":
-    """90 % intervals of identified coefficients over the intervals of the priors, in deviations of the priors.
+    """90 % intervals of identified coefficients over the intervals of the priors, in prior standard deviations.
 
-    The others' intervals are those of their priors; the headline counts them. Where the runs identify none, the `FEW`
-    that come closest are drawn.
+    Unidentified coefficients have the intervals of their priors and are counted in the headline. If no coefficient is
+    identified, the `FEW` nearest to identification are drawn.
     """
     count = int(result.identified.sum())
     rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
@@ -45,12 +45,12 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
 
 
 def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
-    """Rise of the deviance along the best identified coefficients, beside the parabola that standard errors assume.
+    """Rise of the deviance along the best identified coefficients, with the parabola of the standard errors.
 
-    A gap between both shows a lopsided interval, or a coefficient less certain than its standard error.
+    A gap between curve and parabola shows an asymmetric interval, or a coefficient with a larger uncertainty.
 
     Args:
-        most: coefficients to show [1].
+        most: largest number of coefficients [1].
     """
     chosen = _best_identified(result, most)
     with style():
@@ -75,7 +75,7 @@ def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
 
 
 def _best_identified(result: "FitResult", most: int) -> np.ndarray:
-    """Coefficients with the smallest errors beside their priors', in their usual order."""
+    """Coefficients with the smallest errors relative to the prior spreads, in table order."""
     error = np.sqrt(np.diag(result.diagnostics.covariance))[: len(names())]
     return np.sort(np.argsort(error)[:most])
 
@@ -84,7 +84,7 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     """Posterior correlations of the best identified coefficients.
 
     Args:
-        most: coefficients to show [1].
+        most: largest number of coefficients [1].
     """
     chosen = _best_identified(result, most)
     labels = [names()[index] for index in chosen]

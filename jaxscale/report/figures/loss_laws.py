@@ -1,4 +1,4 @@
-"""Figures of a fitted law of loss: its runs, extrapolations of its backtest, curves of equal compute, optima."""
+"""Figures of a fitted law of the loss: runs, extrapolations of the backtest, curves of equal compute, optima."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 BEYOND = 100.0
-"""End of curves over the largest fitted compute [1]."""
+"""End of curves relative to the largest fitted compute [1]."""
 
 MOST_BUDGETS = 6
-"""Curves of equal compute in a figure at most [1]."""
+"""Largest number of curves of equal compute in a figure [1]."""
 
 NEAR_BUDGET = 0.15
-"""Largest relative difference between the compute of a run and that of the curve beside which it is drawn [1]."""
+"""Largest relative difference between the compute of a run and that of its curve [1]."""
 
 COLOURS_OF_SIZE = "viridis"
 """Colour map of sizes and computes."""
@@ -54,7 +54,7 @@ def plain_loss(law: FittedLaw) -> Float[np.ndarray, " row"]:
 
 
 def runs_of(law: FittedLaw) -> Losses:
-    """Runs that a law was fitted to."""
+    """Runs behind the fit of a law."""
     assert law.table is not None, "a law from a file has no runs to draw"
     return law.table
 
@@ -67,10 +67,10 @@ def frontier_flop(law: FittedLaw, count: int = 40) -> Float[np.ndarray, " point"
 
 
 def loss_against_compute(law: FittedLaw) -> "Figure":
-    """Measured losses against compute, coloured by size, and the least loss of each compute by the law.
+    """Measured losses against compute, coloured by size, with the least loss at each compute by the law.
 
     Args:
-        law: fitted to a table.
+        law: law fitted to a table.
     """
     table, flop = runs_of(law), frontier_flop(law)
     best = np.asarray([law.optimum(float(one)).loss for one in flop])
@@ -100,10 +100,10 @@ def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) ->
 
 
 def rollout_errors(law: FittedLaw) -> "Figure":
-    """Errors of the upper decade predicted from below, a panel for each rollout of the backtest.
+    """Errors of the upper decade predicted from below, one panel per rollout of the backtest.
 
     Args:
-        law: with a backtest of at least one rollout.
+        law: law with a backtest of at least one rollout.
     """
     rollouts = law.backtest.rollouts
     with style():
@@ -127,7 +127,7 @@ def rollout_errors(law: FittedLaw) -> "Figure":
 
 
 def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
-    """Computes of the curves: budgets of the runs, or values spread over their range [flop]."""
+    """Computes of the curves: budgets of the runs, or values spread over the range of the runs [flop]."""
     log_flop = table.log_flop
     groups = [rows for rows in budgets_of(table) if np.ptp(log_flop[rows]) < 2.0 * NEAR_BUDGET]
     if len(groups) >= 2:
@@ -140,10 +140,10 @@ def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
 def isoflop_curves(law: FittedLaw) -> "Figure":
     """Loss against size at equal compute: runs near each compute, the law's curve and its minimum.
 
-    A run is moved along the law to the compute of its curve.
+    Each run is moved along the law to the compute of its curve.
 
     Args:
-        law: fitted to a table.
+        law: law fitted to a table.
     """
     import matplotlib as mpl
 
@@ -196,8 +196,8 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
     """Compute-optimal parameters, tokens and their ratio against compute, with 90 % bands.
 
     Args:
-        law: fitted; approaches 1 and 2 are drawn where its runs allow them.
-        designs: time-optimal designs by label, drawn beside the compute-optimal curve.
+        law: fitted law; approaches 1 and 2 are drawn if possible with the law's runs.
+        designs: time-optimal designs by label, drawn with the compute-optimal curve.
     """
     flop = frontier_flop(law)
     for design in (designs or {}).values():
@@ -205,7 +205,7 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
     optima = [law.optimum(float(one)) for one in flop]
     ends = {name: np.asarray([getattr(one, name) for one in optima]) for name in ("n_params", "n_tokens")}
     size, lower, upper = ends["n_params"].T
-    # At equal compute a larger size means fewer tokens: the ends of the ratio are those of the size, squared.
+    # At equal compute tokens are inverse to size, so the ends of the ratio D / N are T / (6 N^2).
     ends["ratio"] = np.stack([flop / 6.0 / one**2 for one in (size, upper, lower)], axis=1)
     with style():
         figure = new_figure(12.0, 4.3)
@@ -240,7 +240,7 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
 
 
 def approaches_of(law: FittedLaw) -> list[Growth | None]:
-    """Optima by the envelope of the runs and by parabolas, None where the runs do not allow them."""
+    """Optima by the envelope of the runs and by parabolas, None if impossible with the runs."""
     found: list[Growth | None] = []
     for approach in (1, 2):
         try:
@@ -258,10 +258,10 @@ def _chosen(design: LawDesign) -> dict[str, float]:
 
 
 def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
-    """Designs under alternative laws over the design under the fitted law, a mark for each alternative.
+    """Designs under alternative laws relative to the design under the fitted law, one mark per alternative.
 
     Args:
-        designs: by label, each with alternatives.
+        designs: designs by label, each with alternatives.
     """
     with style():
         figure = new_figure(3.9 * max(len(designs), 2), 4.4)
@@ -279,7 +279,7 @@ def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
 
 
 def _draw_spread(axes: Any, design: LawDesign) -> None:
-    """Marks of choices under alternative laws, with the band of safe choices."""
+    """Draw marks of choices under alternative laws, with the band of safe choices."""
     own = design_figures(design.design)
     axes.axvspan(1.0 / SAFE, SAFE, color="#EDEDED", lw=0, zorder=0)
     axes.axvline(1.0, color=INK, lw=1)

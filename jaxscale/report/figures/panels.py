@@ -1,4 +1,4 @@
-"""Quantities against an axis: rooflines, curves, panels side by side with bands and marks, measured scaling series."""
+"""Figures of quantities along an axis: rooflines, curves, panels with bands and marks, measured scaling series."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ def roofline(
     title: str = "Rooflines",
     attained: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
 ) -> "Figure":
-    """Attainable flop/s against arithmetic intensity, and where memory stops being the limit.
+    """Roofline: attainable flop/s against arithmetic intensity, with the ridge point of each chip.
 
     Args:
         chips: chips by label.
@@ -75,7 +75,7 @@ def curves(
         lines: ordinates by label [point].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
-        logarithmic: whether each of the axes is.
+        logarithmic: whether each axis is logarithmic.
     """
     with style():
         figure = new_figure(7.6, 4.4)
@@ -95,15 +95,15 @@ def curves(
 
 
 MOST_CHIPS = 1e7
-"""Values beyond which ticks of an axis are no powers of two [1]."""
+"""Value beyond which ticks of an axis are not powers of two [1]."""
 
 DASHES = ("-", "--", "-.", ":")
 
 WIDTH, HEIGHT = 4.2, 2.8
-"""Of a panel, without its legend [inch]."""
+"""Width and height of a panel, without the legend [inch]."""
 
 MARGIN = 0.9
-"""Of a panel, left of its axes and right of them [inch]."""
+"""Margin of a panel to the left and right of the axes [inch]."""
 
 LETTERS = 8.0
 """Font size of legends [point]."""
@@ -111,7 +111,7 @@ LETTERS = 8.0
 
 @dataclass(frozen=True)
 class Panel:
-    """Panel: axes with lines, bands and marks.
+    """Axes with lines, bands and marks.
 
     Attributes:
         title: headline.
@@ -121,7 +121,7 @@ class Panel:
         lines: ordinates by label [point].
         bands: lower and upper ordinates by label of a line [point].
         marks: abscissa, ordinate and half-width of the accepted range by label.
-        logarithmic: whether each of the axes is.
+        logarithmic: whether each axis is logarithmic.
         from_zero: whether the ordinate starts at zero.
         whole: whether the ordinates are powers of two, drawn as steps.
     """
@@ -158,7 +158,7 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
 
 
 def _legends(figure: "Figure", n_rows: int, shown: np.ndarray) -> None:
-    """A legend below each panel of several curves; the figure grows by the tallest of each row."""
+    """Add a legend below each panel of several curves; the figure grows by the tallest legend of each row."""
     tallest = 0
     for axes in shown:
         entries = entries_of(axes)
@@ -170,7 +170,7 @@ def _legends(figure: "Figure", n_rows: int, shown: np.ndarray) -> None:
 
 
 def power_of_two_ticks(axis: Any, low: float, high: float, most: int = 6) -> None:
-    """A few powers of two on a logarithmic axis: numbers of chips double. Quantities that are no counts keep theirs."""
+    """Use a few powers of two as ticks of a logarithmic axis of counts; axes of further quantities are unchanged."""
     if high > MOST_CHIPS:
         return
     exponents = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
@@ -201,7 +201,7 @@ def _draw(axes: Any, part: Panel) -> None:
 
 
 def _whole(axes: Any, part: Panel) -> None:
-    """Ordinate of powers of two, from 1 to the largest value."""
+    """Use powers of two, from 1 to the largest value, as ticks of the ordinate."""
     drawn = [
         np.asarray(values) for values in (*part.lines.values(), *(end for band in part.bands.values() for end in band))
     ]
@@ -216,11 +216,11 @@ class ScalingSeries:
     """Measured scaling series with predictions.
 
     Attributes:
-        group: set of axes that it belongs to.
+        group: axes of the series.
         n_chips: chips [point].
         measured: throughput per chip [token/s], [point].
-        predicted: likewise by the model [token/s], [point].
-        half_width: of the central 90 % interval of its logarithm [1], [point].
+        predicted: throughput per chip by the model [token/s], [point].
+        half_width: half-width of the central 90 % interval of the log throughput [1], [point].
         slopes: measured and predicted slope of log throughput per chip against log chips [1].
     """
 
