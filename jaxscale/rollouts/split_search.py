@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import host_arrays, in_blocks_of, number, with_fields
+from jaxscale.base.arrays import host_arrays, in_blocks_of, number, stacked, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import array_jit
 from jaxscale.calibration.record import Fit
@@ -27,6 +27,9 @@ STAGES = (1, 2, 4, 8)
 
 SEQUENCE_BLOCK = 64.0
 """Tokens to a multiple of which the mean sequence of training is rounded up, so that ranks may divide it [token]."""
+
+MOST_SCORED = 3
+"""Models that score answers at most; a program for so many serves every algorithm [1]."""
 
 BLOCK = 64
 """Engines that are evaluated at a time [1]."""
@@ -103,8 +106,11 @@ class SplitSearch(NamedTuple):
         sizes = (number(self.batch.input_len), number(self.batch.output_len), np.ones(1))
         tables = [engine_table(self.trained[0], n, domain, space, *sizes).engine for n in chips]
         every = host_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), *tables))
-        fixed = jax.device_put(host_arrays((self.trained[0], self.scored, self.cluster, self.stack, self.batch)))
-        time, scoring, transfer = in_blocks_of(BLOCK, lambda rows: _timed(*fixed, rows), every)
+        count = len(self.scored)
+        scored = stacked([*self.scored, *self.scored[:1] * (MOST_SCORED - count)])
+        scores = np.arange(MOST_SCORED) < count
+        fixed = jax.device_put(host_arrays((self.trained[0], self.cluster, self.stack, self.batch, scored, scores)))
+        time, scoring, transfer = in_blocks_of(BLOCK, lambda rows: _timed(rows, *fixed), every)
         whole = EngineTimes(every, time, scoring, transfer)
         ends = np.cumsum([0, *(len(table.tp) for table in tables)])
         parts = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
@@ -160,14 +166,20 @@ class SplitSearch(NamedTuple):
 
 @array_jit
 def _timed(
+    engines: Engine,
     actor: Transformer,
-    scored: tuple[Transformer, ...],
     cluster: Cluster,
     stack: ServingCoefficients,
     batch: RolloutBatch,
-    engines: Engine,
+    scored: Transformer,
+    scores: Float[Array, " model"],
 ) -> tuple[GenerationTime, Array, Array]:
-    """Generation, chip time of scoring and transfer of weights for several engines."""
+    """Generation, chip time of scoring and transfer of weights for several engines.
+
+    Args:
+        scored: models that may score answers, each leaf [model].
+        scores: 1 for those that do [1], [model].
+    """
     network, length = cluster.network, batch.input_len + batch.mean_len
     leaves_domain = cluster.n_chips > network.domain_size[0]
     bandwidth = jnp.where(leaves_domain, network.bandwidth[1], network.bandwidth[0])
@@ -175,9 +187,9 @@ def _timed(
     def one(engine: Engine) -> tuple[GenerationTime, Array, Array]:
         ranks = engine.pp * engine.attention_dp
         work = {"n_sequences": batch.n_answers / ranks, "input_len": length}
-        passes = sum(prefill_pass(model, engine, cluster, stack, **work).total for model in scored)
+        passes = jax.vmap(lambda model: prefill_pass(model, engine, cluster, stack, **work).total)(scored)
         weights = serving_memory(actor, engine, cluster, n_sequences=0.0, context=1.0).weights
-        chip_time = stack.pace * passes * ranks * engine.tp
+        chip_time = stack.pace * jnp.sum(scores * passes) * ranks * engine.tp
         return generation_time(actor, engine, cluster, stack, batch), chip_time, weights / bandwidth
 
     return jax.vmap(one)(engines)
