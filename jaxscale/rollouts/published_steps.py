@@ -23,12 +23,14 @@ class PublishedStep:
         settings: of the step, those of its report among them.
         seconds: published time of the step [s].
         assumed: settings that the report does not tell.
+        report_states_lengths: whether the report tells the lengths of prompts and answers.
     """
 
     report: str
     settings: Mapping[str, Any]
     seconds: float
     assumed: str
+    report_states_lengths: bool
 
     @functools.cached_property
     def predicted(self) -> RolloutStep:
@@ -55,8 +57,10 @@ def published_reports() -> Mapping[str, Any]:
 
 def published_steps() -> tuple[PublishedStep, ...]:
     """Published steps, report by report."""
-    return tuple(
-        PublishedStep(name, {**report["settings"], **step}, step["quoted"] * report["quoted_unit_s"], report["assumed"])
-        for name, report in published_reports()["reports"].items()
-        for step in report["steps"]
-    )
+    steps = []
+    for name, report in published_reports()["reports"].items():
+        for step in report["steps"]:
+            seconds = step["quoted"] * report["quoted_unit_s"]
+            settings = {**report["settings"], **step}
+            steps.append(PublishedStep(name, settings, seconds, report["assumed"], report["lengths_stated"]))
+    return tuple(steps)

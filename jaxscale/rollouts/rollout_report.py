@@ -103,17 +103,38 @@ def rollout_report(step: RolloutStep, title: str) -> Report:
     return report
 
 
+PUBLISHED = (
+    text_column("report"),
+    text_column("model"),
+    TableColumn("chips"),
+    text_column("mode"),
+    text_column("algorithm"),
+    text_column("lengths"),
+    TableColumn("published", "publ."),
+    TableColumn("predicted", "pred."),
+    TableColumn("error"),
+)
+"""Columns of the table of published steps; lengths of prompts and answers, where stars mark those that are assumed."""
+
+
 def published_table(steps: Sequence[PublishedStep]) -> Table:
     """Published beside predicted times of steps, with the errors; the last rows are medians of the absolute errors."""
-    columns = (text_column("report"), text_column("model"), "chips", text_column("mode"))
-    columns += (TableColumn("published", "publ."), TableColumn("predicted", "pred."), TableColumn("error"))
-    rows = [
-        (one.report, one.settings["model"], one.settings["n_gpus"], one.settings["mode"], seconds(one.seconds),
-         seconds(one.predicted.total), f"{100.0 * one.error:+.0f} %")
-        for one in steps
-    ]  # fmt: skip
+    rows = []
+    for one in steps:
+        told = one.settings
+        places = (one.report, told["model"], told["n_gpus"], told["mode"], told["algorithm"], lengths_of(one))
+        rows.append((*places, seconds(one.seconds), seconds(one.predicted.total), f"{100.0 * one.error:+.0f} %"))
     reports = list(dict.fromkeys(one.report for one in steps))
     for name in [*reports, *(["all"] if len(reports) > 1 else [])]:
         errors = [abs(one.error) for one in steps if name in ("all", one.report)]
-        rows.append((name, "median", len(errors), "", "", "", f"{100.0 * np.median(errors):.0f} %"))
-    return make_table("Published and predicted time of a step", columns, rows)
+        median = f"{100.0 * np.median(errors):.0f} %"
+        rows.append((name, "median", len(errors), *[""] * 5, median))
+    return make_table("Published and predicted time of a step", PUBLISHED, rows)
+
+
+def lengths_of(step: PublishedStep) -> str:
+    """Lengths of prompts and answers of a published step, as `256 + 512, cv 1`."""
+    batch = step.settings["batch"]
+    spread = f", cv {batch['length_cv']:g}" if batch["length_cv"] else ""
+    mark = "" if step.report_states_lengths else "*"
+    return f"{batch['input_len']} + {batch['output_len']}{spread}{mark}"

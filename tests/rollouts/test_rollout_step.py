@@ -102,6 +102,18 @@ def test_published_steps_state_their_source_and_assumptions():
     assert "opt-13b" in published_table([chat]).text(80)
 
 
+@pytest.mark.slow
+def test_the_page_shows_every_published_step():
+    page = Path(__file__).parents[2].joinpath("docs/rollouts.md").read_text(encoding="utf-8")
+    steps = published_steps()
+    shown = published_table(steps).text(100)
+    assert shown in page
+    median = 100.0 * np.median([abs(one.error) for one in steps])
+    assert f"The median error is {median:.0f} %" in page
+    changed = [dataclasses.replace(one, seconds=1.1 * one.seconds) for one in steps]
+    assert published_table(changed).text(100) not in page
+
+
 WORDS = ["rollout", "--model", "llama3.2-1b", "--gpu", "h100-80gb", "--n-gpus", "16", "--prompts", "128"]
 WORDS += ["--input-len", "256", "--output-len", "512", "--max-output-len", "2048", "--quiet"]
 
