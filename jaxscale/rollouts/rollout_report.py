@@ -57,10 +57,11 @@ def step_sentences(step: RolloutStep) -> list[str]:
     """The step, the price of its tail, and the engine and the plan behind it."""
     place = "shared chips" if step.mode == "shared" else f"{step.generation_chips:g} generating chips"
     price = f", price {step.tail_price:.3g}" if np.isfinite(step.tail_price) else ""
+    tail = f"{seconds(step.tail_seconds)} of a step, {step.tail_chip_hours:.3g} chip hours{price}"
     return [
         f"{step.mode}: {seconds(step.total)} a step on {step.n_chips:g} chips ({place})",
         f"answers: {step.mean_len:.0f} tokens on average, the longest {step.longest_len:.0f}",
-        f"price of the tail: {seconds(step.tail_seconds)} of a step, {step.tail_chip_hours:.3g} chip hours{price}",
+        f"price of the tail: {tail if step.tail_seconds > NOTHING * step.total else 'none'}",
         f"engine: {step.engine_words}",
         f"training plan: {in_short(step.plan)}",
     ]

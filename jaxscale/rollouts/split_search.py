@@ -183,6 +183,7 @@ def _timed(
     network, length = cluster.network, batch.input_len + batch.mean_len
     leaves_domain = cluster.n_chips > network.domain_size[0]
     bandwidth = jnp.where(leaves_domain, network.bandwidth[1], network.bandwidth[0])
+    is_sent = jnp.where(cluster.n_chips > 1.0, 1.0, 0.0)
 
     def one(engine: Engine) -> tuple[GenerationTime, Array, Array]:
         ranks = engine.pp * engine.attention_dp
@@ -190,7 +191,7 @@ def _timed(
         passes = jax.vmap(lambda model: prefill_pass(model, engine, cluster, stack, **work).total)(scored)
         weights = serving_memory(actor, engine, cluster, n_sequences=0.0, context=1.0).weights
         chip_time = stack.pace * jnp.sum(scores * passes) * ranks * engine.tp
-        return generation_time(actor, engine, cluster, stack, batch), chip_time, weights / bandwidth
+        return generation_time(actor, engine, cluster, stack, batch), chip_time, is_sent * weights / bandwidth
 
     return jax.vmap(one)(engines)
 
