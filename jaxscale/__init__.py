@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxscale import measuring as measuring
     from jaxscale import plans as plans
     from jaxscale import report as report
+    from jaxscale import rollouts as rollouts
     from jaxscale import serving as serving
     from jaxscale import sweeps as sweeps
     from jaxscale import timeline as timeline
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from jaxscale.plans.rules import violations as violations
     from jaxscale.plans.sensitivity import elasticity as elasticity
     from jaxscale.plans.sensitivity import named_elasticities as named_elasticities
+    from jaxscale.rollouts.rollout_step import RolloutStep as RolloutStep
+    from jaxscale.rollouts.rollout_step import rollout_step as rollout_step
     from jaxscale.runs import Runs as Runs
     from jaxscale.runs.predict import Prediction as Prediction
     from jaxscale.runs.predict import predict as predict

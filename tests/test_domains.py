@@ -17,6 +17,7 @@ from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
 from jaxscale.plans.plan import FLAGS, Plan
 from jaxscale.plans.plan_domain import PLAN
+from jaxscale.rollouts.rollout_batch import ROLLOUT_BATCH
 from jaxscale.runs.predict import refuse_impossible
 from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS
 from jaxscale.serving.engine import ENGINE, REQUESTS
@@ -119,7 +120,9 @@ def test_an_impossible_prediction_is_an_error_of_the_program():
             refuse_impossible({**good, name: np.asarray([value, 2.0])})
 
 
-@pytest.mark.parametrize("domain", [MODEL, PLAN, CHIP, NETWORK, CLUSTER, ENGINE, REQUESTS], ids=lambda d: d.what)
+@pytest.mark.parametrize(
+    "domain", [MODEL, PLAN, CHIP, NETWORK, CLUSTER, ENGINE, REQUESTS, ROLLOUT_BATCH], ids=lambda d: d.what
+)
 def test_the_page_states_the_domains(domain: Domain):
     page = Path(__file__).parents[1].joinpath("docs/valid_numbers.md").read_text(encoding="utf-8")
     assert "\n".join(domain.page()).rstrip() in page

@@ -34,7 +34,7 @@ CORE = (
 
 WINGS = (
     *("tracing", "examples", "serving", "burst", "islands", "limits", "sweeps", "trends", "explore", "launch"),
-    *("timeline", "measuring", "explaining"),
+    *("timeline", "measuring", "explaining", "rollouts"),
 )
 """Folders of one capability each, with its command and its report: core does without them."""
 
@@ -334,7 +334,7 @@ def test_citation_and_changelog_speak_of_the_version():
 
 
 FACES = ("burst", "designs", "examples", "explaining", "islands", "laws", "limits", "measuring", "plans", "report")
-FACES += ("serving", "sweeps", "tracing", "trends")
+FACES += ("rollouts", "serving", "sweeps", "tracing", "trends")
 """Sub-packages with public names of their own."""
 
 

@@ -40,6 +40,7 @@ PAGES = {
     "jaxscale.islands": "islands.md",
     "jaxscale.laws": "laws.md",
     "jaxscale.limits": "limits.md",
+    "jaxscale.rollouts": "rollouts.md",
     "jaxscale.serving": "serving.md",
     "jaxscale.measuring": "measure.md",
     "jaxscale.tracing": "workloads.md",

@@ -8,6 +8,7 @@ COMMANDS = {
     "plan": "jaxscale.cli.plan:PlanCommand",
     "shape": "jaxscale.cli.shape:ShapeCommand",
     "serving": "jaxscale.serving.serving_command:ServingCommand",
+    "rollout": "jaxscale.rollouts.rollout_command:RolloutCommand",
     "law": "jaxscale.laws.law_command:LawCommand",
     "burst": "jaxscale.burst.burst_command:BurstCommand",
     "islands": "jaxscale.islands.islands_command:IslandsCommand",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.best_engine import ServingChoice as ServingChoice
     from jaxscale.serving.best_engine import ServingSpace as ServingSpace
     from jaxscale.serving.best_engine import best_serving_plan as best_serving_plan
+    from jaxscale.serving.best_engine import engine_table as engine_table
     from jaxscale.serving.engine import Engine as Engine
     from jaxscale.serving.engine import Requests as Requests
     from jaxscale.serving.event_loop import SimulatedRequests as SimulatedRequests

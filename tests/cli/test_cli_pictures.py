@@ -38,7 +38,7 @@ DRAWN = {
 
 COMMANDS = {
     *("demo", "fit", "predict", "explain", "plan", "shape", "burst", "islands", "limits", "sweep", "trends", "trace"),
-    "measure",
+    *("measure", "rollout"),
 }
 """Commands that draw; those of `law` and `serving` beside them."""
 

@@ -243,6 +243,20 @@ def islands(document: Document) -> Iterable[Promise]:
     yield Promise([[number(price)] for price in prices if abs(price) >= 1e-3], False)
 
 
+def rollouts(document: Document) -> Iterable[Promise]:
+    splits = [one for one in document["alternatives"] if one["mode"] == "split"]
+    fastest = sorted(splits, key=lambda one: one["step_s"])[:5]
+    shared = [one for one in document["alternatives"] if one["mode"] == "shared"]
+    terms = ("generation_s", "tail_s", "scoring_s", "training_s", "overlap_s", "step_s")
+    yield Promise(
+        [
+            [number(one["generation_gpus"]), seconds(*(one[name] for name in terms if one[name] > 1e-5))]
+            for one in [*shared, *sorted(fastest, key=lambda one: one["generation_gpus"])]
+        ]
+    )
+    yield Promise([[seconds(document["tail_cost"]["seconds"]), number(document["tail_cost"]["chip_hours"])]])
+
+
 def workload(document: Document) -> Iterable[Promise]:
     yield Promise(
         [[number(one["flop"] / 1e9), number(one["bytes"] / 1e9), number(one["launches"])] for one in document["groups"]]
@@ -301,6 +315,9 @@ CASES = {
         "serving plan --model llama3-8b --gpu h100-80gb --n-gpus 2 --input-len 500 --output-len 200", engines
     ),
     "islands": Case("islands {fleet} --model llama2-7b --global-batch 1024", islands),
+    "rollout": Case(
+        f"rollout --model llama3.2-1b --prompts 64 --input-len 200 --output-len 300 --mode split {ON_16}", rollouts
+    ),
     "trace": Case(f"trace jaxscale.examples:decoder --set {TINY} --gpu h100-80gb", workload),
     "read": Case("read {log} --set n_gpus=8 seq_len=4096", cells),
     "fit": Case("fit {few} --out {fit} --start prior", fitted),

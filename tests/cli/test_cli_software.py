@@ -7,6 +7,10 @@ COMMANDS = {
     "plan": ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 8, "--global-batch", 64),
     "limits": ("limits", "--model", "transformer", "--gpu", "h100-80gb", "--from", 1e24, "--to", 1e25),
     "trends": ("trends", "--from", 64, "--to", 128),
+    "rollout": (
+        *("rollout", "--model", "llama3.2-1b", "--gpu", "h100-80gb", "--n-gpus", 8),
+        *("--prompts", 16, "--input-len", 64, "--output-len", 64),
+    ),
     "islands": ("islands", "fleet.toml", "--model", "llama3-8b", "--global-batch", 64),
 }
 

@@ -187,6 +187,15 @@ def islands() -> Document:
         return documents(*(f"islands fleets/{fleet}.toml {options}" for fleet, options in asked.items()))
 
 
+def rollouts() -> Document:
+    """A step of reinforcement learning on the best split of chips, and one with critic and reward model."""
+    shared = "rollout --gpu h100-80gb --input-len 512 --output-len 1024"
+    return documents(
+        f"{shared} --model llama3-8b --n-gpus 64 --prompts 512 --max-output-len 8192 --mode split",
+        f"{shared} --model llama3.2-1b --n-gpus 16 --prompts 1024 --answers 1 --algorithm ppo --updates 4",
+    )
+
+
 DECODER = "n_layers=2 d_model=512 n_heads=4 n_kv_heads=4 vocab_size=8192"
 STEPS = {
     "decoder": f"decoder --set {DECODER} d_ff=2048 --gpu h100-80gb",
@@ -299,6 +308,7 @@ WINGS = {
     "islands": islands,
     "trace": trace,
     "serving": serving,
+    "rollouts": rollouts,
     "limits": limits,
     "trends": trends,
     "burst": burst,

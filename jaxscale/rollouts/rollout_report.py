@@ -1,0 +1,141 @@
+"""Steps of reinforcement learning as tables, sentences, a figure and a report."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.plans.plan import in_short
+from jaxscale.report.document import Report
+from jaxscale.report.style import BLUE, GREEN, INK, ORANGE, entries_of, legend_below, new_figure, seconds, style
+from jaxscale.rollouts.published_steps import PublishedStep
+from jaxscale.rollouts.rollout_step import TERMS, RolloutStep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_SPLITS = 5
+"""Splits that the screen shows, the fastest ones [1]."""
+
+NOTHING = 1e-5
+"""Share of a step below which a term is none: what is left of the tail of equal lengths by rounding [1]."""
+
+SHORT = ("gen", "tail", "score", "train", "move", "beside")
+"""Short heads of the terms."""
+
+COLUMNS = (
+    text_column("mode"),
+    TableColumn("generating chips", "gen", stays=True),
+    *(TableColumn(name, short) for name, short in zip(TERMS, SHORT, strict=True)),
+    TableColumn("step", stays=True),
+)
+"""Columns of the table of modes and splits."""
+
+
+def steps_table(step: RolloutStep, title: str, most: int | None = MOST_SPLITS) -> Table:
+    """Terms of the step on shared chips and on the fastest splits.
+
+    Args:
+        step: with its alternatives.
+        title: headline.
+        most: splits at most; all of them where None [1].
+    """
+    splits = [one for one in step.alternatives if one.mode == "split"]
+    fastest = sorted(splits, key=lambda one: one.total)[:most]
+    shared = [one for one in step.alternatives if one.mode == "shared"]
+    shown = [*shared, *sorted(fastest, key=lambda one: one.generation_chips)]
+    rows = []
+    for one in shown:
+        times = [getattr(one, name) for name in TERMS]
+        cells = [seconds(time) if time > NOTHING * one.total else "-" for time in times]
+        rows.append((one.mode, f"{one.generation_chips:g}", *cells, seconds(one.total)))
+    return make_table(title, COLUMNS, rows)
+
+
+def step_sentences(step: RolloutStep) -> list[str]:
+    """The step, the price of its tail, and the engine and the plan behind it."""
+    place = "shared chips" if step.mode == "shared" else f"{step.generation_chips:g} generating chips"
+    price = f", price {step.tail_price:.3g}" if np.isfinite(step.tail_price) else ""
+    tail = f"{seconds(step.tail_seconds)} of a step, {step.tail_chip_hours:.3g} chip hours{price}"
+    return [
+        f"{step.mode}: {seconds(step.total)} a step on {step.n_chips:g} chips ({place})",
+        f"answers: {step.mean_len:.0f} tokens on average, the longest {step.longest_len:.0f}",
+        f"price of the tail: {tail if step.tail_seconds > NOTHING * step.total else 'none'}",
+        f"engine: {step.engine_words}",
+        f"training plan: {in_short(step.plan)}",
+    ]
+
+
+def rollout_figure(step: RolloutStep, title: str = "") -> "Figure":
+    """Time of a step against the share of chips that generate, with both of its sides.
+
+    Args:
+        step: with its alternatives.
+        title: headline.
+    """
+    splits = [one for one in step.alternatives if one.mode == "split"]
+    shares = np.asarray([one.generation_chips / one.n_chips for one in splits])
+    with style():
+        figure = new_figure()
+        axes: Any = figure.subplots()
+        generating = [one.generation + one.tail for one in splits]
+        axes.plot(shares, generating, color=ORANGE, label="generation with its tail")
+        axes.plot(shares, [one.generation for one in splits], color=ORANGE, ls=":", label="answers of equal length")
+        axes.plot(shares, [one.scoring + one.training for one in splits], color=GREEN, label="scoring and training")
+        axes.plot(shares, [one.total for one in splits], color=BLUE, lw=2.5, marker="o", label="step, split chips")
+        for one in step.alternatives:
+            if one.mode == "shared":
+                axes.axhline(one.total, color=INK, ls="--", label="step, shared chips")
+        axes.set(xlabel="share of the chips that generate", ylabel="time [s]", title=title, xlim=(0.0, 1.0))
+        axes.set_yscale("log")
+        legend_below(figure, entries_of(axes))
+    return figure
+
+
+def rollout_report(step: RolloutStep, title: str) -> Report:
+    """Report of a step: sentences, every split, the figure."""
+    report = Report(title)
+    for line in step_sentences(step):
+        report.text(line)
+    report.add(steps_table(step, "Terms of a step by mode and split", None))
+    if any(one.mode == "split" for one in step.alternatives):
+        report.figure("splits", rollout_figure(step), "Time of a step against the share of chips that generate.")
+    return report
+
+
+PUBLISHED = (
+    text_column("report"),
+    text_column("model"),
+    TableColumn("chips"),
+    text_column("mode"),
+    text_column("algorithm"),
+    text_column("lengths"),
+    TableColumn("published", "publ."),
+    TableColumn("predicted", "pred."),
+    TableColumn("error"),
+)
+"""Columns of the table of published steps; lengths of prompts and answers, where stars mark those that are assumed."""
+
+
+def published_table(steps: Sequence[PublishedStep]) -> Table:
+    """Published beside predicted times of steps, with the errors; the last rows are medians of the absolute errors."""
+    rows = []
+    for one in steps:
+        told = one.settings
+        places = (one.report, told["model"], told["n_gpus"], told["mode"], told["algorithm"], lengths_of(one))
+        rows.append((*places, seconds(one.seconds), seconds(one.predicted.total), f"{100.0 * one.error:+.0f} %"))
+    reports = list(dict.fromkeys(one.report for one in steps))
+    for name in [*reports, *(["all"] if len(reports) > 1 else [])]:
+        errors = [abs(one.error) for one in steps if name in ("all", one.report)]
+        median = f"{100.0 * np.median(errors):.0f} %"
+        rows.append((name, "median", len(errors), *[""] * 5, median))
+    return make_table("Published and predicted time of a step", PUBLISHED, rows)
+
+
+def lengths_of(step: PublishedStep) -> str:
+    """Lengths of prompts and answers of a published step, as `256 + 512, cv 1`."""
+    batch = step.settings["batch"]
+    spread = f", cv {batch['length_cv']:g}" if batch["length_cv"] else ""
+    mark = "" if step.report_states_lengths else "*"
+    return f"{batch['input_len']} + {batch['output_len']}{spread}{mark}"

@@ -1,0 +1,270 @@
+r"""One step of reinforcement learning: rollouts and training, on shared chips or side by side, and the best split.
+
+$$ t = T_{gen} + T_{tail} + T_{score} + T_{train} + T_{transfer} - T_{overlap} $$
+
+On shared chips, and on split chips that wait for each other (on-policy), nothing overlaps. Where the trainer works on
+the answers of the step before, $T_{overlap} = \min(T_{gen} + T_{tail}, T_{score} + T_{train})$: the longer side counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
+from jaxscale.base.show import Printout, printed
+from jaxscale.base.units import HOUR, quantity
+from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models import model as model_of
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.best_plan import cluster_and_chip
+from jaxscale.plans.plan import in_short
+from jaxscale.rollouts.rollout_batch import RolloutBatch
+from jaxscale.rollouts.split_search import SplitSearch, SplitTimes
+from jaxscale.serving import Engine, ServingFit, load_serving_fit, stack_levels
+
+ALGORITHMS = {"grpo": (), "ppo": ("reward", "critic")}
+"""Models that score answers beside the reference, by algorithm; a critic is trained as well."""
+
+MODES = ("shared", "split")
+"""Phases in turn on the same chips, or generation on some chips beside training on the others."""
+
+TERMS = ("generation", "tail", "scoring", "training", "transfer", "overlap")
+"""Terms of a step, the last of which is taken off."""
+
+SHARES = tuple(part / 16.0 for part in range(1, 16))
+"""Shares of the chips that generate, of which whole numbers of chips are tried [1]."""
+
+
+@printed(lambda step: _shown(step))
+@dataclass(frozen=True, repr=False)
+class RolloutStep:
+    """Time of one step of reinforcement learning by term.
+
+    Attributes:
+        mode: `shared` or `split`.
+        on_policy: whether training waits for the answers of its own step.
+        generation_chips: chips that generate; all where shared [1].
+        training_chips: chips that score and train; all where shared [1].
+        engine: copies and degrees of the engines.
+        plan: degrees of the training of the actor, by name.
+        generation: prompts and answers, if all answers had the mean length [s].
+        tail: further time of generation, as answers are unequal [s].
+        scoring: forward passes of reference, reward model and critic [s].
+        training: actor, and critic where there is one [s].
+        transfer: new weights to the engines [s].
+        overlap: time that generation and training run side by side [s].
+        mean_len: of an answer [token].
+        longest_len: expected longest answer of the last wave [token].
+        in_flight: answers of a copy that run at a time [1].
+        price_per_chip_hour: in any currency; nan where none is stated [1/h].
+        alternatives: every mode and split that was looked at, by the chips that generate.
+    """
+
+    mode: str
+    on_policy: bool
+    generation_chips: float
+    training_chips: float
+    engine: Engine
+    plan: Mapping[str, Any]
+    generation: float
+    tail: float
+    scoring: float
+    training: float
+    transfer: float
+    overlap: float
+    mean_len: float
+    longest_len: float
+    in_flight: float
+    price_per_chip_hour: float = float("nan")
+    alternatives: tuple["RolloutStep", ...] = ()
+
+    @property
+    def total(self) -> float:
+        """Time of the step: the sum of the terms less the overlap [s]."""
+        return self.generation + self.tail + self.scoring + self.training + self.transfer - self.overlap
+
+    @property
+    def engine_words(self) -> str:
+        """Degrees and copies of the engines in a few words."""
+        degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
+        words = [f"{name} {number(value):g}" for name, value in degrees if value > 1.0 or name == "tp"]
+        return "  ".join([*words, f"{number(self.engine.copies):g} copies of {self.in_flight:.3g} answers"])
+
+    @property
+    def n_chips(self) -> float:
+        """All chips of the step [1]."""
+        return self.generation_chips + (self.training_chips if self.mode == "split" else 0.0)
+
+    @property
+    def tail_seconds(self) -> float:
+        """Time by which the step is longer than with answers of equal length [s]."""
+        equal = replace(self, tail=0.0, overlap=self.overlap_with(self.generation))
+        return self.total - equal.total
+
+    @property
+    def tail_chip_hours(self) -> float:
+        """Hours of all chips that the tail takes of a step [h]."""
+        return self.tail_seconds * self.n_chips / HOUR
+
+    @property
+    def tail_price(self) -> float:
+        """Price of the tail of a step; nan where no price is stated [currency of the price]."""
+        return self.tail_chip_hours * self.price_per_chip_hour
+
+    def overlap_with(self, generating: float) -> float:
+        """Time that generation of a given duration and training run side by side [s]."""
+        runs_beside = self.mode == "split" and not self.on_policy
+        return min(generating, self.scoring + self.training) if runs_beside else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Mode, chips and terms, for a document."""
+        return {
+            "mode": self.mode,
+            "on_policy": self.on_policy,
+            "generation_gpus": self.generation_chips,
+            "training_gpus": self.training_chips,
+            "step_s": self.total,
+            **{f"{name}_s": getattr(self, name) for name in TERMS},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Terms, price of the tail, lengths, engine and plan, and the terms of every alternative."""
+        degrees = {name: number(getattr(self.engine, name)) for name in ("tp", "pp", "attention_dp", "copies")}
+        return {
+            **self.figures(),
+            "tail_cost": {
+                "seconds": self.tail_seconds, "chip_hours": self.tail_chip_hours, "price": self.tail_price,
+            },
+            "mean_output_len": self.mean_len,
+            "longest_output_len": self.longest_len,
+            "engine": {**degrees, "in_flight": self.in_flight},
+            "plan": dict(self.plan),
+            "alternatives": [one.figures() for one in self.alternatives],
+        }  # fmt: skip
+
+
+def _shown(step: RolloutStep) -> Printout:
+    """Terms of a step with their shares."""
+    rows = [(name, quantity(getattr(step, name), "s")) for name in TERMS]
+    notes = (f"engine: {step.engine_words}; plan: {in_short(step.plan)}",)
+    return Printout(f"RolloutStep: {quantity(step.total, 's')} on {step.n_chips:g} chips", ("", ""), rows, notes)
+
+
+def rollout_step(
+    model: Transformer | str | Path,
+    cluster: Cluster | str,
+    batch: RolloutBatch,
+    *,
+    n_chips: float | int | None = None,
+    algorithm: str = "grpo",
+    mode: str = "shared",
+    on_policy: bool = False,
+    generation_chips: int | None = None,
+    updates: int = 1,
+    reward: Transformer | str | Path | None = None,
+    critic: Transformer | str | Path | None = None,
+    engine: str = "vllm",
+    engine_precision: str = "bf16",
+    cells: Mapping[str, Any] | None = None,
+    price: float = float("nan"),
+    fit: AnyFit = "default",
+    serving_fit: ServingFit | str | Path = "default",
+    hardware: Hardware | None = None,
+) -> RolloutStep:
+    """Time of one step of reinforcement learning, with the fastest engine, training plan and split of the chips.
+
+    `js.rollout_step("llama3-8b", "h100-80gb", js.rollouts.RolloutBatch(512, 8, 512, 2048), n_chips=64)`
+
+    Args:
+        model: the actor, or its name or file.
+        cluster: chips and network; or the name of a chip, beside `n_chips`.
+        batch: prompts, answers and their lengths.
+        n_chips: chips, where the cluster is given by the name of one [1].
+        algorithm: `grpo` (reference, and a reward model where one is given) or `ppo` (reference, reward and critic).
+        mode: `shared` for phases in turn on the same chips, `split` for generation beside training.
+        on_policy: whether split chips wait for each other; else the trainer is one step behind.
+        generation_chips: chips that generate in the mode `split`; the best number where None [1].
+        updates: optimizer steps on equal parts of the answers [1].
+        reward: reward model; of PPO the shape of the actor where None.
+        critic: critic of PPO; the shape of the actor where None.
+        engine: serving framework.
+        engine_precision: format of the weights of the engines.
+        cells: what plan and software of training are, by column of a runs table.
+        price: of a chip and hour, in any currency; nan where none is stated [1/h].
+        fit: a fit of training, or its name or file.
+        serving_fit: a fit of serving, or its name or file.
+        hardware: catalogue of chips; the shipped one where None.
+
+    Returns:
+        The step of the mode, with every mode and split that was looked at.
+
+    Raises:
+        InputError: an unknown name, a number out of range, or no engine or plan that fits.
+    """
+    catalogue = hardware or load_hardware()
+    machine, gpu = cluster_and_chip(cluster, n_chips, catalogue)
+    count = number(machine.n_chips)
+    _check(algorithm, mode, count, generation_chips, updates, price)
+    actor = model if isinstance(model, Transformer) else model_of(model)
+    beside = _scorers(actor, algorithm, {"reward": reward, "critic": critic})
+    levels = {} if gpu is None else stack_levels(engine, gpu, actor, serving="static", hardware=catalogue)
+    search = SplitSearch(
+        scored=(actor, *beside.values()),
+        trained=(actor, *(one for name, one in beside.items() if name == "critic")),
+        cluster=machine,
+        batch=batch,
+        updates=updates,
+        stack=load_serving_fit(serving_fit).coefficients(**levels),
+        precision=engine_precision,
+        cells={"gpu": gpu, "precision": "bf16", **(cells or {})},
+        fit=fit_of(fit, catalogue),
+    )
+    splits = _splits(count) if generation_chips is None else [float(generation_chips)]
+    found = search.times([(count, count), *((chips, count - chips) for chips in splits)])
+    refused = found[:1] if mode == "shared" else found[1:]
+    if not any(times.fits for times in refused):
+        raise InputError(next((times.refusal for times in refused if times.refusal), "no split fits"))
+    facts = {"mean_len": number(batch.mean_len), "price_per_chip_hour": price}
+    steps = [_step_of(times, MODES[min(place, 1)], on_policy, facts) for place, times in enumerate(found) if times.fits]
+    best = min((step for step in steps if step.mode == mode), key=lambda step: step.total)
+    return replace(best, alternatives=tuple(sorted(steps, key=lambda step: step.generation_chips)))
+
+
+def _check(algorithm: str, mode: str, n_chips: float, generation_chips: int | None, updates: int, price: float) -> None:
+    """Refuse unknown words and numbers out of range."""
+    for name, word, known in (("algorithm", algorithm, tuple(ALGORITHMS)), ("mode", mode, MODES)):
+        if word not in known:
+            raise InputError(f"{name} = {word!r} is unknown; expected one of {', '.join(known)}")
+    if mode == "split" and n_chips < 2.0:
+        raise InputError(f"mode = 'split' on {n_chips:g} chips; expected at least 2")
+    if generation_chips is not None and (mode != "split" or not 1 <= generation_chips < n_chips):
+        valid = f"1 to {n_chips - 1.0:g} of mode 'split'"
+        raise InputError(f"generation_chips = {generation_chips} is out of range; expected {valid}")
+    if updates < 1:
+        raise InputError(f"updates = {updates} is out of range; expected a whole number of at least 1")
+    if price <= 0.0 or price >= 1e6:
+        raise InputError(f"price = {price:g} is out of range; expected above 0, below 1e6 an hour")
+
+
+def _scorers(actor: Transformer, algorithm: str, given: Mapping[str, Any]) -> dict[str, Transformer]:
+    """Reward model and critic of an algorithm; they have the shape of the actor where none is given."""
+    if given["critic"] is not None and "critic" not in ALGORITHMS[algorithm]:
+        raise InputError(f"critic of {algorithm}, which has none; expected algorithm 'ppo'")
+    shapes = {name: one if isinstance(one, Transformer) else model_of(one) for name, one in given.items() if one}
+    return {name: shapes.get(name, actor) for name in given if name in (*ALGORITHMS[algorithm], *shapes)}
+
+
+def _splits(n_chips: float) -> list[float]:
+    """Chips that generate, of every split that is tried [1]."""
+    return sorted({float(round(share * n_chips)) for share in SHARES} - {0.0, n_chips})
+
+
+def _step_of(times: SplitTimes, mode: str, on_policy: bool, facts: Mapping[str, Any]) -> RolloutStep:
+    """The step of a split, with its overlap."""
+    waits = on_policy or mode == "shared"
+    step = RolloutStep(**times.terms, **facts, mode=mode, on_policy=waits, overlap=0.0)
+    return replace(step, overlap=step.overlap_with(step.generation + step.tail))
