@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class PredictCommand(Outputs):
     """Predict step time and memory for every row of a runs table, or for one run that options describe.
 
-    Measured columns are never read to make a prediction; where they are there, the predictions are compared with them.
-    A run that leaves open its microbatch, degrees or batch gets those of the fastest plan that fits.
+    Measured columns of the table are never read to make a prediction; predictions are compared with them. Open degrees,
+    microbatch or batch of a run are those of the fastest plan that fits.
     """
 
     runs: Annotated[tyro.conf.Positional[Path | None], option(metavar="RUNS.csv", help="runs table")] = None
