@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from screens import WIDTHS, Expected, screen_of, shows, tokens_of, too_long
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.store import load_fit
 from jaxscale.cli import console
 from jaxscale.cli.demo import demo_work
@@ -27,6 +28,26 @@ def design():
     design = demo_work.choose(load_fit("prior"), load_hardware(), said.append)
     assert said
     return design
+
+
+def test_plans_without_room_for_a_shape_drop_out(design, monkeypatch: pytest.MonkeyPatch):
+    """Negative control: where no plan has room, the first refusal is told."""
+    fast, full, slow = demo_work.distinct(design.plans)[:3]
+    tried = []
+
+    def found(machine: Any, budget: Any, *, plan: Any, **options: Any) -> Any:
+        tried.append(plan)
+        if plan is full.plan:
+            raise InputError("no shape fits")
+        return design.shape
+
+    monkeypatch.setattr(demo_work, "best_design", found)
+    machine = demo_work.cluster(demo_work.GPU, demo_work.N_GPUS)
+    given = design.model, machine, load_fit("prior")
+    assert demo_work.shapes_under([fast, full, slow], *given) == [design.shape] * 2
+    assert tried == [fast.plan, full.plan, slow.plan]
+    with pytest.raises(InputError, match="no shape fits"):
+        demo_work.shapes_under([full], *given)
 
 
 def group(row):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import number as concrete
+from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
@@ -161,11 +162,7 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
     )
     fitted = calibrated.coefficients(LEVELS)
     progress("searching for a better width and depth")
-    budget = Budget(params=concrete(n_params(template)))
-    shapes = [
-        best_design(machine, budget, plan=scored.plan, template=template, fit=calibrated, levels=LEVELS)
-        for scored in distinct(plans, N_SHAPED)
-    ]
+    shapes = shapes_under(distinct(plans, N_SHAPED), template, machine, calibrated)
     shape = min(shapes, key=lambda choice: choice.rounded.objective)
     # Against the published shape under its own best plan, not under the one that suits the new shape.
     gain = -math.expm1(shape.rounded.objective - log_time_to_loss(template, shapes[0]))
@@ -182,6 +179,28 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
         grid=shape_grid(template, shape.rounded.plan, machine, fitted),
         elasticities=elasticities(template, plans.best.plan, machine, fitted),
     )
+
+
+def shapes_under(
+    plans: Sequence[ScoredPlan], template: Transformer, machine: Cluster, calibrated: Fit
+) -> list[DesignChoice]:
+    """Best shapes with the parameters of the template under each plan with memory for such a shape.
+
+    Raises:
+        InputError: no plan has memory for a shape.
+    """
+    budget, shapes, refusals = Budget(params=concrete(n_params(template))), [], []
+    for scored in plans:
+        try:
+            shape = best_design(machine, budget, plan=scored.plan, template=template, fit=calibrated, levels=LEVELS)
+        except InputError as refusal:
+            # Limits of memory are lower for shapes that no run has measured: a plan for the template may have no room.
+            refusals.append(refusal)
+        else:
+            shapes.append(shape)
+    if not shapes:
+        raise refusals[0]
+    return shapes
 
 
 def shape_figures(choice: DesignChoice) -> dict[str, float]:
