@@ -14,11 +14,10 @@ import numpy as np
 from markdown_text import markdown_table
 from scipy.optimize import brentq
 
-from jaxscale.calibration.coefficients import priors
+from jaxscale.calibration.coefficients import constrain, names, priors, unconstrain
 from jaxscale.trends.deployment_library import deployment, table
-from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import TENSOR_DEGREES, scaling_outcomes
-from jaxscale.trends.published_scaling import published_values
+from jaxscale.trends.layout import Deployment
+from jaxscale.trends.published_scaling import published_values, weak_figures, weak_outcomes
 
 PAGE = Path(__file__).parent.parent / "docs" / "trends.md"
 HEAD = ("cause", "now", "needed", "spreads", "gain of tp [%]", "H100 MFU at 256 [%]", "exposed at 128 [%]")
@@ -36,58 +35,42 @@ CAUSES = {
 HIDDEN = {"sequence_parallel": True, "tp_overlap": "full"}
 """Software that splits norms over the ranks of tensor parallelism, and hides their collectives."""
 
-FEWEST, MOST = 1e-3, 1e3
-"""Range of a coefficient over its present value, of its odds where it is a fraction [1]."""
+MOST_FACTOR = 1e3
+"""Largest factor on a coefficient, or on the odds of a fraction, and over one the least [1]."""
 
 
-def with_factor(given: Deployment, name: str, factor: float) -> Deployment:
-    """A deployment with a coefficient, or the odds of a fraction, times a factor."""
-    value = float(getattr(given.coefficients, name))
-    odds = value / (1.0 - value) * factor if priors()[name].kind == "fraction" else np.nan
-    moved = value * factor if np.isnan(odds) else odds / (1.0 + odds)
-    return eqx.tree_at(lambda one: getattr(one.coefficients, name), given, moved)
+def with_factor(given: Deployment, name: str, log_factor: float) -> Deployment:
+    """A deployment with a coefficient, or the odds of a fraction, times a factor of which the log is given."""
+    coordinates = unconstrain(given.coefficients)
+    coordinates[names().index(name)] += log_factor
+    return eqx.tree_at(lambda one: one.coefficients, given, constrain(coordinates))
 
 
-def figures_of(given: Deployment) -> dict[str, float]:
-    """Fall of throughput per chip, gain of tensor parallelism, utilisation and exposed communication [1]."""
-    work, published = table()["workload"], table()["published"]
-    chips = (*published["throughput_fall"]["n_chips"], published["h100_mfu"]["n_chips"][0])
-    n = np.repeat(chips, len(TENSOR_DEGREES)).astype(float)
-    found = scaling_outcomes(given, ParallelLayout(tp=np.tile(TENSOR_DEGREES, 3)), n, work["sequences_per_chip"] * n)
-    speed, mfu, exposed = (
-        np.asarray(leaf).reshape(3, -1) for leaf in (found.tokens_per_s_per_chip, found.mfu, found.exposed_share)
-    )
-    return {
-        "fall": speed[1, 0] / speed[0, 0] - 1.0,
-        "gain": speed[1].max() / speed[1, 0] - 1.0,
-        "mfu": mfu[2, 0],
-        "exposed": exposed[0, 0],
-    }
-
-
-def needed_factor(given: Deployment, name: str, fall: float) -> float | None:
-    """Factor of a coefficient with which the throughput falls as measured; None where no factor does."""
+def needed_log_factor(given: Deployment, name: str, fall: float) -> float | None:
+    """Log of the factor with which the throughput falls as measured; None where no factor does."""
 
     def miss(log_factor: float) -> float:
-        return figures_of(with_factor(given, name, float(np.exp(log_factor))))["fall"] - fall
+        return weak_figures(weak_outcomes(with_factor(given, name, log_factor)))[0]["throughput_fall"] - fall
 
-    low, high = np.log(FEWEST), np.log(MOST)
+    most = np.log(MOST_FACTOR)
     # Towards the end that makes large clusters slower.
-    end = low if miss(low) < 0.0 else high
-    return float(np.exp(brentq(miss, 0.0, end, xtol=1e-4))) if miss(0.0) * miss(end) < 0.0 else None
+    end = -most if miss(-most) < 0.0 else most
+    return brentq(miss, 0.0, end, xtol=1e-4) if miss(0.0) * miss(end) < 0.0 else None
 
 
 def row_of(given: Deployment, name: str, fall: float) -> tuple[str, ...]:
     """A cause with the value that it would have to have, and the figures that come with this value."""
     prior, now = priors()[name], float(getattr(given.coefficients, name))
-    factor = needed_factor(given, name, fall)
-    if factor is None:
+    log_factor = needed_log_factor(given, name, fall)
+    if log_factor is None:
         return CAUSES[name], f"{now:.3g}", "no value", *("-",) * 4
-    moved = with_factor(given, name, factor)
-    figures = figures_of(moved)
-    percent = (f"{100.0 * figures[key]:.1f}" for key in ("gain", "mfu", "exposed"))
+    moved = with_factor(given, name, log_factor)
+    weak = weak_outcomes(moved)
+    figures, _ = weak_figures(weak)
+    shares = (figures["tensor_parallel_gain"], figures["h100_mfu"], float(weak.exposed_share[0]))
+    percent = (f"{100.0 * share:.1f}" for share in shares)
     needed = f"{float(getattr(moved.coefficients, name)):.3g}"
-    return CAUSES[name], f"{now:.3g}", needed, f"{np.log(factor) / prior.spread_of_levels:+.1f}", *percent
+    return CAUSES[name], f"{now:.3g}", needed, f"{log_factor / prior.spread_of_levels:+.1f}", *percent
 
 
 def main() -> None:

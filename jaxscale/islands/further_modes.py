@@ -128,7 +128,7 @@ def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Arra
     Returns:
         The delay; 0 for one stage, about P / sqrt(3) if each microbatch is an update.
     """
-    behind = jnp.arange(1.0, int(n_stages))  # type: ignore[arg-type]  # stages are counted, not traced
+    behind = jnp.arange(1.0, int(number(n_stages)))  # stages are counted, not traced
     late = jnp.maximum(behind / jnp.asarray(n_microbatches), 1.0)
     return jnp.sqrt(jnp.sum(late**2) / jnp.asarray(n_stages))
 

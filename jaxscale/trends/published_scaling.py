@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscale.calibration.store import AnyFit
 from jaxscale.trends.deployment_library import deployment, table
-from jaxscale.trends.layout import ParallelLayout
+from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import TENSOR_DEGREES, Outcome, best_tensor_degree, scaling_outcomes
 
 FIGURES = (
@@ -47,14 +47,8 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)
     a100 = deployment(work["model"], published["a100_mfu"]["gpu"], power=power, fit=fit)
-    share = work["sequences_per_chip"]
-    few, many = published["throughput_fall"]["n_chips"]
-    common = published["h100_mfu"]["n_chips"][0]
-    # One call, of one shape, for all points of a chip.
-    n = np.repeat([few, many, common], len(TENSOR_DEGREES)).astype(float)
-    weak = scaling_outcomes(h100, ParallelLayout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
-    older = scaling_outcomes(a100, ParallelLayout(tp=np.tile(TENSOR_DEGREES, 3)), n, share * n)
-    values, degrees = _weak_figures(weak)
+    older = weak_outcomes(a100)
+    values, degrees = weak_figures(weak_outcomes(h100))
     strong = published["strong_scaling_mfu"]
     _, fixed = best_tensor_degree(h100, strong["n_chips"], np.full(2, float(strong["global_batch_size_seqs"])))
     values["a100_mfu"] = float(older.mfu[2 * len(TENSOR_DEGREES)])
@@ -62,7 +56,18 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
     return Reproduction({name: values[name] for name in FIGURES}, degrees)
 
 
-def _weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
+def weak_outcomes(given: Deployment) -> Outcome:
+    """Outcomes of the published weak scaling at few, many and the common number of chips, by tensor degree [point]."""
+    work, published = table()["workload"], table()["published"]
+    chips = (*published["throughput_fall"]["n_chips"], published["h100_mfu"]["n_chips"][0])
+    # One call, of one shape, for all points.
+    n = np.repeat(chips, len(TENSOR_DEGREES)).astype(float)
+    layout = ParallelLayout(tp=np.tile(TENSOR_DEGREES, len(chips)))
+    return scaling_outcomes(given, layout, n, work["sequences_per_chip"] * n)
+
+
+def weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
+    """Figures of `weak_outcomes` by name, and the best tensor degree at the few and at the many chips."""
     speed, watts, mfu = (
         np.asarray(leaf).reshape(3, len(TENSOR_DEGREES))
         for leaf in (weak.tokens_per_s_per_chip, weak.chip_power, weak.mfu)
