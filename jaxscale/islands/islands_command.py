@@ -11,6 +11,7 @@ from jaxscale.cli.arguments import (
     Outputs,
     SequenceLength,
     SoftwareOptions,
+    Texts,
     checked_batch,
     command,
     float_of,
@@ -45,7 +46,7 @@ class IslandsCommand(Outputs, SoftwareOptions):
     seq_len: SequenceLength = None
     fit: FitName = "default"
     mode: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(
             metavar="NAME.FIELD=VALUE",
             help="penalty or words of a published mode: `synthetic-labels.factor=1.2`, `compressed.least_words=0.03`",

@@ -38,7 +38,7 @@ class TraceCommand(Outputs):
     )
     n_gpus: Annotated[int, option(metavar="N", help="chips among which the batch is split")] = 1
     plan: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+        Texts,
         option(
             metavar="NAME=VALUE",
             help="degrees on these chips: shard=8, tensor=2 split=NAME,NAME, pipeline=4 n_microbatches=8, tables=table",
