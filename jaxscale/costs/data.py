@@ -63,12 +63,14 @@ class Group(NamedTuple):
 
     Attributes:
         weights: weights of the busiest stage on one chip [1].
+        trained: trained weights of the busiest stage on one chip [1].
         spacing: chips between replicas of a weight [1].
         replicas: ranks that hold a replica of a weight [1].
         sharers: ranks of one sharded copy [1].
     """
 
     weights: ArrayLike
+    trained: ArrayLike
     spacing: ArrayLike
     replicas: ArrayLike
     sharers: ArrayLike
@@ -76,9 +78,23 @@ class Group(NamedTuple):
 
 def weight_groups(local: LocalPlan) -> tuple[Group, Group]:
     """Data-parallel groups of the dense weights and of the routed experts."""
-    dense = Group(local.params.dense, local.plan.tp, local.replicas, local.shard_ranks)
-    experts = Group(local.params.experts, local.expert_shard, local.expert_replicas, local.expert_shard_ranks)
-    return dense, experts
+    experts = local.trained_share * local.params.experts
+    return (
+        Group(
+            local.params.dense,
+            local.trained_params(0.0) - experts,
+            local.plan.tp,
+            local.replicas,
+            local.shard_ranks,
+        ),
+        Group(
+            local.params.experts,
+            experts,
+            local.expert_shard,
+            local.expert_replicas,
+            local.expert_shard_ranks,
+        ),
+    )
 
 
 def data_traffic(
@@ -86,29 +102,29 @@ def data_traffic(
 ) -> Traffic:
     """Time of each data-parallel collective of the busiest stage, summed over dense and expert weights [s]."""
     dense, experts = weight_groups(local)
-    gradient, weight = local.plan.gradient_bytes * local.trained_share, gathered_width(local)
+    gradient, weight = local.plan.gradient_bytes, gathered_width(local)
 
     def congested(volume: ArrayLike, ranks: ArrayLike, spacing: ArrayLike) -> Transfer:
         """Transfer with a volume increased by `dp_congestion` per doubling of the nodes of the group."""
         doublings = log2_above_one(ranks * spacing / machine.node_chips, temperature)
         return Transfer(volume * (1.0 + coefficients.dp_congestion * doublings), ranks, spacing)
 
-    def inside(group: Group, element: ArrayLike) -> Transfer:
-        """All weights of a group, between the ranks of one sharded copy."""
-        return congested(element * group.weights, group.sharers, group.spacing)
+    def inside(group: Group, volume: ArrayLike) -> Transfer:
+        """Weights or gradients of a group, between the ranks of one sharded copy."""
+        return congested(volume, group.sharers, group.spacing)
 
     def between(group: Group) -> Transfer:
         """Gradient shard, between the holders of the shard in different sharded copies."""
-        shard = gradient * group.weights / group.sharers
+        shard = gradient * group.trained / group.sharers
         return congested(shard, group.replicas / group.sharers, group.spacing * group.sharers)
 
     gathers = times_of(
         gather_time,
         {
-            "gradients": inside(dense, gradient),
-            "expert gradients": inside(experts, gradient),
-            "weights": inside(dense, weight),
-            "expert weights": inside(experts, weight),
+            "gradients": inside(dense, gradient * dense.trained),
+            "expert gradients": inside(experts, gradient * experts.trained),
+            "weights": inside(dense, weight * dense.weights),
+            "expert weights": inside(experts, weight * experts.weights),
             "nothing": Transfer(0.0, dense.sharers, dense.spacing),
             "nothing to replicas": Transfer(0.0, dense.replicas, dense.spacing),
         },
@@ -119,8 +135,8 @@ def data_traffic(
     reduces = times_of(
         reduce_time,
         {
-            "gradients": congested(gradient * dense.weights, dense.replicas, dense.spacing),
-            "expert gradients": congested(gradient * experts.weights, experts.replicas, experts.spacing),
+            "gradients": congested(gradient * dense.trained, dense.replicas, dense.spacing),
+            "expert gradients": congested(gradient * experts.trained, experts.replicas, experts.spacing),
             "shards": between(dense),
             "expert shards": between(experts),
             "nothing": Transfer(0.0, dense.replicas, dense.spacing),

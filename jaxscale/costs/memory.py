@@ -286,7 +286,7 @@ class _Stage(NamedTuple):
         """Terms of `Memory` for given gradients, activations, gathered units and logits [byte]."""
         local = self.local
         both_ways = 1.0 + local.plan.dual_pipe
-        trained = local.trained_share * local.held_params(local.optimizer_sharded)
+        trained = local.trained_params(local.optimizer_sharded)
         return {
             "weights": weight_bytes(local) * local.held_params(local.weights_sharded) * both_ways
             + quantised_extra_bytes(local),

@@ -152,18 +152,18 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     """
     plan = local.plan
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
-    trained = (1.0 + plan.dual_pipe) * local.trained_share
-    held = local.held_params(local.gradients_sharded)
+    width = (1.0 + plan.dual_pipe) * plan.gradient_bytes
+    held, replica = local.trained_params(local.gradients_sharded), local.trained_params(0.0)
     # With sharded gradients and interleaved stages, the gradients of a chunk are whole until pp microbatches have
     # passed.
     chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp
-    unreduced = (keeps_stage_whole(local) + chunk) * (local.held_params(0.0) - held)
-    whole = plan.gradient_bytes * trained * (held + unreduced)
-    layer = plan.gradient_bytes * trained * local.at_stage(1.0, 0.0).held_params(local.gradients_sharded)
+    unreduced = (keeps_stage_whole(local) + chunk) * (replica - held)
+    whole = width * (held + unreduced)
+    layer = width * local.at_stage(1.0, 0.0).trained_params(local.gradients_sharded)
     from_before = several(plan.n_microbatches)
     always = from_before + plan.kept_gradients * (1.0 - from_before)
-    copies = plan.gradient_copy_bytes * trained * several(local.replicas) * (1.0 - local.weights_sharded)
-    copies = copies * local.held_params(0.0)
+    copied = (1.0 + plan.dual_pipe) * plan.gradient_copy_bytes * replica
+    copies = copied * several(local.replicas) * (1.0 - local.weights_sharded)
     return Gradients(whole + copies, always * whole + copies, whole - (1.0 - always) * layer + copies)
 
 

@@ -52,19 +52,23 @@ def seconds_per_weight(
     machine: Machine,
     coefficients: Coefficients,
     sharers: ArrayLike,
+    trained: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of memory traffic per weight and microbatch; frozen weights count only in gathers from the sharers [s]."""
-    c, trainable = coefficients, local.trained_share
+    """Time of memory traffic per weight and microbatch; frozen weights count only in gathers from the sharers [s].
+
+    Args:
+        sharers: ranks of one sharded copy [1].
+        trained: share of the weights with gradients, adapters included [1].
+    """
+    c = coefficients
     summed = COMPILED_SUM * local.plan.compiled * several(local.plan.n_microbatches, temperature)
     # A compiler gathers into the operands of its matmuls, without buffers to copy from.
     by_copies = local.weights_sharded * jnp.power(COMPILED_COPIES, local.plan.compiled)
     gathered = by_copies * (1.0 - 1.0 / jnp.asarray(sharers))
-    copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trainable
+    copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trained
     cast = c.accumulation_bytes * jnp.power(COMPILED_CASTS, local.plan.compiled)
-    traffic = (cast + summed) * trainable + gathered * c.fsdp_bytes * copied * gathered_width(
-        local
-    ) / local.element_bytes
+    traffic = (cast + summed) * trained + gathered * c.fsdp_bytes * copied * gathered_width(local) / local.element_bytes
     return traffic / machine.hbm_bandwidth
 
 
@@ -72,8 +76,10 @@ def accumulation_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
     """Time of casts, copies and gradient accumulation of all layers for one microbatch, as if on one stage [s]."""
-    per_weight = seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
-    per_expert_weight = seconds_per_weight(local, machine, coefficients, local.expert_shard_ranks, temperature)
+    per_weight, per_expert_weight = (
+        seconds_per_weight(local, machine, coefficients, sharers, local.trained_share, temperature)
+        for sharers in (local.shard_ranks, local.expert_shard_ranks)
+    )
     # Forward, backward, and the recomputed forward pass.
     passes = 2.0 + local.plan.recompute_full * local.plan.recompute_cost
     widened = is_narrow(local) * local.plan.dequantised_bytes * passes / machine.hbm_bandwidth
@@ -85,12 +91,14 @@ def head_accumulation_time(
 ) -> Array:
     """Time of casts, copies and gradient accumulation of the logits head on the last stage for one microbatch [s]."""
     weights = logits_per_token(local.model) * head_params(local.model) / local.plan.tp
-    return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks, temperature)
+    # The head has no adapters.
+    trained = local.model.trainable_share
+    return weights * seconds_per_weight(local, machine, coefficients, local.shard_ranks, trained, temperature)
 
 
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Time of the optimizer update of one step [s]."""
-    trained = local.trained_share * local.held_params(local.optimizer_sharded)
+    trained = local.trained_params(local.optimizer_sharded)
     width = (local.plan.optimizer_bytes + local.plan.gradient_bytes) / ADAM_BYTES
     traffic = coefficients.optimizer_bytes * width * jnp.power(COMPILED_UPDATE, local.plan.compiled)
     return traffic * trained / machine.hbm_bandwidth

@@ -163,6 +163,15 @@ class LocalPlan(eqx.Module):
         expert_shards = 1.0 + sharded * (self.expert_shard_ranks - 1.0)
         return self.params.dense / shards + self.params.experts / expert_shards
 
+    def trained_params(self, sharded: Number) -> Number:
+        """Trained weights per chip whose state a chip holds after ZeRO sharding; embeddings have no adapters [1].
+
+        Args:
+            sharded: ZeRO switch of the state, such as `optimizer_sharded` [1].
+        """
+        embedding = self.params.embedding / (1.0 + sharded * (self.shard_ranks - 1.0))
+        return self.trained_share * self.held_params(sharded) - self.adapter_share * embedding
+
 
 def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> LocalPlan:
     """Compute the local quantities of a plan on one chip.

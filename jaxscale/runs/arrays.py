@@ -175,10 +175,10 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
         # A 32-bit weight has its 16-bit copy too when it is not sharded.
         plan = with_fields(run.plan, {"wide_weights": jnp.zeros_like(run.plan.wide_weights)})
         local = local_plan(run.model, plan)
-        trained = local.trained_share
-        per_param = weight_bytes(local) + run.plan.gradient_bytes * trained
-        optimizer = optimizer_state_bytes(local) * trained * local.held_params(local.optimizer_sharded)
-        return (per_param * local.params.total + optimizer) / run.cluster.chip.hbm_bytes
+        weights = weight_bytes(local) * local.params.total
+        gradients = run.plan.gradient_bytes * local.trained_params(0.0)
+        optimizer = optimizer_state_bytes(local) * local.trained_params(local.optimizer_sharded)
+        return (weights + gradients + optimizer) / run.cluster.chip.hbm_bytes
 
     return jax.vmap(one)(batch)
 
