@@ -41,6 +41,7 @@ from jaxscale.models.model_figures import model_figures
 from jaxscale.models.model_file import described_model
 from jaxscale.models.transformer import model_flops
 from jaxscale.plans.adapters import trained_by
+from jaxscale.plans.expert_load import dropped_share
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS
@@ -414,8 +415,12 @@ def drawn_row(rng: np.random.Generator) -> dict[str, Any]:
 GROWING = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_ff_expert", "vocab_size", "seq_len")
 """Sizes of a model that make work."""
 
-SLACK = {"n_layers": 1e-3}
+SLACK = {"n_layers": 3e-3}
 """Relative fall of the step time that stages of another depth may bring."""
+
+HOST_SLACK = 3e-4
+"""Relative fall of the step time of a host-bound zero-bubble pipeline: wider weight gradients fill more of the bubble
+while the host hides the work."""
 
 
 def drawn_runs(name: str, seed: int, n: int) -> Iterator[Violation]:
@@ -455,18 +460,21 @@ def properties(name: str, case: int, runs: Any, fit: Any, rng: np.random.Generat
     least = _least_time(batch)
     yield from broken(usual["step_time"] < 0.999 * least, "shorter than its flops take")
     yield from broken(~(usual["memory"] > 0.0), "no memory")
+    # A larger model may mend a plan that breaks a rule, such as more virtual stages than layers.
+    is_sound = np.asarray(["predicted although" not in found.notes[row] for row in index])
+    slack = HOST_SLACK * np.asarray(batch.plan.zero_bubble)
     for field in GROWING:
         factor = float(rng.choice([1.01, 2.0]))
         model = with_fields(batch.model, {field: getattr(batch.model, field) * factor})
         longer = evaluate_runs(eqx.tree_at(lambda runs: runs.model, batch, model), table, combination, ("step_time",))
         fall = 1.0 - longer["step_time"] / usual["step_time"]
-        yield from broken(
-            ~(fall < SLACK.get(field, 1e-5)), f"{field} x {factor:g} shortens the step by {np.max(fall):.2g}"
-        )
+        is_shorter = ~(fall < slack + SLACK.get(field, 1e-5))
+        yield from broken(is_sound & is_shorter, f"{field} x {factor:g} shortens the step by {np.max(fall):.2g}")
     for what, where in RESOURCES.items():
         faster = eqx.tree_at(where, batch, where(batch) * (0.5 if what == "latency" else 2.0))
         shorter = evaluate_runs(faster, table, combination, ("step_time",))["step_time"]
-        yield from broken(~(shorter <= usual["step_time"] * (1.0 + 1e-5)), f"better {what} lengthens the step")
+        is_longer = ~(shorter <= usual["step_time"] * (1.0 + 1e-5 + slack))
+        yield from broken(is_sound & is_longer, f"better {what} lengthens the step")
     kept = rng.choice(len(runs), min(len(runs), 20), replace=False)
     some = runs.take(kept)
     cells = {column: [some.categories(column)[row] for row in range(len(some))] for column in some.columns}
@@ -496,6 +504,7 @@ def _least_time(batch: RunBatch) -> np.ndarray:
         # Beside adapters no weight of the model itself has a gradient.
         flops = model_flops(run.model, causal=True) * (2.0 + trained_by(run.model, run.plan.lora_rank)) / 3.0
         peak = run.cluster.chip.peak_flops.max()
+        flops = flops * (1.0 - dropped_share(run.model.n_experts, run.plan))
         return flops * tokens_per_step(run.model, run.plan) / (run.cluster.n_chips * peak)
 
     return np.asarray(jax.vmap(one)(jax.tree.map(np.asarray, batch)))

@@ -87,6 +87,17 @@ def test_what_breaks_a_rule_in_every_completion_is_answered_with_a_note():
     assert "it needs pp = 1" in found.notes[0]
 
 
+@pytest.mark.parametrize(
+    "stated", [{"ep": "6"}, {"ep": "16"}, {"ep": "8", "n_gpus": "60", "global_batch_size_seqs": ""}]
+)
+def test_expert_ranks_that_divide_no_experts_are_answered_with_a_note(stated: dict[str, str]):
+    found = js.predict(table({**OPEN, "model": "mixtral-8x7b", "n_gpus": "64", **stated}), fit="prior")
+    cells = dict(part.split(" = ") for part in found.assumed[0].split(", "))
+    chips = np.prod([float(cells.get(name, "1")) for name in ("dp", "tp", "pp", "cp")])
+    assert found.step_time[0] > 0.0 and chips == float(stated.get("n_gpus", "64"))
+    assert f"predicted although ep = {stated['ep']} must divide" in found.notes[0]
+
+
 def test_the_fastest_with_the_accepted_risk_is_taken_and_some_more_risk_where_none_has_it():
     """Of t / (1 - p): 10 / 0.7 before 12 / 0.6, where no plan is safe; plans that do not fit come last."""
     assert best_and_near(np.array([10.0, 12.0]), np.array([0.1, 0.0])).best == 0

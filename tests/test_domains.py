@@ -80,6 +80,14 @@ def test_numbers_of_a_plan_outside_of_their_bound_are_refused(name: str):
             Plan(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["expert_skew", "expert_load", "capacity_factor", "weight_bytes"])
+def test_cells_of_a_plan_have_the_bounds_of_the_plan(name: str):
+    high, run = PLAN.bounds[name].high, {key: [value] for key, value in {**SHAPE, **RUN}.items()}
+    with pytest.raises(js.InputError, match=rf"^table:1: column '{name}' = .*must be at most "):
+        js.read_runs({**run, name: [high * 1.5]})
+    assert len(js.read_runs({**run, name: [high]})) == 1
+
+
 def test_a_config_with_no_heads_is_one_line(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 8}))
     with pytest.raises(js.InputError, match="config.json: 'num_attention_heads' is missing"):

@@ -33,6 +33,7 @@ from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, model_flops
 from jaxscale.plans.plan import Plan
+from jaxscale.plans.stages import stage_layers
 
 CASES = named_cases()
 QUICK = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -226,6 +227,14 @@ def test_a_stage_with_an_extra_layer_sets_the_pace():
     work = uneven.matmul + uneven.attention
     np.testing.assert_allclose(uneven.pipeline_imbalance / work, 9.0 / 8.125 - 1.0, rtol=1e-6)
     assert even.pipeline_imbalance < 1e-6 * work
+
+
+def test_a_single_stage_holds_all_layers_whatever_is_stated_of_the_ends():
+    shape = Transformer(24, 2048, 16, 1024)
+    one, stated = (Plan(pp=1, **ends) for ends in ({}, {"first_stage_layers": 4, "last_stage_layers": 5}))
+    layers = [[float(count) for count in stage_layers(shape, plan)] for plan in (one, stated)]
+    assert layers[0] == layers[1] == [24.0, 24.0, 24.0]
+    assert [float(count) for count in stage_layers(shape, Plan(pp=3, first_stage_layers=4))] == [4.0, 10.0, 10.0]
 
 
 def test_full_recomputation_costs_one_forward_pass():

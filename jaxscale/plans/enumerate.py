@@ -183,7 +183,8 @@ def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
         "tp": chips,
         "pp": chips,
         "cp": chips,
-        "ep": divisors(facts["n_experts"]),
+        # A stated degree that divides no experts is left to the rules, which a row of a table may drop.
+        "ep": np.union1d(divisors(facts["n_experts"]), space.ep or ()),
         "micro_batch_size": _microbatches(facts, space),
     }
     admitted: Columns = {}

@@ -91,6 +91,14 @@ def _unstated(pp: Any, first_stage_layers: Any, last_stage_layers: Any) -> Any:
     return pp - np.greater(first_stage_layers, 0) - np.greater(last_stage_layers, 0)
 
 
+CHIPS_RULE = Rule(
+    "chips",
+    lambda dp, tp, pp, cp, n_chips: dp * tp * pp * cp == n_chips,
+    lambda dp, tp, pp, cp, n_chips: (
+        f"dp * tp * pp * cp = {dp * tp * pp * cp:g} must equal the cluster's {n_chips:g} chips"
+    ),
+)
+
 BATCH_RULE = Rule(
     "batch",
     lambda dp, micro_batch_size, n_microbatches, global_batch_size_seqs: (
@@ -103,13 +111,7 @@ BATCH_RULE = Rule(
 )
 
 RULES = (
-    Rule(
-        "chips",
-        lambda dp, tp, pp, cp, n_chips: dp * tp * pp * cp == n_chips,
-        lambda dp, tp, pp, cp, n_chips: (
-            f"dp * tp * pp * cp = {dp * tp * pp * cp:g} must equal the cluster's {n_chips:g} chips"
-        ),
-    ),
+    CHIPS_RULE,
     Rule(
         "heads",
         lambda tp, n_heads: divides(tp, n_heads),

@@ -95,7 +95,8 @@ def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
         Layers [1].
     """
     layers, stated = total_layers(model), (jnp.asarray(plan.first_stage_layers), jnp.asarray(plan.last_stage_layers))
-    is_first, is_last = (jnp.greater(count, 0.0) for count in stated)
+    # A single stage holds all layers, whatever a row states of the ends of a pipeline.
+    is_first, is_last = (jnp.greater(count, 0.0) & jnp.greater(plan.pp, 1.0) for count in stated)
     first, last = jnp.where(is_first, stated[0], 0.0), jnp.where(is_last, stated[1], 0.0)
     # Stages without stated layers share the remaining layers.
     is_stated, left = is_first | is_last, layers - first - last

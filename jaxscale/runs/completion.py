@@ -20,7 +20,7 @@ from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.framework_space import COUNTS, stated_space
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.plans.plan_questions import PlanQuestion, find_plans
-from jaxscale.plans.rules import BATCH_RULE, RULES, decided, model_columns
+from jaxscale.plans.rules import BATCH_RULE, CHIPS_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS, MAX_GPUS
@@ -201,12 +201,15 @@ def _told(values: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -> FoundPlans:
     """Plans of a row whose stated cells break a rule; the prediction notes the broken rule.
 
-    The search drops the rules that the stated cells break, and all rules where no plan is left.
+    The search drops the rules that the stated cells break, then the rule of the batch, then all rules that read a
+    stated cell, then all rules but the number of chips.
     """
     stated = {name: float(cells[name]) for name in COUNTS if cells.get(name) is not None}
     facts = {**model_columns(question.model), **stated, "domain_size": number(question.cluster.network.level(0)[0])}
     kept = tuple(rule for rule in RULES if rule not in decided(facts) or rule.holds_for(facts))
-    for rules in (kept, tuple(rule for rule in kept if rule is not BATCH_RULE), ()):
+    anyhow = tuple(rule for rule in kept if rule is not BATCH_RULE)
+    unread = tuple(rule for rule in anyhow if rule is CHIPS_RULE or stated.keys().isdisjoint(rule.fields))
+    for rules in (kept, anyhow, unread, (CHIPS_RULE,)):
         space = replace(question.space, rules=rules)
         (found,) = find_plans([question._replace(space=space).task(fit)])
         if len(found.table):

@@ -30,6 +30,8 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
         absent = [name for name, is_absent in zip(missing, lacks, strict=True) if is_absent]
         if not absent and not without_degrees:
             return None
+        if not absent:
+            return "no degrees dp, tp, pp and cp whose product is n_gpus"
         is_unknown = bool(model) and any(name in SHAPE for name in absent)
         return f"missing {', '.join(absent)}" + (f"; model {model!r} is not in the catalogue" if is_unknown else "")
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.models.model_domain import MODEL
+from jaxscale.plans.plan_domain import PLAN
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
 from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.words import vocabularies
@@ -39,7 +40,9 @@ def _shape_flag(name: str, meaning: str) -> Column:
 
 
 def _of_software(name: str, kind: Kind, meaning: str, vocabulary: str = "", unit: str = "") -> Column:
-    return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=1e12)
+    """Choice of software, a number within its bound in the domain of plans."""
+    most = PLAN.bounds[name].high if name in PLAN.bounds else 1e12
+    return Column(name, kind, meaning, unit, "of the framework", vocabulary=vocabulary, maximum=most)
 
 
 def _measured(name: str, meaning: str, unit: str, maximum: float) -> Column:
