@@ -56,9 +56,9 @@ def test_a_rule_is_asked_once_its_fields_are_there():
 
 def test_microbatches_make_up_the_global_batch():
     plan = {"dp": 4, "micro_batch_size": 2, "n_microbatches": 8}
-    assert broken_rules({**plan, "global_batch_size_seqs": 64}, 1) == [()]
+    assert list(broken_rules({**plan, "global_batch_size_seqs": 64}, 1)) == [()]
     sentence = "micro_batch_size * n_microbatches * dp = 64 must equal the global batch of 65 sequences"
-    assert broken_rules({**plan, "global_batch_size_seqs": 65}, 1) == [(sentence,)]
+    assert list(broken_rules({**plan, "global_batch_size_seqs": 65}, 1)) == [(sentence,)]
 
 
 def test_sentences_are_written_for_rows_that_break_a_rule():

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jaxscale.tables.categorical import compacted
+
 NO_LEVEL = -1
 """Code of a run without a level of a factor."""
 
@@ -99,8 +101,11 @@ class Levels:
                 distinct_keys, key = np.unique(key, return_inverse=True)
                 n_keys = len(distinct_keys)
             key, n_keys = key * n_codes + codes + 1, n_keys * n_codes
-        _, first, index = np.unique(key, return_index=True, return_inverse=True)
-        return self.take(first), index
+        index, present = compacted(key, n_keys)
+        # Any row of a combination stands for the combination.
+        row_of = np.empty(len(present), dtype=int)
+        row_of[index] = np.arange(self.n_rows)
+        return self.take(row_of), index
 
     def missing(self, kind: str) -> Bool[np.ndarray, " row"]:
         """Whether a run has no level of a factor [row]."""

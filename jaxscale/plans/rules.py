@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.plans.plan import DEGREES, Plan
+from jaxscale.tables.categorical import Categorical, together
 
 Columns = Mapping[str, Any]
 """Fields by name: numbers, or arrays [row] of them."""
@@ -269,7 +270,7 @@ def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] =
     return kept
 
 
-def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -> list[tuple[str, ...]]:
+def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -> Categorical:
     """Sentences on the rules that each of many plans breaks.
 
     A sentence is written once for all rows that break a rule by equal numbers.
@@ -282,17 +283,16 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
     Returns:
         Sentences of each row, in the order of the rules; an empty tuple is a valid plan [row].
     """
-    sentences: list[tuple[str, ...]] = [()] * n_rows
+    found = [Categorical.constant("", n_rows)]
     for rule in decided(columns, rules):
         broken = np.flatnonzero(~np.broadcast_to(rule.holds_for(columns), n_rows))
         if not len(broken):
             continue
-        numbers = [np.broadcast_to(columns[name], n_rows)[broken] for name in rule.fields]
-        distinct, which = np.unique(np.stack(numbers).astype(float), axis=1, return_inverse=True)
-        texts = [rule.sentence(dict(zip(rule.fields, values, strict=True))) for values in distinct.T.tolist()]
-        for row, text in zip(broken.tolist(), which.ravel().tolist(), strict=True):
-            sentences[row] = (*sentences[row], texts[text])
-    return sentences
+        numbers = (np.broadcast_to(columns[name], n_rows)[broken] for name in rule.fields)
+        distinct = together(*(Categorical.of_numbers(np.asarray(column, float)) for column in numbers))
+        texts = distinct.map(lambda values, rule=rule: rule.sentence(dict(zip(rule.fields, values, strict=True))))
+        found.append(texts.spread(broken, n_rows, ""))
+    return together(*found).map(lambda texts: tuple(filter(None, texts)))
 
 
 MODEL_FIELDS = (

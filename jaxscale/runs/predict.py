@@ -390,4 +390,4 @@ def _broken_rules(batch: RunBatch) -> Categorical:
     """Rules that each plan breaks, as text; empty for valid plans [row]."""
     network = {"n_chips": batch.cluster.n_chips, "domain_size": np.asarray(batch.cluster.network.domain_size)[:, 0]}
     broken = broken_rules({**model_columns(batch.model), **plan_columns(batch.plan), **network}, len(batch))
-    return Categorical.of(broken).map(lambda rules: f"predicted although {' and '.join(rules)}" if rules else "")
+    return broken.map(lambda rules: f"predicted although {' and '.join(rules)}" if rules else "")

@@ -128,15 +128,16 @@ def _number_format(word: Any) -> str:
 
 def _argument(shapes: Shapes, name: str) -> Categorical:
     """An argument of the shape of each row."""
-    return Categorical(shapes.codes, tuple(shapes.arguments[name].tolist())).map(lambda value: value)
+    distinct = Categorical.of_numbers(shapes.arguments[name])
+    return Categorical(distinct.codes[shapes.codes], distinct.values)
 
 
 def _sizes(shapes: Shapes) -> Categorical:
     """Width, heads, experts and state-space layers, which decide how well kernels suit the layers of a model."""
     usual = {"d_model": math.nan, "n_heads": math.nan, "n_experts": 1.0, "n_ssm_layers": 0.0}
     columns = [np.where(np.isnan(shapes.arguments[name]), size, shapes.arguments[name]) for name, size in usual.items()]
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return Categorical(shapes.codes, tuple(rows)).map(lambda row: row)
+    distinct = together(*map(Categorical.of_numbers, columns))
+    return Categorical(distinct.codes[shapes.codes], distinct.values)
 
 
 def _architecture(sizes: tuple[float, ...]) -> str:
