@@ -397,10 +397,24 @@ def decided_words(fields: Mapping[str, Any]) -> dict[str, Any]:
     words: dict[str, Any] = {name: _plain(fields[name]) for name in DEGREES}
     words["shard_group"] = words["shard_group"] or words["dp"]
     words["sequence_parallel"] = _flag(fields["sequence_parallel"])
-    words |= {choice: list(SWITCHES[choice])[int(codes_of(choice, fields))] for choice in DECISIONS}
+    # A partial share of the activations is stated as a number, beside the word.
+    share = float(fields["recompute_full"])
+    switches = {**fields, "recompute_full": float(share == 1.0)}
+    words |= {choice: list(SWITCHES[choice])[int(codes_of(choice, switches))] for choice in DECISIONS}
+    words["recompute_full"] = share
     if words["schedule"] == "1f1b" and words["vpp"] > 1:
         words["schedule"] = "interleaved"
     return words
+
+
+def recomputed(plan: Mapping[str, Any]) -> str:
+    """Recomputation of a plan as text: the word, or the share of the activations of a layer where only some are.
+
+    Args:
+        plan: numbers and words by argument, from `Plan.words`.
+    """
+    share = plan.get("recompute_full", 0.0)
+    return f"{share:.0%}".replace("%", " %") if 0.0 < share < 1.0 else str(plan["recompute"])
 
 
 def in_short(plan: Mapping[str, Any]) -> str:
@@ -423,7 +437,7 @@ def in_short(plan: Mapping[str, Any]) -> str:
         is_whole = plan["shard_group"] in (0, plan["dp"])
         parts.append(f"ZeRO-{plan['zero_stage']:g}" + ("" if is_whole else f" in {plan['shard_group']:g}s"))
     parts += ["SP"] if plan["sequence_parallel"] and plan["tp"] != 1 else []
-    parts += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
+    parts += [f"recompute {word}"] if (word := recomputed(plan)) != "none" else []
     parts += [plan["schedule"]] if plan["pp"] != 1 and plan["schedule"] not in ("1f1b", "interleaved") else []
     return "  ".join(parts)
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import GB
 from jaxscale.hardware.catalogue import ChipEntry
-from jaxscale.plans.plan import in_short
+from jaxscale.plans.plan import in_short, recomputed
 from jaxscale.report.style import seconds
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
     microbatch = f"{plan['micro_batch_size']:g} x {plan['n_microbatches']:g}"
     flag = "yes" if plan["sequence_parallel"] is True or plan["sequence_parallel"] == 1 else "no"
     cells |= {"dp": f"{plan['dp']:g}", "tp": f"{plan['tp']:g}", "pp": stages, "microbatch": microbatch}
-    cells |= {"sequence_parallel": flag, "recompute": str(plan["recompute"]), "schedule": str(plan["schedule"])}
+    cells |= {"sequence_parallel": flag, "recompute": recomputed(plan), "schedule": str(plan["schedule"])}
     return {name: cells[name] for name in PLAN_COLUMNS}
 
 
