@@ -202,6 +202,7 @@ class ServingFit(Record):
 
         Older files name models as in tables of runs.
         """
+        # Of equal levels the first entry counts.
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
         head = cls.file.head if cls.file.head in table else cls.file.old_head
