@@ -142,6 +142,7 @@ class LocalPlan(eqx.Module):
             ends: 1 for an end stage of the pipeline, which holds embeddings, else 0 [1].
         """
         stage = layers / total_layers(self.model)
+        # Embeddings are on end stages alone.
         held = self.params.embedding * ends
         return replace(self, params=LocalParams(self.dense_params * stage, self.routed_params * stage, held))
 
@@ -159,6 +160,7 @@ class LocalPlan(eqx.Module):
         Returns:
             Weights of the busiest stage: dense weights over `shard_ranks`, experts over `expert_shard_ranks` [1].
         """
+        # Blend between no sharding and all ranks: smooth in the ZeRO switch.
         shards = 1.0 + sharded * (self.shard_ranks - 1.0)
         expert_shards = 1.0 + sharded * (self.expert_shard_ranks - 1.0)
         return self.params.dense / shards + self.params.experts / expert_shards
@@ -175,7 +177,9 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     Returns:
         The plan with its derived quantities.
     """
+    # Adapters freeze the model: no gradient, no optimizer state of base weights.
     model = with_fields(model, {"trainable_share": trained_by(model, plan.lora_rank)})
+    # Ranks of cp hold equal weights and share the shards.
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
@@ -190,12 +194,14 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     layers = stage_layers(model, plan, temperature)
+    # Layers of the fullest stage over all layers.
     stage = larger(layers.first, layers.middle) / total_layers(model)
     widths = adapter_widths(model, plan.lora_targets)
     adapters = plan.lora_rank * (widths.dense / plan.tp + widths.routed / spread)
     return LocalPlan(
         model=model,
         plan=plan,
+        # t = b S / cp
         tokens=plan.micro_batch_size * model.seq_len / plan.cp,
         element_bytes=mean_over_formats(plan.precision, lambda entry: entry.element_bytes),
         gathered_bytes=mean_over_formats(plan.precision, lambda entry: entry.gathered_bytes),
@@ -212,6 +218,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         shard_ranks=shard_ranks,
         expert_tensor_degree=etp,
         expert_shard=spread,
+        # dp cp tp / (ep etp)
         expert_replicas=plan.dp * plan.cp * plan.tp / spread,
         expert_shard_ranks=expert_shard_ranks(shard_ranks * plan.tp, spread, temperature),
         layers=layers,
@@ -295,4 +302,5 @@ def expert_shard_ranks(group_chips: Number, expert_shard: Number, temperature: T
     Returns:
         Ranks [1].
     """
+    # max(s c tp / (ep etp), 1) in logarithms.
     return jnp.exp(positive_part(jnp.log(group_chips / expert_shard), temperature))

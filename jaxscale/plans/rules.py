@@ -49,6 +49,7 @@ class Rule:
 
     def sentence(self, columns: Columns) -> str:
         """Sentence for one plan that breaks the rule."""
+        # A sentence may read fewer fields than the condition.
         return self.text(**{name: float(columns[name]) for name in inspect.signature(self.text).parameters})
 
 
@@ -69,6 +70,7 @@ def suits_domain(tp: Any, domain_size: Any) -> Any:
     Returns:
         For each degree, whether tp divides the domain, except for a share of `IDLE`, or the domain divides tp.
     """
+    # Unused chips of a domain: racks of 72 take groups of 64.
     left = np.mod(domain_size, tp)
     return np.where(np.less_equal(tp, domain_size), left <= np.multiply(IDLE, domain_size), divides(domain_size, tp))
 
@@ -286,6 +288,7 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
         if not len(broken):
             continue
         numbers = [np.broadcast_to(columns[name], n_rows)[broken] for name in rule.fields]
+        # Equal numbers give equal sentences: written once.
         distinct, which = np.unique(np.stack(numbers).astype(float), axis=1, return_inverse=True)
         texts = [rule.sentence(dict(zip(rule.fields, values, strict=True))) for values in distinct.T.tolist()]
         for row, text in zip(broken.tolist(), which.ravel().tolist(), strict=True):
