@@ -57,7 +57,9 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitPr
     The prior centre is the optimum of an effect without runs. Where runs are left out of a solved problem, the effects
     of their levels would otherwise remain: the pull of a prior alone is too weak for the solver to reach the centre.
     """
+    # (effects,)
     has_runs = (problem.weight @ problem.members) > 0.0
+    # Pooled parameters come first.
     n = parameters.shape[0] - has_runs.shape[0]
     return parameters.at[n:].multiply(has_runs)
 
@@ -126,6 +128,7 @@ def refine(problem: FitProblem, start: Float[Array, " parameter"]) -> Solution:
 
     The polish alone suffices for a problem close to a solved problem.
     """
+    # The pull of a prior alone is too weak for the solver.
     near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
     return minimised(near.parameters, smoothed(problem, SHARP), POLISHED)
 
@@ -170,6 +173,7 @@ def settled(problem: FitProblem, solution: Solution) -> Solution:
     best = last = solution
     idle = 0
     for _ in range(ROUNDS):
+        # A path across a kink may first lead uphill.
         last = refine(problem, last.parameters)
         idle = 0 if last.loss < best.loss - SETTLED else idle + 1
         best = _lowest([best, last])
@@ -179,10 +183,12 @@ def settled(problem: FitProblem, solution: Solution) -> Solution:
 
 
 def _lowest(solutions: Sequence[Solution]) -> Solution:
+    # A diverged solution never wins.
     return min(solutions, key=lambda solution: float(jnp.nan_to_num(solution.loss, nan=jnp.inf)))
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:
     """Prior's centre and random points around the centre [start, parameter]."""
+    # The first start is the centre of the prior.
     spread = START_SPREAD * jax.random.normal(key, (n_starts - 1, n_parameters))
     return jnp.concatenate([jnp.zeros((1, n_parameters)), spread])

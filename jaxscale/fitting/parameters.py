@@ -113,12 +113,15 @@ def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> t
         least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
         column = levels.column(kind)
         present = sorted(level for level, count in Counter(column.tolist()).items() if count >= least)
+        # A single level is no contrast: the pooled value has the effect.
         for level in present if len(present) > 1 else []:
             rows = column == level
             for index, name in enumerate(names()):
                 place = (name, rows.tobytes())
+                # Few rows of a level tell the first coefficient alone.
                 is_few = FIRST.get(kind, name) != name and tells_little(kind, level, int(np.sum(rows)))
                 moves = level and stage.spread(kind, level, name) > 0.0 and not is_few
+                # Two kinds with equal rows cannot be told apart.
                 if moves and scope[rows, index].any() and place not in taken:
                     taken.add(place)
                     found.append(Effect(kind, level, name))
@@ -187,6 +190,7 @@ class Parametrisation(eqx.Module):
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
         """Derivative of each row's value by each parameter, from its gradient by the coefficients (chain rule)."""
+        # (row, effect)
         by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 

@@ -49,6 +49,7 @@ class Held(NamedTuple):
 
     def put(self, parameters: Float[Array, " parameter"]) -> Array:
         """Parameters with the held parameter at its value [parameter]."""
+        # An index beyond the end holds nothing.
         return parameters.at[self.index].set(self.value, mode="drop")
 
 
@@ -123,6 +124,7 @@ def _stepped(now: Polish, evaluation: Evaluation, tolerance: Tolerance) -> Polis
 def _solution_of(now: Polish, held: Held) -> Solution:
     """Solution at the best point so far, from the solver's state; the last evaluation may be of a rejected step."""
     end, log_residuals = now.state.f_info, now.state.aux
+    # Half the sum of squares of the pseudo-residuals.
     value = 0.5 * jnp.sum(end.residual**2)
     parameters = held.put(now.parameters)
     return Solution(parameters, value, value[None], now.converged, log_residuals, end.jac.as_matrix())
@@ -142,6 +144,7 @@ def minimised(
     Returns:
         The solution at the end point.
     """
+    # An index beyond the last parameter: no parameter is held.
     nothing = Held(len(start), 0.0)
     kept, near = jax.tree.map(jnp.asarray, (held or nothing, tolerance))
 

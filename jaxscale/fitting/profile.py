@@ -99,6 +99,7 @@ def rise(
     Returns:
         Deviance above the minimum [1].
     """
+    # Free parameters move along the ridge: covariance / standard deviation.
     start = solution.parameters + distance * covariance[index] / math.sqrt(covariance[index, index])
     return deviance(index, float(start[index]), start, problem) - 2.0 * float(solution.loss)
 
@@ -117,13 +118,16 @@ def crossing(rise_at: Callable[[float], float]) -> float:
     Returns:
         The distance [1].
     """
+    # A parabola crosses at Z90.
     distance, below, above = Z90, 0.0, math.inf
     exponent, before = 2.0, None
     for _ in range(TRIALS):
         risen = max(rise_at(distance), LEAST_RISE)
         if before is not None:
+            # Exponent of the growth between the last two trials.
             grown = math.log(risen / before[1]) / math.log(distance / before[0])
             exponent = min(max(grown, 1.0), STEEPEST)
+        # Factor on the distance by the power law of the rise.
         move = (Z90**2 / risen) ** (1.0 / exponent)
         below, above = (distance, above) if risen < Z90**2 else (below, distance)
         following = distance * min(max(move, 1.0 / LARGEST_MOVE), LARGEST_MOVE)
@@ -184,6 +188,7 @@ def standardised_intervals(
     """
     count, centre = len(names()), np.asarray(solution.parameters)
     half = Z90 * np.sqrt(np.diag(covariance))[:count]
+    # Laplace approximation, replaced by profiles below.
     ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
     indices = np.flatnonzero(identified(covariance))
     if len(centre) <= PROFILED_UP_TO and len(indices):
@@ -213,6 +218,7 @@ def profiled(
     """
     error = math.sqrt(covariance[index, index])
     low, high = PROFILE_REACH * (interval - float(solution.parameters[index])) / error
+    # The optimum ends each half.
     distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
     with jax.enable_x64(True), one_blas_thread():
         rises = [rise(index, distance, problem, solution, covariance) for distance in distances.tolist()]
