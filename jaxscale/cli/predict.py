@@ -82,12 +82,14 @@ class PredictCommand(Outputs):
         described = describe_runs(runs, hardware)
         prediction = predict_open(runs, described, js.load_fit(self.fit, hardware), hardware)
         errors = prediction.errors()
+        # nan > 0 is false: rows without a prediction do not count.
         answered = int((prediction.step_time > 0).sum())
         say_unanswered(len(runs), answered)
         if self.out is not None:
             write_predictions(self.out, runs, prediction)
             say(f"wrote {self.out}")
         # Rows of traced workloads have no model whose flops a doubt could be based on.
+        # Doubts are for people.
         if errors["n"] and not self.json and np.isfinite(prediction.measured[described.index]).any():
             tell_doubts(runs, *measured_of(runs, described), say)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
@@ -116,6 +118,7 @@ class PredictCommand(Outputs):
         if described.batch is None:
             raise InputError(f"--timeline: no plan to show; {prediction.notes[0] or 'expected a transformer'}")
         table, place = js.load_fit(self.fit, hardware).coefficient_table(described.levels)
+        # The batch has a single run.
         run = jax.tree.map(lambda leaf: leaf[0], described.batch)
         return run.model, run.plan, run.cluster, jax.tree.map(lambda leaf: leaf[place[0]], table)
 
