@@ -51,6 +51,7 @@ def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, 
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
+        # Variances of independent assumptions add up.
         reach = Z90 * np.sqrt(sum((fields[field] * spread) ** 2 for field, spread in spreads.items()))
         middle = limits.log_flop[row, NAMES.index(name)]
         bands[name] = (float(np.exp(middle - reach)), float(np.exp(middle + reach)))
