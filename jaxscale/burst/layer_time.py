@@ -335,8 +335,8 @@ def kernel_times(
     $t = \lambda_r \tau + \big(t_c^q + t_m^q\big)^{1/q}$ with
     $t_c = \kappa_r \frac{F s}{e C}\big(1 + \frac{n_0}{N} + \frac{k_0}{K}\big) + w \frac{2 K A}{C}$ and
     $t_m = \mu_r \frac{p\,Q s}{W} + \frac{p_0\,Q_0}{W}$: F flop, N columns, K length of the sum, A outputs of a wave
-    of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. In a gradient of weights K grows with s,
-    and the wave term vanishes because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
+    of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. Kernels without flop take
+    $\lambda_r \tau + t_m$.
 
     Args:
         batch: samples s, one number or one per kernel [1].

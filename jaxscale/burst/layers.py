@@ -128,7 +128,7 @@ def convolution(
     r"""Convolution in two or three dimensions, as the implicit matrix product of cuDNN.
 
     The forward pass takes $2\,|k|\,C_{in} C_{out} |y|$ flop, and the gradients of activations and weights take as many
-    each. The first layer (images, at most 4 channels) needs no gradient of the input.
+    each.
 
     Args:
         input_shape: channels, then spatial extent.

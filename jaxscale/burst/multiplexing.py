@@ -75,10 +75,7 @@ class Throughput(eqx.Module):
 
 
 def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
-    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1].
-
-    The last step of an iteration is followed by the first step of the next iteration.
-    """
+    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1]."""
     # The first step of the next iteration follows the last step.
     grown = larger(plan.chips - jnp.roll(plan.chips, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()

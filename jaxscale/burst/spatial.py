@@ -165,8 +165,7 @@ def spatial_step(
 
     $T = \sum_l \max(f_l, h_l) + \max(x_l, h'_l) + w_l + \max(0, t_{AR} - \sum_l (x_l + w_l))$ with forward time f,
     gradients of activations x and of weights w of $B / (g\,P)$ samples, the halo h of the input and h' of the
-    gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass. Layers
-    without extent (after the flattening) process whole samples in every subdomain.
+    gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass.
 
     Args:
         parts: subdomains per dimension, with product P [1].

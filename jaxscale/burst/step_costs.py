@@ -68,7 +68,6 @@ def redistribution_time(
     $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
     sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
     subtracted on the side with fewer GPUs (more samples each), which are a subset of the GPUs of the opposite side.
-    Between disjoint sets of GPUs no sample is kept, and equal numbers of samples move too.
 
     Args:
         elements: elements of a sample, |x| [1]; 0 if no tensor moves.

@@ -275,10 +275,7 @@ LARGEST_WHOLE = 2**53
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None.
-
-    Whole numbers are integers, so that counts have no point.
-    """
+    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -289,7 +286,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        # Beyond 2^53 an integer would claim digits unknown to a float.
+        # Counts have no point; beyond 2^53 an integer would claim digits unknown to a float.
         return int(value) if value.is_integer() and abs(value) <= LARGEST_WHOLE else value
     return value
 

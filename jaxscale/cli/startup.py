@@ -25,7 +25,8 @@ NEW_OBJECTS = 100_000
 
 
 def collect_rarely() -> None:
-    """Let Python look for garbage rarely, and not at the end of the process: a tenth of a short command's time."""
+    """Let Python look for garbage rarely, and not at the end of the process."""
+    # A tenth of the time of a short command.
     gc.set_threshold(NEW_OBJECTS)
     # Frozen objects are left out of the last search for garbage.
     atexit.register(gc.freeze)
@@ -34,11 +35,10 @@ def collect_rarely() -> None:
 def configure_jax(starts_backend: bool = True) -> None:
     """Compute in double precision.
 
-    Warnings of plugins without a chip are silenced: a command then computes on the processor.
-
     Args:
         starts_backend: whether devices may be queried, which must wait until distributed processes are connected.
     """
+    # Plugins without a chip warn; a command then computes on the processor.
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     with without_foreign_lines():
         import jax

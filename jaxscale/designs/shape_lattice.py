@@ -54,8 +54,6 @@ class ShapeLattice(NamedTuple):
 def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance: float) -> ShapeLattice:
     """Integer shapes on either side of the curve of constant parameters.
 
-    A shape with more parameters than the target takes longer but learns more: times are compared per parameter.
-
     Args:
         problem: the search.
         width: width of the relaxed optimum [1].

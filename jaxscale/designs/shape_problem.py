@@ -73,7 +73,7 @@ class ShapeProblem(eqx.Module):
         return self.quantities(self.design_at(point).model, TEMPERATURE)
 
     def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
-        """Logarithms of `SHAPE_QUANTITIES` of a model; time per target parameter, so that sizes are comparable."""
+        """Logarithms of `SHAPE_QUANTITIES` of a model."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
         # The law of the shape counts parameters without embeddings.

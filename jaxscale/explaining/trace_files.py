@@ -302,11 +302,12 @@ def _ranges(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _longest_of_a_name(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Executions of the module with the largest total time: the step; shorter modules move batches."""
+    """Executions of the module with the largest total time: the step."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
         # Without the number in brackets.
         by_name.setdefault(str(event.get("name", "")).split("(")[0], []).append(event)
+    # Shorter modules move batches.
     return max(by_name.values(), key=lambda own: sum(_number(event.get("dur")) for event in own))
 
 

@@ -84,7 +84,7 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
     """Edges of the steps [s], and method of recognition.
 
     The edges come from the ranges recorded by the program around its steps, else from the period of the kernel names;
-    else the whole trace is one step. Of several steps the last is not counted, since no mark shows its end.
+    else the whole trace is one step.
 
     Args:
         trace: kernels of a device.
@@ -101,7 +101,7 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
         (_launch_edges(trace), "ranges of the host that launched the kernels"),
         (_merged(trace.host_marks), "ranges on the host"),
     ):
-        # The last of several steps is not counted.
+        # No mark shows the end of the last of several steps: the step is not counted.
         if len(edges) > 1 and _covered(trace, edges) > COVERED * (len(edges) - 1) / len(edges):
             return edges, text
     if period := _period(trace.kind, is_update):
@@ -112,8 +112,7 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
 def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
     """Edges of ranges; ranges that overlap by more than half of the shorter range count as one step.
 
-    For several steps the edges are their starts, so that the time between steps counts; for a single step, begin and
-    end.
+    For several steps the edges are the starts; for a single step, begin and end.
     """
     merged: list[list[float]] = []
     for begin, end in marks.tolist():
@@ -124,6 +123,7 @@ def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
             merged.append([begin, end])
     if len(merged) < 2:
         return np.asarray(merged).reshape(-1)
+    # Starts alone: the time between steps counts.
     return np.asarray([begin for begin, _ in merged])
 
 
@@ -147,10 +147,7 @@ def _covered(trace: KernelTrace, edges: Float[np.ndarray, " edge"]) -> float:
 
 
 def _period(kind: Int[np.ndarray, " kernel"], is_update: Bool[np.ndarray, " kernel"]) -> int:
-    """Smallest number of kernels after which nearly all names repeat; 0 without a period.
-
-    Layers and microbatches repeat within a step, but not across its ends.
-    """
+    """Smallest number of kernels after which nearly all names repeat; 0 without a period."""
     n = len(kind)
     if n < 2 * LEAST_KERNELS:
         return 0

@@ -117,7 +117,7 @@ class PageView:
 
     @functools.cached_property
     def now(self) -> StateFigures:
-        """Figures of the state; without factors taken from the ranking, which needs no further program."""
+        """Figures of the state."""
         # The ranking has the figures, and needs no further program.
         if not self.is_changed:
             scored = self.scored

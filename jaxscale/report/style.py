@@ -87,11 +87,12 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
-    """Empty figure of the given size [inch], outside pyplot, which would keep and show every figure."""
+    """Empty figure of the given size [inch]."""
     from matplotlib.figure import Figure
 
     from jaxscale.report.text_layout import WrappedLayout
 
+    # Outside pyplot, which would keep and show every figure.
     return Figure(figsize=(width, height), layout=WrappedLayout())
 
 

@@ -228,8 +228,6 @@ def clear_leftovers(folder: str | Path) -> None:
 def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     """Lock on a folder, created if missing, against writes by another sweep.
 
-    The operating system releases the lock at any end of the process.
-
     Args:
         folder: the folder.
         waits: whether to wait for another sweep to release the lock.
@@ -247,6 +245,7 @@ def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     opened = os.open(folder, os.O_RDONLY)
     try:
         try:
+            # The operating system releases the lock at any end of the process.
             fcntl.flock(opened, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None
