@@ -151,15 +151,14 @@ def dense_forward(
 def _thin_attention(local: LocalPlan) -> Array:
     """Numbers that the matrices of one attention layer read and write per token on a rank [1].
 
-    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$; a low rank counts twice, as output of
-    one matrix and input of the next.
+    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$.
     """
     model, plan = local.model, local.plan
     d = model.d_model
     queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / plan.tp
     values = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim) / plan.tp
     unrotated = queries - model.n_heads * model.rope_head_dim / plan.tp
-    # A low rank counts twice: output and input.
+    # A low rank counts twice, as output of a matrix and input of the next.
     through_latent = d + 2.0 * model.kv_lora_rank + model.rope_head_dim + unrotated + values
     # 2 d + K (h + h_v)
     full = 2.0 * d + local.key_value_width

@@ -73,7 +73,8 @@ def wider(one: Scatter, other: Scatter) -> Scatter:
 
 
 def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
-    """Scatter of an unknown level: mean over the scatters of known levels, so that no single level dominates."""
+    """Scatter of an unknown level: mean over the scatters of known levels."""
+    # The mean over levels, not over runs: no single level dominates.
     time = np.mean([scatter.time for scatter in scatters])
     memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
     return Scatter(kind, "", float(time), float(np.sqrt(np.mean(memory))) if memory else np.nan)

@@ -54,13 +54,13 @@ def standing_at(problem: FitProblem, parameters: Float[Array, " parameter"]) -> 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Parameters with effects of levels without counted runs set to the centre of their prior [parameter].
 
-    The prior centre is the optimum of an effect without runs. Where runs are left out of a solved problem, the effects
-    of their levels would otherwise remain: the pull of a prior alone is too weak for the solver to reach the centre.
+    The prior centre is the optimum of an effect without runs.
     """
     # (effects,)
     has_runs = (problem.weight @ problem.members) > 0.0
     # Pooled parameters come first.
     n = parameters.shape[0] - has_runs.shape[0]
+    # The pull of a prior alone is too weak for the solver to reach the centre.
     return parameters.at[n:].multiply(has_runs)
 
 
@@ -143,13 +143,14 @@ def solve(
     Args:
         problem: the problem to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
-        known: optima of earlier fits of about the same problem [parameter]. The points also count unchanged, since a
-            search could lose an optimum; the fit is never worse than the earlier fits.
+        known: optima of earlier fits of about the same problem [parameter]; the fit is never worse than the earlier
+            fits.
 
     Returns:
         The best fit.
     """
     ends, losses = search_starts(problem, starts)
+    # The points also count unchanged: a search could lose an optimum.
     earlier = [standing_at(problem, end) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
@@ -159,11 +160,9 @@ def solve(
 
 
 def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
-    """Refined solution from a start where hidden terms show.
-
-    A term hidden behind a longer term, such as the host's pace behind the chip's, has no gradient: no descent from the
-    solution finds the term, and other coefficients compensate for it. A descent from a point where the term shows does.
-    """
+    """Refined solution from a start where hidden terms show."""
+    # A term hidden behind a longer term, as the pace of the host behind the chip's, has no gradient: no descent from
+    # the solution finds the term, and further coefficients compensate.
     exposed = solution.parameters + problem.parametrisation.towards_exposed
     return refine(problem, refine(problem, exposed).parameters)
 

@@ -198,11 +198,11 @@ class Parametrisation(eqx.Module):
 def offset_spread(kind: str, level: str) -> float:
     """Scale of the prior of a level's offsets, in units of each coefficient's `spread_of_levels` [1].
 
-    Runs set apart take the scale stated by their table, if any: wide where the measurement is faulty, so that the runs
-    do not pull the pool.
+    Runs set apart take the scale stated by their table, if any.
     """
     usual = OFFSET_SPREAD[kind]
     if kind == "source" and is_apart(level):
+        # Wide where the measurement is faulty: the runs do not pull the pool.
         return default_for("apart_spread", None, table_of(level)) or usual
     return usual
 
@@ -231,13 +231,13 @@ def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parame
 def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[float]:
     """Changes of the parameters that expose hidden terms: the typical difference of levels, standardised [parameter].
 
-    Each source moves by its own effect, so that a term may stay hidden in a source and show in another; a coefficient
-    without effects by source moves by its pooled parameter.
+    Each source moves by the effect of the source; a coefficient without effects by source by the pooled parameter.
     """
     sign = {"": 0.0, "small": 1.0, "large": -1.0}
     change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
     stacks = ("source", "stack")
     by_source = {effect.coefficient for effect in effects if effect.kind in stacks}
     pooled = [0.0 if name in by_source else change[name] / prior.spread for name, prior in priors().items()]
+    # A term may stay hidden in a source and show in a second source.
     own = [change[e.coefficient] / s if e.kind in stacks else 0.0 for e, s in zip(effects, scale, strict=True)]
     return pooled + own

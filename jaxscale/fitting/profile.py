@@ -107,9 +107,8 @@ def rise(
 def crossing(rise_at: Callable[[float], float]) -> float:
     """Distance at which the rise of a deviance reaches the 90 % quantile.
 
-    Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial: at
-    first two, as for a parabola, and more where a hidden term begins to show. A trial outside the bracket of earlier
-    trials is replaced by the geometric middle of the bracket.
+    Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial. A trial
+    outside the bracket of earlier trials is replaced by the geometric middle of the bracket.
 
     Args:
         rise_at: rise of the deviance by the distance from the optimum in standard deviations of the Laplace
@@ -118,7 +117,7 @@ def crossing(rise_at: Callable[[float], float]) -> float:
     Returns:
         The distance [1].
     """
-    # A parabola crosses at Z90.
+    # A parabola crosses at Z90, with exponent 2; more where a hidden term begins to show.
     distance, below, above = Z90, 0.0, math.inf
     exponent, before = 2.0, None
     for _ in range(TRIALS):
@@ -175,8 +174,7 @@ def standardised_intervals(
     """Ends of the 90 % intervals of the standardised pooled coefficients.
 
     The ends come from the profile likelihood. The Laplace approximation replaces the profile for coefficients that rest
-    on their prior, where the two agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles
-    would take an hour.
+    on their prior, and for pooled fits of more than `PROFILED_UP_TO` parameters.
 
     Args:
         problem: the fitted problem.
@@ -190,6 +188,7 @@ def standardised_intervals(
     half = Z90 * np.sqrt(np.diag(covariance))[:count]
     # Laplace approximation, replaced by profiles below.
     ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
+    # For coefficients that rest on the prior the two agree; profiles of large pooled fits would take an hour.
     indices = np.flatnonzero(identified(covariance))
     if len(centre) <= PROFILED_UP_TO and len(indices):
         with jax.enable_x64(True), one_blas_thread():

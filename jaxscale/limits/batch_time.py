@@ -301,11 +301,12 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
 
     The first two terms are the interleaved schedule with at least as many microbatches as stages (Narayanan et al.
     2021, arXiv 2104.04473, section 2.2). With fewer, each rank waits for the first microbatch to come round: the
-    last term, without which a batch would end before one microbatch could pass all stages.
+    last term.
     """
     n_microbatches, n_stages = jnp.exp(degrees.n_microbatches), jnp.exp(degrees.groups[PP])
     fewer = jnp.exp(overlap.smaller(degrees.n_microbatches, degrees.groups[PP]))
     part = jnp.exp(-degrees.interleave)
+    # Without the last term a batch would end before a microbatch could pass all stages.
     return n_microbatches + (n_stages - 1.0) * part + wait * (n_stages - fewer) * (1.0 - part)
 
 

@@ -183,7 +183,8 @@ class BestRun(NamedTuple):
 
 
 def coarse(value: float) -> float:
-    """Nearest whole number with three significant binary digits after the first, so that powers of two divide it."""
+    """Nearest whole number with three significant binary digits after the first."""
+    # Powers of two divide the result.
     step = 2.0 ** max(math.floor(math.log2(max(value, 1.0))) - 3, 0)
     return max(round(value / step) * step, 1.0)
 

@@ -232,11 +232,9 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1].
-
-    At the ends of the domain, stages 0 and 3, the value is not clipped, so that the slope is equal to the slope inside.
-    """
+    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1]."""
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
+    # Not clipped at the ends of the domain, stages 0 and 3: the slope is equal to the slope inside.
     begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
     return begun if stage == ZERO_STAGES[-1] else smaller(begun, 1.0)
 

@@ -59,11 +59,12 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
 def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
     """Size of the logits head in layers of equally many matmul parameters, used by frameworks to balance stages [1].
 
-    Rounded up, as the earlier stages hold whole layers, unless `DIVISIBLE`.
+    Rounded up unless `DIVISIBLE`.
     """
     head = logits_per_token(model) * head_params(model)
     # c_h: parameters of the head over parameters of a layer.
     ratio = head * total_layers(model) / (matmul_params_per_token(model) - head)
+    # The earlier stages hold whole layers.
     return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
 

@@ -149,7 +149,8 @@ def with_density(levels: Levels) -> Levels:
 
 
 def sign_of(target: str) -> float:
-    """1 for times and -1 for rates, since a short time is a high rate [1]."""
+    """1 for times and -1 for rates [1]."""
+    # A short time is a high rate.
     return -1.0 if target.startswith("output") else 1.0
 
 

@@ -230,7 +230,7 @@ def _stream(
     r"""Batch that a request of an open stream meets on its rank.
 
     Newton's method in the logarithm starts below the solution and converges from below, as $\ln b - \ln \lambda T(b)$
-    is increasing and concave. Only the last step is differentiated, as in the implicit function theorem.
+    is increasing and concave.
 
     Args:
         stay: time of a request in a batch [s].
@@ -244,7 +244,7 @@ def _stream(
     def excess(log_batch: Array) -> Array:
         batch = jnp.exp(log_batch)
         # Two points at plus and minus a standard deviation represent the Poisson counts.
-        # Slope of the root at 0.
+        # The root has no finite slope at 0.
         apart = jnp.sqrt(others * batch + 1e-12)
         time = 0.5 * (stay(batch + others + apart) + stay(larger(batch + others - apart, 1e-3)))
         endless = rate * time
@@ -267,6 +267,7 @@ def _stream(
     # Far below the solution: Newton converges from below.
     start = held(-excess(jnp.full_like(top, -20.0)) - 20.0)
     near = jax.lax.stop_gradient(jax.lax.fori_loop(0, STEPS, lambda _, b: held(newton(b)), start))
+    # The last step alone is differentiated, as by the implicit function theorem.
     solved = newton(near)
     batch = smooth_min(jnp.exp(solved), most, temperature)
     slope = jax.jvp(excess, (held(solved),), (jnp.ones_like(near),))[1]

@@ -109,7 +109,8 @@ def _is_share(values: "xarray.DataArray") -> bool:
 
 
 def _is_logarithmic(values: np.ndarray) -> bool:
-    """Whether positive values span at least the ratio `LOGARITHMIC`, so that a linear scale hides small values."""
+    """Whether positive values span at least the ratio `LOGARITHMIC`."""
+    # A linear scale would hide small values.
     known = values[np.isfinite(values)]
     return bool(len(known)) and bool(known.min() > 0.0) and bool(known.max() >= LOGARITHMIC * known.min())
 

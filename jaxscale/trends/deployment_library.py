@@ -136,18 +136,16 @@ def coefficient_spreads() -> np.ndarray:
     r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
 
     $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, as the calibration has them;
-    zero for coefficients of memory, which no trend of time reads.
+    zero for coefficients of memory.
     """
     # Variances of the centre and between stacks add up.
     spreads = {name: np.hypot(prior.spread, prior.levels.get("stack", 0.0)) for name, prior in priors().items()}
+    # No trend of time reads coefficients of memory.
     return np.asarray([0.0 if name in MEMORY_COEFFICIENTS else spread for name, spread in spreads.items()])
 
 
 def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) -> Deployment:
     """Deployments drawn at random; the first is the deployment itself.
-
-    Coefficients, those of latency among them, vary as if independent, so that what their correlation would cancel is
-    counted in full.
 
     Args:
         n_samples: how many [1].
@@ -157,6 +155,7 @@ def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) ->
     """
     random = np.random.default_rng(seed)
     centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
+    # Coefficients vary as if independent: cancellation by correlation is not counted.
     draws = random.standard_normal((n_samples, centre.size))
     # The first sample is the deployment.
     draws[0] = 0.0

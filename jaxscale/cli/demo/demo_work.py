@@ -256,7 +256,7 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
 def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> ShapeGrid:
     """Step times of the template stretched to many widths and depths, in a single compiled call.
 
-    As in the search, layers need not divide evenly over the stages, since the exact model jumps at each multiple.
+    As in the search, layers need not divide evenly over the stages.
     """
     head_dim = concrete(template.head_dim)
     # (36,) widths by (32,) depths, even in ratio as the axes.
@@ -269,7 +269,7 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
     def times(width: Array, depth: Array) -> Array:
         def one(d_model: ArrayLike, n_layers: ArrayLike) -> Array:
             shape = stretched(template, d_model, n_layers, head_dim)
-            # The smooth model of the search, without jumps at multiples.
+            # The exact model jumps at each multiple of the stages.
             return step_time(shape, plan, machine, coefficients, TEMPERATURE).total
 
         return jax.vmap(one)(width, depth)

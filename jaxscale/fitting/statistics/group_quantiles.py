@@ -80,7 +80,7 @@ def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
 def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
     r"""Intraclass correlation $\rho$: share of the variance of errors between groups, with equal weight of groups [1].
 
-    Errors beyond three robust standard deviations count as three, so that single runs do not hide the common part.
+    Errors beyond three robust standard deviations count as three.
 
     Args:
         errors: errors with their signs [row].
