@@ -89,7 +89,6 @@ class PredictCommand(Outputs):
             write_predictions(self.out, runs, prediction)
             say(f"wrote {self.out}")
         # Rows of traced workloads have no model whose flops a doubt could be based on.
-        # Doubts are for people.
         if errors["n"] and not self.json and np.isfinite(prediction.measured[described.index]).any():
             tell_doubts(runs, *measured_of(runs, described), say)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}

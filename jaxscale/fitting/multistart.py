@@ -161,8 +161,7 @@ def solve(
 
 def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
     """Refined solution from a start where hidden terms show."""
-    # A term hidden behind a longer term, as the pace of the host behind the chip's, has no gradient: no descent from
-    # the solution finds the term, and further coefficients compensate.
+    # A term hidden behind a longer term has no gradient: no descent from the solution finds the term.
     exposed = solution.parameters + problem.parametrisation.towards_exposed
     return refine(problem, refine(problem, exposed).parameters)
 

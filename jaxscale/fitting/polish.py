@@ -103,7 +103,7 @@ def _function(parameters: Array, evaluation: Evaluation) -> tuple[Array, Array]:
 @filter_jit
 def _begun(start: Float[Array, " parameter"], evaluation: Evaluation, tolerance: Tolerance) -> Polish:
     """Initial state of the solver, compiled."""
-    # Without compilation each state would hold a separate Jacobian program, and every step would be compiled anew.
+    # Uncompiled, each state would hold a Jacobian program, and every step would be compiled anew.
     values, logs = jax.eval_shape(_function, start, evaluation)
     state = _solver(tolerance).init(_function, start, evaluation, {}, values, logs, frozenset())
     return Polish(start, state, jnp.asarray(False), jnp.asarray(False))

@@ -188,7 +188,7 @@ def standardised_intervals(
     half = Z90 * np.sqrt(np.diag(covariance))[:count]
     # Laplace approximation, replaced by profiles below.
     ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
-    # For coefficients that rest on the prior the two agree; profiles of large pooled fits would take an hour.
+    # On the prior alone the two agree; profiles of large pooled fits would take an hour.
     indices = np.flatnonzero(identified(covariance))
     if len(centre) <= PROFILED_UP_TO and len(indices):
         with jax.enable_x64(True), one_blas_thread():

@@ -199,7 +199,7 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Batches of the islands in whole granules, for the least time of the slowest island.
 
     Each granule goes to the island with the earliest finish: exact for the least maximum of increasing
-    functions with equal granules. The last granule of the batch may be cut.
+    functions with equal granules.
 
     Args:
         sequences: B [sequence].

@@ -172,8 +172,7 @@ def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -
 
     The logarithm of the discrepancy per decade is a weighted mean over published sources (with the weight of
     `SHIPPED_WEIGHT` rollouts) and the rollouts. A rollout contributes its error beyond the uncertainty of the numbers
-    and the noise, within 1 to `WIDEST` times that of published sources: few rollouts of small runs prove neither a
-    perfect nor a bad law.
+    and the noise, within 1 to `WIDEST` times that of published sources.
     """
     tested = backtest_of(law, progress=progress)
     doubts = (*law.warnings, *tested.doubts)
@@ -192,7 +191,6 @@ def _own_discrepancy(one: Rollout) -> float | None:
     if one.decades.mean() < 0.2:
         return None
     # In the mean error of the rollout, noise averages out, while errors of the numbers and the form remain.
-    # Noise of single runs averages out over the rollout.
     known = (one.parameters.mean() / Z90) ** 2 + (one.noise.mean() / Z90) ** 2 / one.n_predicted
     excess = float(one.error.mean()) ** 2 - float(known)
     return float(np.sqrt(max(excess, 0.0)) / one.decades.mean())
@@ -218,8 +216,6 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
 
 def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.ndarray, " row"]:
     """Logarithm of measured over predicted loss of each row, by a fit to the rows of all further groups [row].
-
-    All fits run in one program: a held-out row has weight zero.
 
     Args:
         law: law fitted to a table.

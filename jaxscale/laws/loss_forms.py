@@ -146,9 +146,6 @@ def centred(
 ) -> Array:
     """Conversion of ln A and ln B from N = D = 1 to the middle of a table (sign -1), or back (sign +1).
 
-    At N = D = 1, far from the table, coefficients and exponents are almost perfectly correlated; in the middle of the
-    table they are nearly independent, and a search takes a tenth of the steps.
-
     Args:
         numbers: logarithms of `BASE` first.
         log_params: mean of ln N [1].
@@ -156,6 +153,7 @@ def centred(
         sign: -1 to the middle, +1 back.
     """
     numbers = jnp.asarray(numbers)
+    # In the middle coefficients and exponents are nearly independent: a tenth of the search steps.
     # ln A at the middle is ln A - a ln N.
     moved = numbers.at[..., 1].add(sign * jnp.exp(numbers[..., 3]) * log_params)
     return moved.at[..., 2].add(sign * jnp.exp(numbers[..., 4]) * log_tokens)

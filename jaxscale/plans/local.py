@@ -240,10 +240,8 @@ def sharding(plan: Plan, stage: int) -> Array:
 
 
 def end_share(model: Transformer, plan: Plan) -> Array:
-    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices.
-
-    Tied embeddings are one matrix, held by the first and the last stage.
-    """
+    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices."""
+    # Tied embeddings are a single matrix, held by the first and the last stage.
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 
 

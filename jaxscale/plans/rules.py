@@ -61,8 +61,6 @@ def divides(divisor: Any, number: Any) -> Any:
 def suits_domain(tp: Any, domain_size: Any) -> Any:
     """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two domains.
 
-    A group on two nodes, with a fraction of the network links of each, is slower than every group in whole nodes.
-
     Args:
         tp: tensor-parallel degrees, a number or an array [1].
         domain_size: chips of a domain; single chips, 1, suit any whole degree [1].
@@ -72,6 +70,7 @@ def suits_domain(tp: Any, domain_size: Any) -> Any:
     """
     # Unused chips of a domain: racks of 72 take groups of 64.
     left = np.mod(domain_size, tp)
+    # A group on two nodes has a fraction of the links of each: slower than groups in whole nodes.
     return np.where(np.less_equal(tp, domain_size), left <= np.multiply(IDLE, domain_size), divides(domain_size, tp))
 
 

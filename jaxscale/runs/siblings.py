@@ -84,8 +84,6 @@ def deviations(
 def contradicted(measured: Measured) -> np.ndarray:
     """Whether each run contradicts more than half of its siblings.
 
-    Runs of equal settings have equal siblings and bounds, hence settings are compared instead of runs.
-
     Args:
         measured: runs with their step times.
 
@@ -96,6 +94,7 @@ def contradicted(measured: Measured) -> np.ndarray:
         return np.zeros(0, dtype=bool)
     plan, family = measured.batch.plan, families(measured)
     varied = np.stack([np.asarray(getattr(plan, name), float) for name in VARIED])
+    # Runs of equal settings have equal siblings and bounds: settings are compared instead of runs.
     setting = classes((family.astype(float), *varied), [])
     first = np.unique(setting, return_index=True)[1]
     micro, count, stages, replicas = varied[:4, first]

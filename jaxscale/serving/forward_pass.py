@@ -145,10 +145,9 @@ def _split(params: ArrayLike, tp: ArrayLike) -> Array:
 def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
     """All-reduce among n chips: latency relative to two chips [1], time of a byte [s/byte], and ramp [s^0.5/byte^0.5].
 
-    The latency grows as (1 + log2 n) / 2, and doubles for a group larger than a domain. Within a domain the bytes are
-    reduced first, so that each chip sends its own share over the network. Links reach full bandwidth with large
-    messages only: a message of m bytes takes an additional time proportional to the root of m and growing with the
-    peers (all-reduce times of `data/serving.toml`, 64 kB to 16 MB).
+    The latency grows as (1 + log2 n) / 2, and doubles for a group larger than a domain. Links reach full bandwidth with
+    large messages only: a message of m bytes takes an additional time proportional to the root of m and growing with
+    the peers (all-reduce times of `data/serving.toml`, 64 kB to 16 MB).
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
@@ -156,7 +155,7 @@ def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
     # Direct links reach a peer each: fewer peers use fewer links.
     used = smaller(larger(jnp.asarray(n) - 1.0, 1.0) / peers, 1.0)
     crosses = several(larger(jnp.divide(n, domain), 1.0))
-    # Between domains each chip sends 1 / domain of the bytes.
+    # Bytes are reduced within a domain first: each chip sends 1 / domain over the network.
     per_byte = 1.0 / (inside * used) + crosses / (outside * domain)
     # a(n) = alpha (1 + log2 n) / 2
     latency = several(n) * 0.5 * (1.0 + jnp.log2(n)) * (1.0 + crosses)
