@@ -29,6 +29,7 @@ class Convergence(eqx.Module):
         Reference:
             McCandlish et al., arXiv 1812.06162, equation 5.4: $(S/S_{min} - 1)(E/E_{min} - 1) = 1$, E = B S.
         """
+        # S = S_min (1 + B_crit / B)
         return jnp.asarray(self.min_steps) * (1.0 + jnp.asarray(self.critical_batch) / jnp.asarray(batch))
 
 
@@ -80,6 +81,7 @@ def survey_batches(
         Best batch, time and marginal speed-up by cluster size.
     """
     planner = plan_burst if burst else plan_data_parallel
+    # Fields of a job are float leaves.
     sizes, batches = jnp.asarray(n_chips, jnp.result_type(float)), jnp.asarray(batches, jnp.result_type(float))
 
     def one(size: Array, batch: Array) -> tuple[Array, Array]:
@@ -87,11 +89,13 @@ def survey_batches(
         plan = planner(graph, layer_time, here, n_options)
         return plan.time, plan.chip_seconds
 
+    # (sizes, batches)
     iteration, used = jax.vmap(lambda size: jax.vmap(lambda batch: one(size, batch))(batches))(sizes)
     total = time_to_accuracy(iteration, batches, convergence)
     best = jnp.argmin(total, 1)
     rows = jnp.arange(len(sizes))
     time, batch = total[rows, best], batches[best]
+    # ln 2 for successive powers of two.
     doublings = jnp.diff(jnp.log(sizes))
     chip_seconds = used[rows, best] * convergence.steps(batch)
     return BatchSurvey(
@@ -102,5 +106,6 @@ def survey_batches(
 def best_chips(survey: BatchSurvey, n_chips: ArrayLike, efficiency: float) -> Array:
     """Largest cluster whose last doubling achieved at least the share `efficiency` of perfect scaling [1]."""
     sizes = jnp.asarray(n_chips, jnp.result_type(float))
+    # The product ends at the first doubling below the efficiency.
     worth = jnp.cumprod(survey.marginal >= efficiency)
     return sizes[worth.sum().astype(jnp.int32)]

@@ -45,6 +45,7 @@ class ShareTable(NamedTuple):
 @functools.cache
 def _splits(n_branches: int) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Splits: exponents d with sum of 2^-d = 1, and the home branch, one of the branches with the largest share."""
+    # Kraft's equation with n branches has no exponent above n - 1.
     exponents = itertools.product(range(1, max(n_branches, 2)), repeat=n_branches)
     exact = (split for split in exponents if sum(2.0**-d for d in split) == 1.0)
     return tuple((split, home) for split in exact for home, d in enumerate(split) if d == min(split))
@@ -65,7 +66,9 @@ def share_table(widths: tuple[int, ...]) -> ShareTable:
     """
     splits = {n: [[(d, b != home) for b, d in enumerate(split)] for split, home in _splits(n)] for n in widths if n > 1}
     used = {flavour for rows in splits.values() for row in rows for flavour in row}
+    # Flavour 0: the whole cluster at home.
     flavours = [(0, False), *sorted(used)]
+    # (branches - 1, split, branch)
     index = np.zeros((MAX_BRANCHES, max([1, *map(len, splits.values())]), MAX_BRANCHES), np.int32)
     exists = np.zeros(index.shape[:2], bool)
     for n, rows in splits.items():
@@ -102,6 +105,7 @@ class _State(NamedTuple):
 def _first_minimum(values: Array, axis: int) -> Array:
     """Index of the minimum, in a form that XLA vectorises on the CPU, unlike `argmin`."""
     n = values.shape[axis]
+    # At most 17 options or modes: 8 bits hold an index.
     index = jnp.arange(n, dtype=jnp.int8).reshape((n,) + (1,) * (values.ndim - 1 - axis))
     lowest = values.min(axis, keepdims=True)
     return jnp.where(values == lowest, index, jnp.int8(n - 1)).min(axis)
@@ -140,7 +144,9 @@ def forward(
     """
     table = share_table(graph.widths)
     n_options, n_flavours = edge.shape[-1], len(table.exponent)
+    # Identity of the (min, +) product.
     identity = jnp.where(jnp.eye(n_options, dtype=bool), 0.0, forbidden)
+    # (flavours, 1)
     share = 2.0 ** jnp.asarray(table.exponent)[:, None]
     # A branch on the fraction 2^-d of the cluster has at most this fraction of the GPUs, up to rounding.
     too_wide = (chips * share > jnp.asarray(n_chips) * (1 + 1e-6)) & (share > 1)
@@ -148,21 +154,30 @@ def forward(
     away, splits, exists = jnp.asarray(table.away), jnp.asarray(table.flavour), jnp.asarray(table.exists)
     zero = jnp.zeros((n_options, n_options), edge.dtype)
     nothing = jnp.zeros((splits.shape[1], n_options, n_options), edge.dtype)
+    # path (option,), inside (flavour, option, option), serial (option, option)
     start = _State(jnp.zeros(n_options, edge.dtype), jnp.zeros((n_flavours, *zero.shape), edge.dtype), zero, nothing)
 
     def advance(state: _State, step):
         cost, flag = step
+        # A branch starts anew from the options at the stage entry.
         ahead = jnp.where(flag["first"], identity, state.inside)
+        # Input and output of an away branch cross to different GPUs.
         crosses = away & (flag["first"] | flag["is_join"])
+        # (flavour, entry, before, after), reduced over `before`.
         inside = minimum(ahead[:, :, :, None] + cost[crosses.astype(jnp.int32)][:, None], 2)
+        # The option of a join is at the end of the stage, outside the share of the branch.
         inside = inside + jnp.where(flag["is_join"], 0.0, narrow)[:, None, :]
         width = flag["n_branches"] - 1
+        # (split, entry, option)
         shared = inside[splits[width, :, flag["branch"]]]
+        # Branches in sequence each have the whole cluster: flavour 0.
         serial = state.serial + jnp.where(flag["last"], inside[0], 0.0)
         fresh = flag["branch"] == 0
         longest = jnp.where(fresh, shared, maximum(jnp.stack([state.parallel, shared]), 0))
         parallel = jnp.where(flag["last"], longest, state.parallel)
+        # Mode 0 is the sequence, mode 1 + i is split i.
         modes = jnp.concatenate([serial[None], jnp.where(exists[width][:, None, None], parallel, forbidden)])
+        # (entry, end)
         ends = state.path[:, None] + minimum(modes, 0)
         path = jnp.where(flag["closes"], minimum(ends, 0), state.path)
         record = StageChoices(ahead, _first_minimum(ends, 0), _first_minimum(modes, 0))
@@ -208,14 +223,17 @@ def backtrack(
     def retreat(state, step):
         end, entry, mode, option = state
         seen, cost, flag = step
+        # In reverse order, the closing step is the first step of a stage.
         entry = jnp.where(flag["closes"], seen.entry[end].astype(jnp.int32), entry)
         mode = jnp.where(flag["closes"], seen.mode[entry, end].astype(jnp.int32), mode)
         option = jnp.where(flag["last"], end, option)
+        # Mode 0 has no split: the flavour is 0 below, and the index must not be -1.
         split = splits[flag["n_branches"] - 1, jnp.maximum(mode - 1, 0), flag["branch"]]
         flavour = jnp.where(mode == 0, 0, split)
         place = (away[flavour] & (flag["first"] | flag["is_join"])).astype(jnp.int32)
         before = jnp.argmin(seen.inside[flavour, entry] + cost[place, :, option]).astype(jnp.int32)
         opens = flag["first"] & (flag["branch"] == 0)
+        # Before the first branch of a stage lies the entry; the branches share the end.
         state = (jnp.where(opens, entry, end), entry, mode, before)
         return state, Choice(option, before, place, mode)
 
@@ -260,10 +278,12 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
         The plan; differentiable in the costs.
     """
     steps = jnp.arange(graph.n_steps, dtype=jnp.int32)
+    # (steps,)
     step_time = costs.edge[steps, choice.place, choice.before, choice.option]
     amplification = costs.amplification[steps, choice.place, choice.before, choice.option]
     chips, parallel = costs.chips[choice.option], choice.mode > 0
     slot = jnp.asarray(graph.stage) * MAX_BRANCHES + jnp.asarray(graph.branch)
+    # (stages, branches)
     branches = segment_sum(step_time, slot, graph.n_stages * MAX_BRANCHES).reshape(graph.n_stages, MAX_BRANCHES)
     together = segment_max(parallel.astype(jnp.int32), jnp.asarray(graph.stage), graph.n_stages) > 0
     stages = jnp.where(together, branches.max(1), branches.sum(1))
@@ -274,6 +294,7 @@ def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
         step_time,
         jnp.where(costs.exempt, 0.0, amplification),
         parallel,
+        # A single GPU throughout: option 0 before and after.
         costs.edge[:, 0, 0, 0].sum(),
     )
 
@@ -306,6 +327,7 @@ def plan_burst(
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     # The choice is discrete and carries no gradient; `evaluate` differentiates along the chosen path.
     fixed = jax.lax.stop_gradient(costs)
+    # The exact minimum carries no gradient, so infinity is safe.
     edge = jnp.where(fixed.allowed(jax.lax.stop_gradient(job.amplification_limit)), fixed.edge, jnp.inf)
     n_chips = jax.lax.stop_gradient(jnp.asarray(job.n_chips))
     path, record = forward(graph, edge, fixed.chips, n_chips, jnp.inf, jnp.min, jnp.max)
@@ -327,6 +349,7 @@ def plan_data_parallel(
         synchronisation: `correct` or `released`.
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
+    # A change is off the diagonal: the diagonal of `legal` counts the existing options.
     widest = jnp.diagonal(costs.legal[0]).sum(dtype=jnp.int32) - 1
     option = jnp.full(graph.n_steps, widest)
     return evaluate(graph, costs, Choice(option, option, jnp.zeros_like(option), jnp.zeros_like(option)))
@@ -352,6 +375,7 @@ def _accept(costs: StepCosts, limit: Array, state, step) -> tuple[tuple[Array, A
         best = jnp.where(accept, candidate, best)
         lowest = jnp.where(accept, a, lowest)
         chosen = jnp.where(accept, before, chosen)
+    # The amplification along the best path is tested at the following layer.
     layer = edge[chosen, jnp.arange(n_options)]
     after = jnp.where(exempt, 1.0, layer * chips / jnp.where(exempt, 1.0, single))
     return (best, after), chosen
@@ -388,10 +412,12 @@ def plan_released(
     exists = jnp.diagonal(costs.legal[0])
     change = (jnp.asarray(graph.keeps_layout)[:, None, None]) & ~jnp.eye(n_options, dtype=bool)
     near = costs.edge[:, 0]
+    # (steps, 1, after)
     stay = jnp.diagonal(near, axis1=1, axis2=2)[:, None, :]
     edge = jnp.where(change, stay + _CHANGE_PENALTY * (near - stay), near)
     legal = jnp.broadcast_to(exists[:, None] & exists, edge.shape)
     own = jnp.eye(n_options, dtype=bool) & exists
+    # The first layer has no predecessor on another number of GPUs.
     legal = legal.at[0].set(own)
     single = edge[:, 0, 0]
     start = (jnp.where(exists, 0.0, jnp.inf), jnp.ones(n_options))

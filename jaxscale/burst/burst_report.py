@@ -69,6 +69,7 @@ def _check(n_chips: int, batch: int, **positive: float) -> None:
         raise InputError(f"gpus = {n_chips}: expected a power of two up to {MAX_CHIPS}")
     if batch < 1:
         raise InputError(f"batch = {batch}: expected at least 1 sample")
+    # A single GPU has amplification 1 and must stay below the limit.
     for name, value in positive.items():
         lowest = 1.0 if name == "amplification_limit" else 0.0
         if not (np.isfinite(value) and value > lowest) and not (name == "latency" and value == 0.0):
@@ -93,9 +94,11 @@ def _study(graph, layer_time, job, side_batch, n_options: int, synchronisation: 
     """Results of a job; one compilation per network and number of options serves all jobs."""
     problem = (graph, layer_time, job, n_options)
     burst, data_parallel = (plan(*problem, synchronisation) for plan in (plan_burst, plan_data_parallel))
+    # The released rule is for chains.
     released = plan_released(*problem, synchronisation) if graph.widths == (1,) else None
     price = prices(*problem, _TEMPERATURE * burst.single_chip_time, synchronisation)
     costs = step_costs(*problem, synchronisation)
+    # Samples per second of a background job on a dedicated GPU.
     rate = side_batch / layer_time(side_batch).sum()
     case = (burst, data_parallel.time, job.batch, job.n_chips, rate)
     shared, ideal = (multiplex(*case, interference) for interference in (stated_interference(), no_interference()))
@@ -132,6 +135,7 @@ def _cluster(result: Throughput) -> dict[str, float]:
 
 def _partitions(study: _Study, batch: int) -> dict[str, Any]:
     """Static partitions, and the best partition whose foreground job is at least as fast as in bursts."""
+    # Seconds per sample of data parallelism: the unit of the ratio.
     alone = float(study.data_parallel.time) / batch
     rows = [
         {"foreground_gpus": int(g), "foreground_time_s": t, "ratio": rate * alone}
@@ -163,6 +167,7 @@ def _ways(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     def rank(name: str) -> tuple[bool, float]:
         time, ratio = timed[name]
         slower = time > shared["iteration_time"]
+        # Slower modes by time, modes as fast as bursts by throughput.
         return slower, time if slower else -ratio
 
     return [

@@ -92,6 +92,7 @@ def _convolution(shape, words, network, _previous):
 
 
 def _forward_only(layer: Layer) -> Layer:
+    # The activation's row carries the backward pass in the profile.
     return layer._replace(kernels=layer.kernels[: len(layer.kernels) - len(layer.backward)])
 
 
@@ -104,8 +105,10 @@ def _fork(shape, words, network, _previous):
     """Convolutions of one tensor, in sequence, with outputs concatenated along the channels."""
     made = []
     for kernel in words.kernels:
+        # Odd kernels with half padding keep the extent.
         padding = tuple(k // 2 for k in kernel)
         layer = layers.convolution(shape, words.number, kernel, 1, padding, normalised=network["batch_norm"])
+        # From the second convolution on, the input is the predecessor's input.
         made.append(layer._replace(is_beside=bool(made)))
     return made
 
@@ -186,7 +189,9 @@ def read_steps(network: dict) -> list[Step]:
             n = len(item["branches"])
             for position, layer in enumerate([*chain, join]):
                 last = position == len(chain)
+                # Only the last branch's join closes the stage.
                 steps.append(Step(layer, index, n, position == 0, last, last and index == n - 1))
+        # The outputs are concatenated along the channels.
         shape, previous = (sum(out[0] for out in outputs), *outputs[0][1:]), None
     return steps
 
@@ -286,6 +291,7 @@ class NetworkEntry(NamedTuple):
 
 def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable:
     """Stack kernels, each with the row of its layer."""
+    # (kernels, quantities)
     numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
     return KernelTable(
         np.array([KERNEL_KINDS.index(kernel.kind) for _, kernel in kernels], np.int32),
@@ -313,6 +319,7 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
 
     closes = flags(step.closes for step in steps)
     moved = floats(elements(layer.input_shape) for layer in layers)
+    # No change of GPUs before the first step.
     moved[0] = 0.0
     return LayerGraph(
         weights=floats(layer.weights for layer in layers),
@@ -327,6 +334,7 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
         closes=closes,
         branch=np.array([step.branch for step in steps], np.int32),
         n_branches=np.array([step.n_branches for step in steps], np.int32),
+        # A step after the close of a stage begins the next stage.
         stage=np.concatenate([[0], np.cumsum(closes)[:-1]]).astype(np.int32),
         kernels=kernel_table([(i, k) for i, layer in enumerate(layers) for k in layer.kernels], len(layers)),
         widths=tuple(sorted({step.n_branches for step in steps})),

@@ -84,6 +84,7 @@ def _convolution(p: dict, shape: tuple[int, ...], regime: str) -> Layer:
     layer = layers.convolution(
         shape, p["out_channels"], kernel, p["stride"], padding, normalised=normalised, activated=not split
     )
+    # The profile counts the backward pass with the activation.
     return layer._replace(kernels=layer.kernels[: -len(layer.backward)]) if split else layer
 
 
@@ -111,6 +112,7 @@ def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: La
         case "concat":
             return layers.concatenation(shape, shape)
         case "ResnetBottleneck":
+            # base_width is 64 in a plain residual network.
             return layers.bottleneck(shape, p["planes"], p.get("stride", 1), p["base_width"] // 64)
         case "prep":
             return layers.patch_embedding(shape, p["dim"], p["patch_dim"])
@@ -130,12 +132,14 @@ def _read(name: str) -> list[LayerTime]:
         row = dict(zip(header, cells, strict=True))
         recording = row.get("file") or row["network"]
         block = (recording, row["network"], row.get("block"), row["batch_size"])
+        # An activation pairs with the preceding layer of an equal recording, block and batch.
         previous = previous if block == last else None
         regime, last = RECORDED_REGIMES[recording], block
         parameters = json.loads(row["layer_params_json"])
         layer = _layer(row["layer_type"], parameters, _shape(row["input_shape"]), regime, previous)
         milliseconds = float(row.get("time_ms") or row["time_ms_avg"])
         batch = int(row["batch_size"])
+        # ms to s
         layer_times.append(LayerTime(name, recording, row["network"], regime, batch, layer, 1e-3 * milliseconds))
         previous = layer
     return layer_times
@@ -173,9 +177,11 @@ class MeasuredLayerTime(AbstractLayerTime):
         """Interpolated time of each row for `batch` samples [s]."""
         x = jnp.log(jnp.asarray(batch, jnp.result_type(float)))
         idle = jnp.isneginf(self.log_time[:, 0])
+        # A finite curve for idle rows keeps interpolation free of inf - inf.
         curves = jnp.where(idle[:, None], 0.0, jnp.asarray(self.log_time, x.dtype))
         grid = jnp.asarray(self.log_batch, x.dtype)
         inside = jax.vmap(lambda curve: jnp.interp(x, grid, curve))(curves)
+        # Above the largest batch, time in proportion to the batch.
         beyond = larger(x - grid[-1], 0.0)
         return jnp.where(idle, 0.0, jnp.exp(inside + beyond))
 
@@ -189,6 +195,7 @@ def _occurrences(profile: str) -> dict[int, Occurrences]:
     rows = [row for row in read_layer_times() if row.network == profile]
     graph = [row for row in rows if row.regime.endswith("-graph")]
     by_batch: dict[int, Occurrences] = {}
+    # Recordings with CUDA graphs take precedence.
     for row in graph or rows:
         by_batch.setdefault(row.batch, {}).setdefault(row.layer.key, []).append(row.seconds)
     return by_batch
@@ -200,6 +207,7 @@ def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | Non
         return 0.0
     for times in profiles:
         if layer.key in times:
+            # Repeats beyond the recorded number take the last recorded time.
             return times[layer.key][min(seen, len(times[layer.key]) - 1)]
         if layer.parts and all(part in times for part in layer.parts):
             return sum(times[part][0] for part in layer.parts)
@@ -221,6 +229,7 @@ def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime
         InputError: the layers were not measured; `layer_time.analytical_layer_time` is an alternative.
     """
     tables = [_occurrences(profile) for profile in network_entry(name).profiles]
+    # Batches measured in every profile of the network.
     batches = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     if not batches:
         raise _not_measured(name, "all layers")
@@ -326,8 +335,8 @@ def kernel_times(
     $t = \lambda_r \tau + \big(t_c^q + t_m^q\big)^{1/q}$ with
     $t_c = \kappa_r \frac{F s}{e C}\big(1 + \frac{n_0}{N} + \frac{k_0}{K}\big) + w \frac{2 K A}{C}$ and
     $t_m = \mu_r \frac{p\,Q s}{W} + \frac{p_0\,Q_0}{W}$: F flop, N columns, K length of the sum, A outputs of a wave
-    of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. In a gradient of weights K grows with s,
-    and the wave term vanishes because the sum is split. Kernels without flop take $\lambda_r \tau + t_m$.
+    of tiles, Q traffic per sample, $Q_0$ traffic of the weights, s samples. Kernels without flop take
+    $\lambda_r \tau + t_m$.
 
     Args:
         batch: samples s, one number or one per kernel [1].
@@ -337,19 +346,25 @@ def kernel_times(
         Time per kernel [s].
     """
     kind, regime = kernels.kind, jnp.asarray(regime, jnp.int32)
+    # Tables indexed by kernel kind.
     family, weights, matmul = (jnp.asarray(table)[kind] for table in (_FAMILY, _IS_WEIGHTS, _IS_MATMUL))
 
     def of(values, index):
         return jnp.asarray(values)[index]
 
     c = coefficients
+    # The sum of a gradient of weights runs over the samples.
     depth = jnp.where(weights, kernels.depth * batch, kernels.depth)
+    # 1 + n_0 / N + k_0 / K
     loss = 1.0 + of(c.half_width, family) / kernels.width + of(c.half_depth, family) / depth
     compute = kernels.flop * batch / (of(c.efficiency, kind) * device.peak_flops) * loss * of(c.compute, regime)
+    # w 2 K A / C
     wave = of(c.wave, family) * 2.0 * kernels.depth * device.wave_outputs / device.peak_flops
+    # No wave term for a gradient of weights, because the sum is split.
     compute = compute + jnp.where(weights | ~matmul, 0.0, wave)
     moved = of(c.passes, kind) * kernels.sample_bytes * batch * of(c.memory, regime)
     memory = (moved + of(c.fixed_passes, kind) * kernels.fixed_bytes) / device.hbm_bandwidth
+    # A positive sharpness gives q > 1.
     q = 1.0 + c.sharpness
     # The ratio keeps powers within the range of float32; the floor keeps them differentiable at zero work.
     top = larger(larger(compute, memory), 1e-12)
@@ -375,9 +390,11 @@ def layer_times(
     n, row = kernels.n_steps, kernels.step
     batch_of = jnp.broadcast_to(jnp.asarray(batch), (n,))[row]
     regime = jnp.broadcast_to(jnp.asarray(regime, jnp.int32), (n,))
+    # (layers,)
     device_time = segment_sum(kernel_times(kernels, batch_of, coefficients, device, regime[row]), row, n)
     launches = segment_sum(jnp.ones_like(device_time, shape=row.shape), row, n)
     host = launches * jnp.asarray(coefficients.host_time)[regime]
+    # A positive host sharpness gives h > 1.
     h = 1.0 + jnp.asarray(coefficients.host_sharpness)[regime]
     top = larger(larger(device_time, host), 1e-12)
     eager = top * ((device_time / top + 1e-12) ** h + (host / top + 1e-12) ** h) ** (1.0 / h)
@@ -411,6 +428,7 @@ def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
     fields = {}
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = table[name]
+        # The sharpness is the sole coefficient without an axis.
         fields[name] = float(value) if name == "sharpness" else np.array([value[key] for key in axis_of(name)], float)
     return LayerTimeCoefficients(**fields)
 

@@ -128,7 +128,7 @@ def convolution(
     r"""Convolution in two or three dimensions, as the implicit matrix product of cuDNN.
 
     The forward pass takes $2\,|k|\,C_{in} C_{out} |y|$ flop, and the gradients of activations and weights take as many
-    each. The first layer (images, at most 4 channels) needs no gradient of the input.
+    each.
 
     Args:
         input_shape: channels, then spatial extent.
@@ -146,11 +146,16 @@ def convolution(
     out = tuple((n + 2 * p - k) // stride + 1 for n, k, p in zip(extent, kernel, padding, strict=True))
     area, points = math.prod(kernel), math.prod(out)
     output_shape = (channels, *out)
+    # 2 |k| C_in C_out |y|
     flop, weights = 2.0 * area * c_in * channels * points, area * c_in * channels
+    # Bytes of input and output per sample, and of the weights.
     moved, held = FLOAT_BYTES * (elements(input_shape) + elements(output_shape)), FLOAT_BYTES * weights
+    # Images have at most 4 channels.
     kind = "conv_first" if c_in <= 4 else "conv" if area > 1 else "pointwise"
     forward = [Kernel(f"{kind}_forward", flop, area * c_in, channels, points, moved, held)]
+    # K is the number of output positions.
     backward = [Kernel(f"{kind}_weights", flop, points, area * c_in, 1.0, moved, 2.0 * held)]
+    # The image needs no gradient.
     if kind != "conv_first":
         backward.insert(0, Kernel(f"{kind}_data", flop, area * channels, c_in, math.prod(extent), moved, held))
     for wanted, pair in ((normalised, normalisation), (activated, activation)):
@@ -168,6 +173,7 @@ def convolution(
         flop,
         tuple(forward + backward),
         tuple(backward),
+        # k_w k_h F + k_w k_h of the released planner, F the output's last extent.
         area * (out[-1] + 1.0),
     )
 
@@ -175,6 +181,7 @@ def convolution(
 def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
     """Fully connected layer on the last `elements / rows` features; 2 K N flop per row and pass."""
     depth = elements(input_shape) // rows
+    # Weights include the bias.
     flop, weights = 2.0 * rows * depth * features, depth * features + features
     moved, held = FLOAT_BYTES * rows * (depth + features), FLOAT_BYTES * depth * features
     forward = (Kernel("linear_forward", flop, depth, features, rows, moved, held),)
@@ -200,6 +207,7 @@ def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padd
 def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
     """ReLU as a separate row, with the backward pass of the preceding layer, as in the profiles."""
     ahead, back = activation(input_shape)
+    # The profiles time the preceding layer's backward pass with the activation.
     kernels = ahead + back + tuple(kernel for kernel in previous.backward)
     return Layer("relu", ("relu", input_shape), input_shape, input_shape, kernels=kernels, keeps_layout=True)
 
@@ -240,10 +248,12 @@ def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening:
     one, three, none = (1, 1), (3, 3), (0, 0)
     reduce = convolution(input_shape, inner, one, 1, none, normalised=True)
     spatial = convolution(reduce.output_shape, inner, three, stride, (1, 1), normalised=True)
+    # The last ReLU comes after the addition.
     expand = convolution(spatial.output_shape, channels, one, 1, none, normalised=True, activated=False)
     parts = [reduce, spatial, expand]
     if stride != 1 or input_shape[0] != channels:
         parts.append(convolution(input_shape, channels, one, stride, none, normalised=True, activated=False))
+    # Two reads and a write.
     addition = elementwise(expand.output_shape, 3.0)
     ahead, back = activation(expand.output_shape)
     kernels = tuple(kernel for part in parts for kernel in part.kernels) + (addition, *ahead, *back)
@@ -264,8 +274,10 @@ def attention(input_shape: tuple[int, ...], heads: int) -> Layer:
     """Self-attention half of a transformer layer with materialised scores (n x n per head)."""
     n, d = input_shape
     projections = [linear(input_shape, 3 * d, n), linear(input_shape, d, n)]
+    # Scores (heads, n, n); 2 n^2 d flop per product.
     score_bytes, flop = FLOAT_BYTES * heads * n * n, 2.0 * n * n * d
     product = Kernel("linear_forward", flop, d / heads, n, n, score_bytes + 2 * FLOAT_BYTES * n * d)
+    # Two gradients per product, hence twice the flop.
     backward = Kernel("linear_data", 2 * flop, d / heads, n, n, 2 * score_bytes + 4 * FLOAT_BYTES * n * d)
     softmax = tuple(Kernel("elementwise", sample_bytes=passes * score_bytes) for passes in (2.0, 2.0, 3.0))
     kernels = tuple(kernel for layer in projections for kernel in layer.kernels)
@@ -294,6 +306,7 @@ def patch_embedding(input_shape: tuple[int, ...], dim: int, patch: int) -> Layer
     c, height, width = input_shape
     n = (height // patch) * (width // patch)
     projection = linear((n, patch * patch * c), dim, n)
+    # Patches and the class token.
     output = (n + 1, dim)
     kernels = projection.kernels + (elementwise(output, 2.0),) * 6
     key = ("patch", dim, patch, input_shape)
@@ -312,6 +325,7 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
     c_in, *extent = input_shape
     output = (channels, *(2 * n for n in extent))
     rank = len(extent)
+    # Forward and backward products of the adjoint are equal in size.
     adjoint = convolution(output, c_in, (2,) * rank, 2, (0,) * rank, normalised=False, activated=False)
     return adjoint._replace(
         name=f"upconv {channels}",
@@ -323,5 +337,6 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
 
 def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
     """Join with `channels` channels of the encoder; each input tensor moves in a change of layout."""
+    # The encoder's tensor moves as well.
     joined = (input_shape[0] + channels, *input_shape[1:])
     return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

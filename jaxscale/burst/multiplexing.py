@@ -75,10 +75,8 @@ class Throughput(eqx.Module):
 
 
 def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
-    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1].
-
-    The last step of an iteration is followed by the first step of the next iteration.
-    """
+    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1]."""
+    # The first step of the next iteration follows the last step.
     grown = larger(plan.chips - jnp.roll(plan.chips, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()
 
@@ -114,14 +112,19 @@ def multiplex(
     i = interference
     times, chips_back = hand_backs(plan)
     stretch = 1.0 + jnp.asarray(i.foreground_slowdown)
+    # T' = (1 + sigma) T + h tau
     iteration = stretch * plan.time + times * i.preemption_time
+    # U' = (1 + sigma) U
     busy = stretch * plan.chip_seconds
+    # G T' - U'
     free = larger(n_chips * iteration - busy, 0.0)
     useful = (1.0 - jnp.asarray(i.background_loss)) * free + i.colocated_share * busy - chips_back * i.preemption_time
     foreground = jnp.asarray(batch) / iteration
+    # Hand-backs may cost more than the free time yields.
     background = jnp.asarray(background_rate) * larger(useful, 0.0) / iteration
     alone = jnp.asarray(batch) / data_parallel_time
     progress = jnp.stack([foreground / alone, background / (n_chips * jnp.asarray(background_rate))])
+    # Jain's index (sum x)^2 / (n sum x^2) for n = 2.
     fairness = progress.sum(0) ** 2 / (2.0 * (progress**2).sum(0))
     share = free / (n_chips * iteration)
     ratio = (foreground + background) / alone
@@ -130,6 +133,7 @@ def multiplex(
 
 def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
     """Iteration time of data parallelism on 1, 2, 4, ... GPUs; infinite for fewer samples than GPUs [s]."""
+    # (options,)
     times = jnp.diagonal(costs.edge[:, 0], axis1=1, axis2=2).sum(0)
     return jnp.where(jnp.diagonal(costs.legal[0]), times, jnp.inf)
 
@@ -151,6 +155,7 @@ def static_partition(
         Cluster throughput by g = 1, 2, 4, ... [1/s], 0 for g > G; and the foreground iteration time [s].
     """
     times = data_parallel_times(costs)
+    # B / T_DP(g) + (G - g) r
     total = batch / times + (n_chips - costs.chips) * background_rate
     return jnp.where(jnp.isfinite(times), total, 0.0), times
 
@@ -173,6 +178,7 @@ def loss_at_ratio(
         changed = eqx.tree_at(lambda i: i.background_loss, interference, loss)
         return multiplex(plan, data_parallel_time, batch, n_chips, background_rate, changed).ratio
 
+    # Two points fix a linear function.
     at_none, at_half = gain(0.0), gain(0.5)
     return (at_none - ratio) / (2.0 * (at_none - at_half))
 
@@ -223,6 +229,7 @@ def study_clusters(
     name = network_entry(network).name
     table = multiplexing_table()
     entry, band = table["jobs"][name], table["published"]
+    # Curves per layer sum to the profile; curves per shape omit backward passes.
     graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
     sizes = jnp.asarray(n_chips, jnp.result_type(float))
     per_chip = entry["samples_per_gpu"] if samples_per_chip is None else samples_per_chip
@@ -233,10 +240,12 @@ def study_clusters(
 
 @filter_jit
 def _study(graph, layer_time, sizes, samples_per_chip, side, link, band) -> ClusterStudy:
+    # Samples per second of a background job on a dedicated GPU.
     rate = side / layer_time(side).sum()
 
     def one(size: Array) -> tuple:
         job = BurstJob(samples_per_chip * size, size, *link)
+        # 11 options: up to 1,024 GPUs.
         plan = plan_burst(graph, layer_time, job, 11)
         alone = plan_data_parallel(graph, layer_time, job, 11)
         shared = (plan, alone.time, job.batch, size, rate)

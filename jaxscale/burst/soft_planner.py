@@ -33,8 +33,10 @@ class SoftPlan(eqx.Module):
 
 def _soft_edges(costs: StepCosts, limit: ArrayLike, width: ArrayLike, price: ArrayLike) -> Array:
     """Edge costs with a penalty in place of the limit: p t_1 w softplus((A - limit) / w) [s]."""
+    # w softplus((A - limit) / w)
     excess = jnp.asarray(width) * jax.nn.softplus((costs.amplification - jnp.asarray(limit)) / width)
     single = costs.edge[:, :1, :1, :1]
+    # A single GPU throughout has amplification 1, up to rounding, at any limit.
     free = costs.exempt[:, None, None, None] | (costs.amplification <= 1.0 + 1e-6)
     penalised = costs.edge + jnp.where(free, 0.0, price * single * excess)
     # The substitute for infinity needs only the right scale, so it carries no gradient.
@@ -114,8 +116,11 @@ def plan_soft(
     """
     costs = step_costs(graph, layer_time, job, n_options, synchronisation)
     edge = _soft_edges(costs, job.amplification_limit, limit_width, limit_price)
+    # w_l(a, b) = dS / dc_l(a, b)
     time, weight = jax.value_and_grad(lambda e: _soft_time(graph, e, costs, job.n_chips, temperature))(edge)
+    # Sum over place and preceding option.
     usage = weight.sum((1, 2))
+    # A branch off the critical path may have weight 0.
     share = usage / jnp.maximum(usage.sum(1, keepdims=True), 1e-12)
     return SoftPlan(time, (weight * costs.edge * costs.chips).sum(), share @ costs.chips, usage)
 
@@ -143,6 +148,7 @@ def prices(
     """
 
     def log_time(log_job: BurstJob) -> Array:
+        # Derivatives by the logarithm of each field are elasticities.
         point = jax.tree.map(jnp.exp, log_job)
         return jnp.log(soft_plan_time(graph, layer_time, point, n_options, temperature, synchronisation))
 

@@ -56,11 +56,13 @@ def spatial_network(name: str) -> SpatialNetwork:
         raise InputError(f"network {name}: has branches; a spatial split expects a chain, for example cosmoflow")
     layers = [step.layer for step in network_steps(name)]
     rank = len(layers[0].input_shape) - 1
+    # Extent 1 after the flattening: no split.
     extent, halo = np.ones((len(layers), rank)), np.zeros((len(layers), rank))
     for row, layer in enumerate(layers):
         if len(layer.input_shape) == rank + 1:
             extent[row] = layer.input_shape[1:]
             if layer.key[0] == "conv":
+                # An odd kernel k reads k // 2 rows beyond each side.
                 halo[row] = [k // 2 for k in layer.key[3]]
     channels = np.array([layer.input_shape[0] for layer in layers], float)
     total = float(sum(elements(layer.output_shape) for layer in layers))
@@ -102,10 +104,13 @@ def halo_time(
         Oyama et al., arXiv 2007.12856, section 3.
     """
     p = jnp.asarray(parts, jnp.result_type(float))
+    # A subdomain holds at least a row.
     local = larger(network.extent / p, 1.0)
     volume = local.prod(1, keepdims=True)
+    # (layer, dim): h_d C times the face of the subdomain.
     slab = network.halo_width * volume / local * network.channels[:, None]
     message = machine.halo_latency + FLOAT_BYTES * samples * slab / machine.halo_bandwidth
+    # Two neighbours per split dimension.
     return jnp.where((p > 1.0) & (network.halo_width > 0), 2.0 * message, 0.0).sum(1)
 
 
@@ -135,6 +140,7 @@ class SpatialStep(eqx.Module):
 def _pass_times(network: SpatialNetwork, work: Array, coefficients, device, regime) -> tuple[Array, Array, Array]:
     """Forward, gradient of activations and gradient of weights of every layer [s]."""
     times = kernel_times(network.kernels, work[network.kernels.step], coefficients, device, regime)
+    # 0 forward, 1 gradient of activations, 2 gradient of weights.
     kinds = jnp.asarray([2 if k.endswith("weights") else 1 if k.endswith("data") else 0 for k in KERNEL_KINDS])
     kind = kinds[network.kernels.kind]
     n = network.kernels.n_steps
@@ -159,8 +165,7 @@ def spatial_step(
 
     $T = \sum_l \max(f_l, h_l) + \max(x_l, h'_l) + w_l + \max(0, t_{AR} - \sum_l (x_l + w_l))$ with forward time f,
     gradients of activations x and of weights w of $B / (g\,P)$ samples, the halo h of the input and h' of the
-    gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass. Layers
-    without extent (after the flattening) process whole samples in every subdomain.
+    gradient, and one ring all-reduce of all weights over all GPUs, which overlaps with the backward pass.
 
     Args:
         parts: subdomains per dimension, with product P [1].
@@ -176,14 +181,18 @@ def spatial_step(
     p = jnp.asarray(parts, jnp.result_type(float))
     pieces = p.prod()
     samples = jnp.asarray(batch) / groups
+    # Layers after the flattening process whole samples in every subdomain.
     work = samples / jnp.where(network.extent.max(1) > 1.0, pieces, 1.0)
     forward, data, weights = _pass_times(network, work, coefficients, device, regime)
     halo = halo_time(network, p, samples, machine)
+    # max(f, h) - f: halo exchange not hidden by interior work.
     exposed = smooth_max(forward, halo, temperature) - forward + smooth_max(data, halo, temperature) - data
     n_chips = pieces * groups
     reduce = (
+        # A ring has 2 (n - 1) steps.
         all_reduce_time(network.weights, n_chips, machine.bandwidth).sum() + 2.0 * (n_chips - 1.0) * machine.latency
     )
+    # The all-reduce overlaps with the backward pass.
     cover = (data + weights).sum()
     left = smooth_max(reduce, cover, temperature) - cover
     # Factor 2: activations and their gradients; factor 4: weights, gradients and two moments.

@@ -28,6 +28,7 @@ def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike
     Returns:
         Time [s].
     """
+    # 2 (1 - 1/g) times the 4 P bytes.
     return 2.0 * FLOAT_BYTES * jnp.asarray(weights) * (1.0 - 1.0 / jnp.asarray(n_chips)) / bandwidth
 
 
@@ -67,7 +68,6 @@ def redistribution_time(
     $t_x = 2\left[\frac{\max(e, i)}{W} + \alpha\right]$ if $s_a \ne s_b$, else 0. With $x$ elements per sample, a GPU
     sends $e = 4 s_a |x|$ and receives $i = 4 s_b |x|$; the samples that a GPU keeps, $4 \min(s_a, s_b) |x|$, are
     subtracted on the side with fewer GPUs (more samples each), which are a subset of the GPUs of the opposite side.
-    Between disjoint sets of GPUs no sample is kept, and equal numbers of samples move too.
 
     Args:
         elements: elements of a sample, |x| [1]; 0 if no tensor moves.
@@ -84,11 +84,15 @@ def redistribution_time(
         Park et al., arXiv 2112.10065; seojinpark/DeepPool@7922cac parallelizationPlanner.py.
     """
     before, after = jnp.asarray(samples_before), jnp.asarray(samples_after)
+    # Between disjoint sets of GPUs no sample is kept.
     kept = 0.0 if to_other_chips else smaller(before, after)
+    # The side with fewer GPUs has more samples each, and keeps a subset.
     egress = before - jnp.where(before > after, kept, 0.0)
     ingress = after - jnp.where(after > before, kept, 0.0)
     moved = FLOAT_BYTES * jnp.asarray(elements) * larger(egress, ingress)
+    # Equal numbers of samples move too between disjoint sets.
     moves = (moved > 0) & (to_other_chips | (before != after))
+    # Once forward, once backward.
     return jnp.where(moves, 2.0 * (moved / bandwidth + latency), 0.0)
 
 
@@ -178,25 +182,31 @@ def step_costs(
     if synchronisation not in SYNCHRONISATIONS:
         raise InputError(f"synchronisation {synchronisation!r} is unknown; expected {' or '.join(SYNCHRONISATIONS)}")
     chips = 2.0 ** jnp.arange(n_options, dtype=jnp.result_type(float))
+    # s_k = B / 2^k
     samples = job.batch / chips
+    # (step, option)
     compute = jax.vmap(layer_time, out_axes=1)(samples)
     sync_of, amount = (
         (all_reduce_time, graph.weights)
         if synchronisation == "correct"
         else (released_sync_time, graph.released_sync_elements)
     )
+    # (step, option)
     sync = sync_of(jnp.asarray(amount, chips.dtype)[:, None], chips, job.bandwidth)
     moved = jnp.asarray(graph.input_elements, chips.dtype)[:, None, None]
     link = (job.bandwidth, job.latency)
     transfers = [
         redistribution_time(moved, samples[:, None], samples, *link, to_other_chips=other) for other in (False, True)
     ]
+    # (step, place, before, after)
     edge = jnp.stack(transfers, 1) + (compute + sync)[:, None, None, :]
     single = compute[:, 0]
     exempt = single <= job.exempt_below
+    # A_l(a, b) = 2^b c_l(a, b) / t_l(B)
     amplification = edge * chips / jnp.where(exempt, 1.0, single)[:, None, None, None]
     # An option needs a whole sample per GPU; the tolerance guards against rounding of B / 2^k.
     exists = (chips <= job.n_chips * (1 + 1e-6)) & (samples >= 1.0 - 1e-6)
+    # An activation stays on the GPUs of the preceding step.
     change = jnp.asarray(graph.keeps_layout)[:, None, None] & ~jnp.eye(n_options, dtype=bool)
     legal = exists[:, None] & exists & ~change
     return StepCosts(edge, amplification, exempt, legal, chips)

@@ -32,6 +32,7 @@ def network_step(name: str = "resnet50", batch: int = 32) -> tuple[Any, ...]:
     steps, table = network_steps(name), network_entry(name).table
     channels, *extent = table["input"]
     images, weights = array_of((batch, *extent, channels)), _Weights()
+    # An abstract pass records the shapes of the weights.
     output = jax.eval_shape(lambda x: _Forward(table, weights).run(steps, x), images)
 
     def loss(given: dict[str, jax.Array], images: jax.Array, targets: jax.Array) -> jax.Array:
@@ -67,6 +68,7 @@ class _Forward:
         for place, step in enumerate(steps):
             self.place = f"layer{place}"
             if step.first:
+                # Every branch starts from the output of the preceding stage.
                 x = entry
             if step.layer.name == "join":
                 outputs.append(x)
@@ -76,12 +78,14 @@ class _Forward:
                 x = jnp.concatenate([x, self.layer(step.layer, before)], -1)
             else:
                 before, x = x, self.layer(step.layer, x)
+            # The output of a stage is complete at the last step.
             entry = x if step.closes else entry
         return x
 
     def layer(self, layer: Layer, x: jax.Array) -> jax.Array:
         """Output of a layer, by the operation in the layer's key."""
         operation, *sizes = layer.key
+        # The last item of a key is the input shape.
         return getattr(self, operation)(x, *sizes[:-1])
 
     def convolve(self, x: jax.Array, name: str, channels: int, kernel: Sequence[int], **window: Any) -> jax.Array:
@@ -98,6 +102,7 @@ class _Forward:
 
     def unit(self, x: jax.Array, name: str, channels: int, kernel: Sequence[int], stride: int = 1) -> jax.Array:
         """Convolution with batch normalisation, padded to keep the extent."""
+        # Half padding of odd kernels keeps the extent.
         pads = [((size - 1) // 2, (size - 1) // 2) for size in kernel]
         strides = (stride,) * len(kernel)
         return self.normed(self.convolve(x, name, channels, kernel, window_strides=strides, padding=pads), name)
@@ -121,12 +126,14 @@ class _Forward:
 
     def max_pool(self, x: jax.Array, kernel: int, stride: int, padding: int) -> jax.Array:
         """Maximum over windows; the input is kept for a later join."""
+        # Encoder output for the later join.
         self.skips.append(x)
         return lax.reduce_window(x, -jnp.inf, lax.max, *_window(x, kernel, stride, padding))
 
     def average_pool(self, x: jax.Array, kernel: int, stride: int, padding: int) -> jax.Array:
         """Mean over windows."""
         total = lax.reduce_window(x, 0.0, lax.add, *_window(x, kernel, stride, padding))
+        # Padding counts in the mean, as in torch by default.
         return total / kernel ** (x.ndim - 2)
 
     def upconv(self, x: jax.Array, channels: int) -> jax.Array:
@@ -164,6 +171,7 @@ class _Forward:
     def patch(self, x: jax.Array, width: int, patch: int) -> jax.Array:
         """Linear projection of patches, with class token and position embedding."""
         n, height, wide, channels = x.shape
+        # (n, rows, patch, columns, patch, channels) -> (n, rows, columns, patch, patch, channels)
         x = x.reshape(n, height // patch, patch, wide // patch, patch, channels).transpose(0, 1, 3, 2, 4, 5)
         x = self.matmul(x.reshape(n, -1, patch * patch * channels), "kernel", width)
         first = jnp.broadcast_to(self.weights(f"{self.place}.token", 1, width), (n, 1, width))
@@ -171,6 +179,7 @@ class _Forward:
 
     def attention(self, x: jax.Array, width: int, heads: int) -> jax.Array:
         """Residual self-attention with materialised scores."""
+        # (n, place, q/k/v, head, feature)
         parts = self.matmul(layer_norm(x), "qkv", 3 * width).reshape(*x.shape[:2], 3, heads, width // heads)
         query, key, value = (parts[:, :, place] for place in range(3))
         scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key) * (width // heads) ** -0.5)

@@ -107,6 +107,7 @@ class SoftwareOptions:
 def command(cls: type[Value]) -> type[Value]:
     """A command of named options: a frozen data class, whose help lists its own options before those it shares."""
     made = dataclass(frozen=True, kw_only=True)(cls)
+    # Not the inherited annotations: options of the class come first in help.
     own = [name for name in cls.__dict__.get("__annotations__", {})]
     fields = made.__dataclass_fields__  # pyright: ignore[reportAttributeAccessIssue]
     ordered = {name: fields[name] for name in (*own, *(name for name in fields if name not in own))}
@@ -184,9 +185,11 @@ def pairs(option: str, texts: tuple[str, ...], may_be_empty: bool = False) -> di
     """
     found: dict[str, str] = {}
     for text in texts:
+        # At the first equals sign: a value may hold further signs.
         name, mark, value = (part.strip() for part in text.partition("="))
         if not (name and mark and (value or may_be_empty)):
             raise InputError(f"{option} = {text!r} is no assignment; expected NAME=VALUE")
+        # A repeated assignment is no contradiction.
         if found.get(name, value) != value:
             raise InputError(f"{option} {name}={value} beside {name}={found[name]}; expected one of them")
         found[name] = value

@@ -69,6 +69,7 @@ class State:
 def working(is_quiet: bool) -> Iterator[None]:
     """Context of a running command: messages unless quiet, and on a terminal a line with the stage of long work."""
     State.is_quiet = is_quiet
+    # No display where stderr is a file or a pipe.
     if not is_quiet and columns_of(sys.stderr):
         from jaxscale.cli.entry.progress import Indicator
 
@@ -112,6 +113,7 @@ def advance(n: int) -> None:
 def columns_of(stream: Any) -> int | None:
     """Width of the terminal behind a stream; None for a file or a pipe [1]."""
     try:
+        # A terminal may report a width of 0.
         return os.get_terminal_size(stream.fileno()).columns or FALLBACK if stream.isatty() else None
     except (OSError, ValueError, AttributeError):  # a stream without a file, a closed file, or no stream at all
         return None
@@ -123,6 +125,7 @@ def console_on(stream: Any) -> "Console":
 
     width = columns_of(stream)
     plain_words: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+    # No terminal: tables at full width.
     return Console(file=stream, width=width or WIDE, force_terminal=width is not None, **plain_words)
 
 
@@ -148,6 +151,7 @@ def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], It
         parts: makes tables and paragraphs of the answer.
     """
     if is_json:
+        # JSON has no nan; `plain` has replaced all.
         print_text(json.dumps(plain(document()), indent=2, allow_nan=False))
     else:
         print_result(*parts())
@@ -161,6 +165,7 @@ def print_result(*parts: "str | Table") -> None:
     """
     with aside(is_answer=True):
         for before, part in zip((None, *parts), parts, strict=False):
+            # No blank line between paragraphs.
             if before is not None and not (isinstance(before, str) and isinstance(part, str)):
                 sys.stdout.write("\n")
             _write(sys.stdout, part)
@@ -172,6 +177,7 @@ def _write(stream: Any, part: "str | Table") -> None:
         _write_all(stream, part + "\n")
         return
     console, shown = console_on(stream), io.StringIO()
+    # To memory first, then whole: a full disk is found by `_write_all`.
     console.file = shown
     console.print(part)
     _write_all(stream, shown.getvalue())
@@ -189,6 +195,7 @@ def _write_all(stream: Any, text: str) -> None:
             stream.write(text[begin : begin + PIECE])
         stream.flush()
     except OSError as error:
+        # A stream has no file name for the message.
         error.filename = error.filename or "the output"
         with contextlib.suppress(OSError, ValueError):
             # What is left in the buffer would fail once more when the process ends.
@@ -268,19 +275,18 @@ LARGEST_WHOLE = 2**53
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None.
-
-    Whole numbers are integers, so that counts have no point.
-    """
+    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    # Arrays and numbers of numpy and JAX.
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
+        # Counts have no point; beyond 2^53 an integer would claim digits unknown to a float.
         return int(value) if value.is_integer() and abs(value) <= LARGEST_WHOLE else value
     return value
 

@@ -34,6 +34,7 @@ class FitCommand(Outputs):
         from jaxscale.report.fit_report import fit_figure, fit_report
 
         checked_count("--n-starts", self.n_starts)
+        # Before minutes of work, and never over an input.
         check_writable(self.out, self.runs, self.start, self.hardware)
         if self.out.suffix != ".toml":
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
@@ -52,6 +53,7 @@ class FitCommand(Outputs):
             result.to_json,
             lambda: summary_parts(result) if isinstance(result, FitResult) else result.parts(),
         )
+        # Paces of traced workloads have no figure.
         if not isinstance(result, FitResult):
             if self.plot or self.report:
                 raise InputError(f"{self.runs}: a figure needs rows of models; the fit of its workloads is written")

@@ -30,10 +30,12 @@ class HardwareCommand:
         from jaxscale.report.terminal_tables import chip_list, chip_numbers
 
         shipped, catalogue = load_hardware(), load_hardware(self.hardware)
+        # An entry unlike the shipped entry comes from the user's file.
         own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
         if self.hardware is not None:
             say(f"{self.hardware}: valid; {len(own)} chips: {', '.join(sorted(own))}")
         if self.id is None:
+            # By id, as aliases name an entry several times.
             entries = {entry.id: entry for entry in catalogue.chips.values()}
             answer(
                 self.json,

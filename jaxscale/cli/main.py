@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code.
     """
+    # Before the imports, with many objects and hardly any garbage.
     collect_rarely()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -43,14 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = command_of(arguments or ["--help"])
         if command is None:
             return 0
+        # Devices may be queried only after distributed processes are connected.
         configure_jax(starts_backend=getattr(command, "coordinator", None) is None)
         with stopped_by_signal(), working(getattr(command, "action", command).quiet):
             command.run()
     except InputError as error:
         page = page_of(error)
+        # The page in docs/ behind the error.
         write_message(f"{PROGRAM}: {error}" + (f" (see {page})" if page else ""))
         return 2
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        # At exit Python would report the broken pipe once more.
         sys.stderr.close()
         return 1
     except OSError as error:  # a disk that is full, a folder that went away

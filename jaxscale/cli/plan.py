@@ -104,6 +104,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         if self.against is not None and self.open:
             raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
         goal = self._goal()
+        # Before the search: a mistyped path costs no time.
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
         if self.timeline is not None:
             check_writable(self.timeline, self.model, self.fit, self.hardware)
@@ -114,6 +115,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
+        # The writer's framework also plans, unless the file of `--against` names another.
         named = written and written.removesuffix("-toml")
         if theirs and theirs.get("framework") in known_frameworks():
             named = theirs["framework"]
@@ -128,15 +130,18 @@ class PlanCommand(Outputs, SoftwareOptions):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
+        # The framework may express a later plan better.
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
         run = None if goal is None else self._run_of(goal, question, fitted, top)
         if run is None:
             found = searched(question, fitted, self.oom_probability)
             choice = choice_of(found, question, fitted, top, self.oom_probability)
         else:
+            # For the comparison, plans rank by pace again.
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
         compared = None
         if theirs is not None:
+            # Options of the command hold for the compared plan too.
             decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
             compared = against_best(question, {**theirs, **decided}, fitted, self.oom_probability, found)
         if self.write is not None:
@@ -233,6 +238,7 @@ class PlanCommand(Outputs, SoftwareOptions):
 
         plans = [scored.to_json() for scored in choice.top]
         texts = self._texts(plans, seq_len, chip)
+        # Fewest unexpressed choices first, then the fastest.
         rank = min(texts, key=lambda place: (len(texts[place].not_expressed), place))
         written = texts[rank]
         if rank > 0:
@@ -263,6 +269,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         is_file = Path(self.model).is_file()
         name = "" if is_file else self.model.rsplit("/", 1)[-1].lower()
         described = described_model(self.model)
+        # Chips of a node.
         node, is_tpu = int(chip.numbers["tray_size"]), chip.id.startswith("tpu")
         texts, refusals = {}, []
         for rank, plan in enumerate(plans):
@@ -294,6 +301,7 @@ def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
     for key in read.unread:
         say(f"{path}: not understood: {key}")
     known = {name: text for name, text in read.cells.items() if name in BY_NAME and name not in ("notes", "source_row")}
+    # Cells of a launch file pass the checks of a table.
     return stated_values(f"{path}:", known)
 
 

@@ -82,6 +82,7 @@ class PredictCommand(Outputs):
         described = describe_runs(runs, hardware)
         prediction = predict_open(runs, described, js.load_fit(self.fit, hardware), hardware)
         errors = prediction.errors()
+        # nan > 0 is false: rows without a prediction do not count.
         answered = int((prediction.step_time > 0).sum())
         say_unanswered(len(runs), answered)
         if self.out is not None:
@@ -116,6 +117,7 @@ class PredictCommand(Outputs):
         if described.batch is None:
             raise InputError(f"--timeline: no plan to show; {prediction.notes[0] or 'expected a transformer'}")
         table, place = js.load_fit(self.fit, hardware).coefficient_table(described.levels)
+        # The batch has a single run.
         run = jax.tree.map(lambda leaf: leaf[0], described.batch)
         return run.model, run.plan, run.cluster, jax.tree.map(lambda leaf: leaf[place[0]], table)
 

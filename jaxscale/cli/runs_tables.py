@@ -56,6 +56,7 @@ def _write_parquet(path: Path, prediction: Prediction) -> None:
     except ImportError as error:
         raise InputError(f"{path}: {error.name} is not installed; expected `pip install jaxscale[tables]`") from None
     frame = prediction.to_pandas().reset_index(drop=True)
+    # Null only in columns of text: numbers have nan.
     texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
     frame[texts] = frame[texts].replace({"": None})
     with whole_file(path) as temporary:

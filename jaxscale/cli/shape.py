@@ -77,6 +77,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
         cells = software_cells(self, js.load_fit(self.fit))
         law = None if self.law is None else load_law(self.law)
         template = load_model(self.model, self.seq_len)
+        # The built model at the sequence length of the template.
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
         if like is not None and law is not None:
             raise InputError("--like does not go with --law; expected one of them")
@@ -97,6 +98,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
             progress=say,
             has_terms=bool(self.report),
         )
+        # A `Budget` holds exactly a single kind.
         ((kind, value),) = budget.given().items()
         parts = (
             f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",

@@ -25,25 +25,28 @@ NEW_OBJECTS = 100_000
 
 
 def collect_rarely() -> None:
-    """Let Python look for garbage rarely, and not at the end of the process: a tenth of a short command's time."""
+    """Let Python look for garbage rarely, and not at the end of the process."""
+    # A tenth of the time of a short command.
     gc.set_threshold(NEW_OBJECTS)
+    # Frozen objects are left out of the last search for garbage.
     atexit.register(gc.freeze)
 
 
 def configure_jax(starts_backend: bool = True) -> None:
     """Compute in double precision.
 
-    Warnings of plugins without a chip are silenced: a command then computes on the processor.
-
     Args:
         starts_backend: whether devices may be queried, which must wait until distributed processes are connected.
     """
+    # Plugins without a chip warn; a command then computes on the processor.
     logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL)
     with without_foreign_lines():
         import jax
 
+        # The plugin speaks when devices are first queried, here unheard.
         if starts_backend and any(importlib.util.find_spec(name) for name in PLUGINS):
             jax.devices()
+    # Fits and searches need double precision.
     jax.config.update("jax_enable_x64", True)
 
 
@@ -52,6 +55,7 @@ def without_foreign_lines() -> Iterator[None]:
     """Drop lines that libraries below JAX write to stderr past Python; further lines are printed afterwards."""
     try:
         sys.stderr.flush()
+        # Libraries in C write to file descriptor 2, not to sys.stderr.
         kept = os.dup(2)
     except (OSError, AttributeError):  # a program that was started without stderr
         yield
@@ -62,6 +66,7 @@ def without_foreign_lines() -> Iterator[None]:
             yield
         finally:
             sys.stderr.flush()
+            # Restored before the kept lines are printed.
             os.dup2(kept, 2)
             os.close(kept)
             held.seek(0)
@@ -72,6 +77,7 @@ def without_foreign_lines() -> Iterator[None]:
 @contextlib.contextmanager
 def stopped_by_signal() -> Iterator[None]:
     """Context of work that SIGTERM may end: temporary files are removed first."""
+    # As in tests and notebooks' threads.
     if threading.current_thread() is not threading.main_thread():
         yield  # Python takes signals in the main thread alone
         return
@@ -83,4 +89,5 @@ def stopped_by_signal() -> Iterator[None]:
 
 
 def _stop(number: int, _: Any) -> None:
+    # Exit code by the convention of shells.
     raise SystemExit(128 + number)

@@ -112,7 +112,9 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     element, kept = local.element_bytes, _adapted_inputs(local)
     # Selective recomputation drops the scores as fused attention does.
     stored = (1.0 - plan.flash_attention * 1.0) * (1.0 - plan.recompute_selective)
+    # H (h + h_v)
     queries = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    # H h_v
     outputs = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim)
     heads = element * (queries + plan.tp * local.key_value_width) + plan.copied_attention * element * outputs
     # Attention stores the attention output; adapters store a copy in the width of the adapters.
@@ -122,10 +124,12 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     # Compilers store the output of softmax in 32 bits, and a narrow copy.
     probabilities = 2.0 * element + remakes(plan) * larger(WIDE_BYTES - element, 0.0)
     scores = (probabilities + MASK_BYTES * plan.dropout) * stored * scores_per_token(model)
+    # Latents follow the split of the sequence: the division by tp below is undone.
     latents = 2.0 * element * (model.q_lora_rank + model.kv_lora_rank) * plan.tp / local.sequence_split
     attention = (heads + scores + latents) * attention_layers(model)
     ssm = 3.0 * element * ssm_layers(model) * model.ssm_d_inner
     split = 1.0 / (total_layers(model) * plan.tp)
+    # Half a block for each attention, MLP or scan of a layer.
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     # Queries, keys and values read one tensor, gate and input a second one: with autocast, a copy for each matmul.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
@@ -162,6 +166,7 @@ def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
     stated = indicator(plan.lora_rank)
     q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(plan.lora_targets), -1, 0)
     gate = gate * local.model.gated_mlp
+    # The input; with stated adapters, the result of dropout and the mask too.
     of_one = plan.adapter_bytes + stated * plan.dropout * (plan.adapter_bytes + MASK_BYTES)
     casts = smaller(larger(plan.adapter_bytes - local.element_bytes, 0.0), 1.0)
 
@@ -183,6 +188,7 @@ def _mlp_bytes(local: LocalPlan, kept: AdaptedInputs) -> Array:
     # A compiled step weights the expert outputs in a separate operation and stores the outputs too.
     copies = (local.expert_tensor_degree + remakes(plan)) * copies_width(model) * local.expert_load
     router = (ROUTER_BYTES * model.n_experts + CHOICE_BYTES * model.moe_top_k) * moe_layers(model)
+    # Routers follow the split of the sequence: the division by tp is undone.
     router = router * plan.tp / local.sequence_split
     product = (trained + kept.product) * (1.0 - remakes(plan) * model.gated_mlp)
     gate = model.gated_mlp * (2.0 - larger(plan.fused_glu * 1.0, remakes(plan)))
@@ -209,9 +215,12 @@ def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperatur
     model, plan, element = local.model, local.plan, local.element_bytes
     width = (mlp_width(model) + routed_width(model) * local.expert_load) / (total_layers(model) * plan.tp)
     matrix = model.trainable_share * element * model.d_model * widest_matrix(model) / plan.tp
+    # Gradients of the product and of the last matrix.
     gate = element * model.gated_mlp * width * local.tokens + matrix
     stream = 2.0 * element * model.d_model * local.tokens / local.sequence_split
+    # Gradients of gate and input, of the stream, and of all matrices.
     inputs = element * (1.0 + model.gated_mlp) * width * local.tokens + stream + (2.0 + model.gated_mlp) * matrix
+    # At the inputs, the stored activations of the MLP are freed.
     return smooth_max(gate + layer.mlp, inputs, temperature) - layer.mlp + 3.0 * gathered_stream_bytes(local)
 
 

@@ -36,9 +36,11 @@ def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coeffici
     model, plan = local.model, local.plan
     tokens = local.tokens / plan.tp
     seconds = core_seconds_per_flop(local, machine) / coefficients.attention_efficiency
+    # Fused kernels skip the masked half of the scores.
     fused = tokens * attention_flops_per_token(model, model.causal) * seconds / plan.attention_rate
     scores = tokens * scores_per_token(model)
     traffic = scores * 0.5 * local.element_bytes * coefficients.score_bytes / machine.hbm_bandwidth
+    # Materialised scores include the masked half.
     materialised = tokens * attention_flops_per_token(model) * seconds + traffic
     return attention_layers(model) * (materialised + plan.flash_attention * (fused - materialised))
 
@@ -51,6 +53,7 @@ def attention_backward_factor(plan: Plan) -> Array:
 def scan_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward time of the scans of all layers for one microbatch, as if on one stage [s]."""
     model, tokens = local.model, local.tokens / local.plan.tp
+    # 2 N each for update, reading and the chunk.
     flops = 6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner
     seconds = core_seconds_per_flop(local, machine) / coefficients.scan_efficiency
     return ssm_layers(model) * tokens * flops * seconds

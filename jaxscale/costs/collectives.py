@@ -93,6 +93,7 @@ def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, tempera
         # A level with one rank has no traffic; between one and two ranks the traffic grows linearly.
         slowest = smooth_max(slowest, several(rank, temperature) / (rings * bandwidth), temperature)
         rings = rings * rank
+    # (n - 1) / n of the gathered bytes.
     return (1.0 - 1.0 / jnp.asarray(n)) * slowest
 
 
@@ -100,6 +101,7 @@ def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
     """Latency of one ring through all ranks of a group: sum over the hops inside and between domains [s]."""
     time, domains = 0.0, 1.0
     for rank, latency in zip(reversed(ranks), reversed(link.latency), strict=True):
+        # alpha_k (r_k - 1) prod_{j>k} r_j
         time = time + latency * (rank - 1.0) * domains
         domains = domains * rank
     return jnp.asarray(time)
@@ -120,6 +122,7 @@ def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature)
     """
     time = link.latency[0] * (ranks[0] - 1.0)
     for rank, latency in zip(ranks[1:], link.latency[1:], strict=True):
+        # log2(1 + r) levels of the tree.
         time = time + several(rank, temperature) * latency * TREE_HOP * jnp.log2(1.0 + rank)
     return time
 
@@ -241,7 +244,9 @@ def dispatch_time(
     ranks = ranks_per_level(n, stride, link, temperature)
     levels = zip(ranks, bandwidths_among(ranks, link, temperature), link.latency, strict=True)
     for rank, bandwidth, latency in levels:
+        # q(G) = (1 - share / G)^k
         missed = jnp.power(larger(1.0 - share / places, 0.0), copies)
+        # V G (1 - q(G)) (1 - 1 / r) [byte]
         carried = volume * places * (1.0 - missed) * (1.0 - 1.0 / rank)
         time = time + latency * (rank - 1.0) + carried / bandwidth
         places = places / rank
@@ -272,6 +277,7 @@ def send_time(
     pairs = smooth_max(jnp.subtract(stages, 1.0), 1.0, temperature)
     bandwidth = (link.bandwidth[0] / link.peers, *link.bandwidth[1:])
     for level, size in enumerate(link.domain_size):
+        # p s / D - 1 boundaries between domains.
         boundaries = positive_part(stages * stride / size - 1.0, temperature) if level < N_LEVELS - 1 else 0.0
         leaving = smooth_min(boundaries / pairs, 1.0, temperature)
         time = time + (crossing - leaving) * (link.latency[level] + volume / bandwidth[level])

@@ -27,12 +27,15 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
     """
     model, plan = local.model, local.plan
     width = local.key_value_width
+    # Keys and values of a microbatch, gathered [byte].
     volume = local.element_bytes * plan.micro_batch_size * model.seq_len * width
     ring = attention_layers(model) * gather_time(volume, plan.cp, plan.tp, machine.link, temperature)
+    # Gradients travel along in the backward pass.
     return Passes(ring, 2.0 * ring)
 
 
 def attention_beside(local: LocalPlan, attention: Array) -> Passes:
     """Attention core that can hide the key-value ring: all blocks but the first, which is local [s]."""
+    # The first block is local.
     later = attention * (1.0 - 1.0 / local.plan.cp)
     return Passes(later, later * attention_backward_factor(local.plan))

@@ -188,6 +188,7 @@ def data_parallel(
 
     # Each ZeRO stage has a different reduction; switches between whole stages blend the reductions.
     replicated = traffic.all_reduce + buckets * traffic.reduce_latency + rings * traffic.ring_latency
+    # Scatter and gather: two collectives per bucket.
     split = traffic.scatter + trainable * traffic.gather + 2.0 * buckets * traffic.gather_latency
     # Gradients of FSDP are reduced between sharded copies in the units of the gathers, layer by layer.
     parts = (1.0 - fsdp) * buckets + fsdp * trainable * (layers - 1.0)
@@ -196,6 +197,7 @@ def data_parallel(
     once = without_zero * replicated + below_fsdp * split + local.optimizer_sharded * between
     # Prefetching carries over from the backward to the forward pass, so the compute of either pass hides the
     # collectives of either.
+    # Gathers before either pass, and a scatter: three collectives per layer.
     layered = 2.0 * traffic.gather + traffic.scatter + 3.0 * (layers - 1.0) * traffic.gather_latency
     compute = jnp.add(forward, backward)
     streamed = exposed(layered, plan.overlap_gathers * c.fsdp_overlap * compute, temperature)

@@ -46,6 +46,7 @@ the input is read and cast; the output is scaled and added, read and written twi
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
     c, model, plan = coefficients, local.model, local.plan
+    # Half a block for each attention, MLP or scan.
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model))
     norms = c.residual_passes + UNFUSED_NORM_PASSES * (1.0 - plan.fused_norm)
     residual = norms * model.d_model * blocks / local.sequence_split
@@ -73,4 +74,5 @@ def logits_forward(local: LocalPlan, machine: Machine, coefficients: Coefficient
     model = local.model
     logits = logits_per_token(model) * local.tokens * model.vocab_size / local.loss_split
     fused = jnp.power(COMPILED_LOSS, local.plan.compiled)
+    # A third of the traffic is forward.
     return fused * logits * coefficients.logit_bytes / (3.0 * machine.hbm_bandwidth)

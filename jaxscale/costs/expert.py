@@ -33,10 +33,12 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
     group = (plan.ep, local.expert_tensor_degree)
     sent = volume * local.expert_load
     once = dispatch_time(sent, model.moe_top_k, model.n_experts, *group, link, temperature)
+    # k separate copies, each to a single expert.
     each = dispatch_time(sent * model.moe_top_k, 1.0, model.n_experts, *group, link, temperature)
     everywhere = gather_time(volume * plan.ep, *group, link, temperature)
     by_domain = plan.deepep + plan.hybridep
     one = each + by_domain * (once - each) + plan.dispatch_allgather * (everywhere - each)
+    # Dispatch and combine.
     both = 2.0 * moe_layers(model) * one
     return Passes(both, both)
 
@@ -73,4 +75,5 @@ def compute_beside_exchanges(local: LocalPlan, matmul: ArrayLike, other: ArrayLi
         Times [s].
     """
     one, whole = jnp.asarray(matmul), beside_another(local.plan) * jnp.asarray(other)
+    # Backward: gradients of activations, and of trained weights.
     return Passes(one + whole, (1.0 + local.model.trainable_share) * one + 2.0 * whole)

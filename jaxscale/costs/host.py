@@ -63,6 +63,7 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
         Time [s].
     """
     c, tp, node = coefficients, local.plan.tp, machine.node_chips
+    # 0 within a node, 1 from two nodes on.
     spans_nodes = smooth_min(smooth_max(machine.n_chips / node, 1.0, temperature) - 1.0, 1.0, temperature)
     nodes_of_group = smooth_max(tp / node, 1.0, temperature)
     ranks = tp * several(tp, temperature)  # zero where tp = 1
@@ -86,6 +87,7 @@ def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature:
         Time [s].
     """
     neighbours = smooth_min(local.plan.pp - 1.0, 2.0, temperature)
+    # Half for each of two neighbours.
     return 0.5 * neighbours * coefficients.pp_slot_time * local.plan.vpp
 
 
@@ -118,6 +120,7 @@ def launch_lead(
     """
     plan = local.plan
     launched, busy = host / plan.pp + send_receive_time(local, coefficients, temperature), device / plan.pp
+    # 1 - host / device, 0 where the host is slower.
     left = exposed(busy, launched, temperature) / busy
     follows = smooth_min(exposed(plan.n_microbatches, plan.pp, temperature), 1.0, temperature)
     return follows * smooth_min(2.0 * left, 1.0, temperature)

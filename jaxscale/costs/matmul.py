@@ -125,8 +125,11 @@ def matmul_time(
     Returns:
         Time [s].
     """
+    # (2 t_k P + T a_half) / (u C)
     compute = (2.0 * params * tokens + jnp.asarray(thin) * rates.half_area) * rates.seconds_per_flop
+    # t_k T b / (e W)
     exposed = tokens * thin * rates.seconds_per_thin
+    # 2 P / (e W): reading the weights.
     return smooth_max(compute + exposed, params * rates.seconds_per_weight, temperature)
 
 
@@ -148,24 +151,27 @@ def dense_forward(
 def _thin_attention(local: LocalPlan) -> Array:
     """Numbers that the matrices of one attention layer read and write per token on a rank [1].
 
-    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$; a low rank counts twice, as output of
-    one matrix and input of the next.
+    Queries $d + H h$, keys and values $2 d + K (h + h_v)$, output $H h_v + d$.
     """
     model, plan = local.model, local.plan
     d = model.d_model
     queries = mean_over_heads(model, lambda kind: kind.n_heads * kind.head_dim) / plan.tp
     values = mean_over_heads(model, lambda kind: kind.n_heads * kind.v_head_dim) / plan.tp
     unrotated = queries - model.n_heads * model.rope_head_dim / plan.tp
+    # A low rank counts twice, as output of a matrix and input of the next.
     through_latent = d + 2.0 * model.kv_lora_rank + model.rope_head_dim + unrotated + values
+    # 2 d + K (h + h_v)
     full = 2.0 * d + local.key_value_width
     key_value = full + is_latent(model) * (through_latent - full)
     ranks = 2.0 * model.q_lora_rank + 2.0 * model.o_lora_rank / plan.tp
     gate = model.attention_gate * (d + values)
+    # Queries d + H h, output H h_v + d.
     return 2.0 * d + queries + values + key_value + ranks + gate
 
 
 def _thin_mlp(model: Transformer, width: ArrayLike) -> Array:
     """Numbers that the matrices of one MLP of a local width read and write per token [1]."""
+    # A matrix reads d and writes the width, or the reverse.
     return (2.0 + model.gated_mlp) * (model.d_model + width)
 
 
@@ -187,6 +193,7 @@ def expert_forward(
     expert_tokens = local.tokens * model.moe_top_k * plan.ep * split / (model.n_experts * plan.tp) * local.expert_load
     thin = (2.0 + model.gated_mlp) * (expert_input(model) + width / split)
     each = matmul_time(expert_tokens, expert_params(model) / split, thin, rates, temperature)
+    # E / ep experts on a rank.
     routed = model.n_experts / plan.ep * each
     seen = model.n_shared_experts * _thin_mlp(model, width / plan.tp)
     # Traffic of the projections to and from the latent, for a latent as wide as the model.

@@ -108,6 +108,7 @@ class Memory(eqx.Module):
         Args:
             counts_driver: 1 for a measurement by the driver, 0 for a measurement by the program's allocator [1].
         """
+        # An allocator does not count the context of the driver.
         return self.total - (1.0 - jnp.asarray(counts_driver)) * self.framework
 
     @property
@@ -239,6 +240,7 @@ def held_at_moments(
     """
     plan, layers = local.plan, local.layers
     layer = layer_bytes(local, coefficients)
+    # Full recomputation keeps the input of a layer alone.
     kept = layer.total + plan.recompute_full * (checkpoint_bytes(local) - layer.total)
     kept = kept * (1.0 - plan.offload_activations)
     # The backward pass of a layer needs all activations of the layer, also those recomputed or offloaded before.
@@ -250,6 +252,7 @@ def held_at_moments(
         own = local.at_stage(n_layers, ends)
         return _Stage(own, held, gradient_memory(own), gathered_bytes(own, head_share), coefficients)
 
+    # A single stage is the last stage too, and has the head.
     first = stage(layers.first, 1.0, 0.0, 1.0 - several(plan.pp))
     middle = stage(layers.middle, 0.0, several(plan.pp), 0.0)
     last = stage(layers.last, 1.0, plan.pp - 1.0, 1.0)
@@ -285,6 +288,7 @@ class _Stage(NamedTuple):
     def _terms(self, gradients: Array, activations: ArrayLike, whole: ArrayLike, logits: ArrayLike = 0.0) -> dict:
         """Terms of `Memory` for given gradients, activations, gathered units and logits [byte]."""
         local = self.local
+        # DualPipe holds a stage of each direction.
         both_ways = 1.0 + local.plan.dual_pipe
         trained = local.trained_params(local.optimizer_sharded)
         return {

@@ -87,18 +87,22 @@ def microbatch_times(
     tp = not_hidden(tensors, beside, coefficients.tp_overlap, temperature)
     tokens = expert.expert_exchange(local, machine, temperature)
     overlap = expert.exchange_overlap(plan, coefficients.ep_overlap)
+    # Compute hides a collective once.
     free = left_over(expert.compute_beside_exchanges(local, weights, core + scan + streams), tensors, tp)
     ep = not_hidden(tokens, free, overlap, temperature)
     ring = context.key_value_ring(local, machine, temperature)
     cp = not_hidden(ring, context.attention_beside(local, core), coefficients.cp_overlap, temperature)
     again = plan.recompute_full * plan.recompute_cost
+    # Fused attention recomputes the scores anyway.
     selective = plan.recompute_selective * (1.0 - plan.flash_attention)
     return MicrobatchTimes(
+        # Forward, gradients of activations, gradients of trained weights.
         matmul=weights * (2.0 + trainable) + 3.0 * adapters,
         attention=core * (1.0 + attention.attention_backward_factor(plan)) + scan * (1.0 + attention.SCAN_BACKWARD),
         memory_bound=streams * 3.0 + weight_streams.accumulation_time(*compute, temperature),
         recompute=again * (weights + adapters + core + scan + streams + gaps) + selective * core,
         launch_gaps=gaps * 3.0,
+        # Full recomputation repeats the collectives of the forward pass.
         tensor_parallel=tp.forward * (1.0 + again) + tp.backward,
         context_parallel=cp.forward * (1.0 + again) + cp.backward,
         expert_parallel=ep.forward * (1.0 + again) + ep.backward,

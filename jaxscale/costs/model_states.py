@@ -32,6 +32,7 @@ def weight_bytes(local: LocalPlan) -> Array:
 def frozen_bytes(local: LocalPlan) -> Array:
     """Stored bytes of a frozen weight, including the block scale of a 4-bit weight [byte]."""
     stated = local.plan.weight_bytes
+    # Scales belong to weights of 4 bits.
     has_scales = jnp.less_equal(stated, 0.5) & jnp.less(stated, local.matmul_bytes)
     # A weight wider than an element is stored as stated; weights for 8-bit matmuls may be stored in 8 bits.
     is_wide = jnp.greater(stated, local.element_bytes)
@@ -66,6 +67,7 @@ def quantised_extra_bytes(local: LocalPlan) -> Array:
     """
     model, plan = local.model, local.plan
     missing = (1.0 - model.trainable_share) * larger(local.matmul_bytes - plan.weight_bytes, 0.0)
+    # FSDP divides the embeddings over the ranks.
     shards = 1.0 + local.weights_sharded * (local.shard_ranks - 1.0)
     embeddings = missing * local.params.embedding / shards
     return embeddings + is_narrow(local) * local.matmul_bytes * model.d_model * widest_matrix(model) / plan.tp
@@ -159,6 +161,7 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp
     unreduced = (keeps_stage_whole(local) + chunk) * (replica - held)
     whole = width * (held + unreduced)
+    # Before the last backward pass the layer has no gradient yet.
     layer = width * local.at_stage(1.0, 0.0).trained_params(local.gradients_sharded)
     from_before = several(plan.n_microbatches)
     always = from_before + plan.kept_gradients * (1.0 - from_before)

@@ -47,6 +47,7 @@ def resolved(model: Any, plan: Any, cluster: Cluster | str, coefficients: Any) -
     gpu = None
     if isinstance(cluster, str):
         gpu = load_hardware()[cluster].id
+        # A cluster of the size of the plan.
         cluster = catalogue_cluster(gpu, number(plan.n_chips))
     if not isinstance(coefficients, Coefficients):
         if is_traced(cluster):
@@ -59,6 +60,7 @@ def resolved(model: Any, plan: Any, cluster: Cluster | str, coefficients: Any) -
 def _of_run(fit: Fit, gpu: str | None, plan: Any, n_chips: float) -> Coefficients:
     """Coefficients of a run with known chip and number format."""
     has_format = isinstance(plan, Plan) and not is_traced(plan)
+    # Traced plans have no words.
     precision = plan.words()["precision"] if has_format else None
     return fit.coefficients({"gpu": gpu, "precision": precision}, n_chips)
 

@@ -59,6 +59,7 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
     Returns:
         Times [s].
     """
+    # Time of the average layer.
     layer = layers / total_layers(local.model)
     fullest, last = local.fullest_layers * layer, local.layers.last * layer + head
     busiest = smooth_max(fullest, last, temperature)
@@ -74,13 +75,16 @@ def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temper
     backward phase of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
     """
     plan, others = local.plan, stages.total - stages.busiest
+    # Weight gradients of the remaining stages, and of p - 1 microbatches of the busiest stage.
     filled = passes.weights * (others + (smaller(plan.pp, plan.n_microbatches) - 1.0) * stages.busiest)
+    # At least the forward passes remain.
     zero_bubble = larger(others - filled, passes.forward * others)
     dual_pipe = dual_pipe_leaves(plan.pp, plan.n_microbatches, passes) * others
     switched = plan.zero_bubble * (zero_bubble - others) + plan.dual_pipe * (dual_pipe - others)
     if is_exact(temperature):
         # A single stage has no bubble: the rest is rounding error.
         switched = jnp.where(jnp.greater(plan.pp, 1.0), switched, 0.0)
+    # v virtual stages divide the bubble.
     return (others + switched) / plan.vpp
 
 
@@ -90,16 +94,20 @@ def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShare
     $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$, B the gradients of inputs alone:
     1/3 for many stages and F = B = W. The second term is the time of the first backward passes of the drain.
     """
+    # h = p / 2 - 1
     halves = 0.5 * larger(jnp.subtract(pp, 2.0), 0.0)
     forward, weights = passes
     inputs = 1.0 - forward - weights
+    # h (F + 2 B) - min(h, m) W
     idle = halves * (forward + 2.0 * inputs) - smaller(halves, n_microbatches) * weights
+    # min(F, h (B - F))
     idle = idle - smaller(forward, halves * (inputs - forward))
     return idle / larger(jnp.subtract(pp, 1.0), 1.0)
 
 
 def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:
     """Time of stage imbalance: wait of stages of mean load for the busiest stage, over all microbatches [s]."""
+    # m (max t_s - mean t_s)
     return local.plan.n_microbatches * (stages.busiest - stages.total / local.plan.pp)
 
 
@@ -117,5 +125,6 @@ def transfer_time(
     plan = local.plan
     volume = local.element_bytes * local.tokens * local.model.d_model / plan.tp
     hop = send_time(volume, plan.tp * plan.cp * plan.dp, plan.pp, machine.link, temperature)
+    # Forward and backward; zero for a single stage.
     crossings = 2.0 * (plan.n_microbatches * plan.vpp + plan.pp - 1.0) * (1.0 - 1.0 / plan.pp)
     return coefficients.pp_exposed * crossings * hop

@@ -52,6 +52,7 @@ class ChipPower(eqx.Module):
     def above_idle(self, kind: Kind, chip: Chip, cap: ArrayLike | None = None) -> Array:
         """Power above idle of one activity under a cap, or under the power limit of the board where None [W]."""
         free = jnp.asarray(self.share(kind) * (chip.max_power - chip.idle_power))
+        # No activity draws more than the cap.
         return free if cap is None else smaller(free, smaller(cap, chip.max_power) - chip.idle_power)
 
 
@@ -66,6 +67,7 @@ def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:
     Returns:
         The chip with peaks scaled by the module's phi, 1 where computing stays below the cap.
     """
+    # phi = ((P_cap - P_idle) / (P_compute - P_idle))^(1/3)
     clock = (power.above_idle("compute", chip, cap) / power.above_idle("compute", chip)) ** (1.0 / CLOCK_EXPONENT)
     return eqx.tree_at(lambda c: c.peak_flops, chip, jnp.asarray(chip.peak_flops) * clock)
 
@@ -92,4 +94,5 @@ def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike |
 def mean_chip_power(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> Array:
     """Mean power of one chip over a step, as `energy_terms` [W]."""
     energies = list(energy_terms(times, chip, power, cap).values())
+    # P = E / T
     return sum(energies[1:], start=energies[0]) / times.total

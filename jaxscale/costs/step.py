@@ -227,6 +227,7 @@ def microbatch_pace(
     stages = pipeline.stage_times(local, layers.total + waiting, head, temperature)
     # The host launches about as many kernels in each pass.
     forward = layers.forward + (waiting + head) / (2.0 + trainable)
+    # Gradients of trained weights: a pass out of 2 + trainable.
     weights = trainable * ((layers.matmul + waiting) / (2.0 + trainable) + logits)
     passes = pipeline.PassShares(forward / stages.total, weights / stages.total)
     return MicrobatchPace(layers, waiting, head, stages, passes)
@@ -277,6 +278,7 @@ def times_of_step(
         "host_per_step": host.per_step_host_time(local, coefficients, temperature),
     }
     undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
+    # The slowest node delays the whole step.
     return StepTime(**terms, straggler=straggler_time(machine, coefficients, undisturbed, temperature))
 
 

@@ -29,6 +29,7 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
     """
     model, plan, split = local.model, local.plan, local.expert_tensor_degree
     mixtures = moe_layers(model)
+    # Shared experts of a mixture have an all-reduce.
     shared = mixtures * smooth_min(model.n_shared_experts, 1.0, temperature)
     blocks = attention_layers(model) + dense_layers(model) + shared + ssm_layers(model)
     dense = local.tokens * model.d_model
@@ -44,6 +45,7 @@ def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperat
     times = times_of(gather_time, transfers, machine.link, temperature)
     scatter = blocks * times["scatter of a block"] + mixtures * times["scatter of experts"]
     gather = blocks * times["gather of a block"] + mixtures * times["gather of experts"]
+    # Inputs are gathered once more for the gradients of weights.
     again = plan.sequence_parallel * model.trainable_share * gather
     return Passes(gather + scatter, gather + scatter + again)
 
@@ -67,6 +69,7 @@ def matmuls_beside(local: LocalPlan, machine: Machine, matmul: ArrayLike, temper
     """
     nodes = smooth_max(local.plan.tp / machine.node_chips, 1.0, temperature)
     plan = local.plan
+    # The node's share of a larger group.
     by_pieces = plan.tp_overlap_full * plan.sequence_parallel / nodes
     in_bulk = plan.tp_overlap_backward + plan.tp_overlap_full
     return Passes(by_pieces * matmul, in_bulk * local.model.trainable_share * matmul)

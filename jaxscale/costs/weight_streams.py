@@ -65,6 +65,7 @@ def seconds_per_weight(
     summed = COMPILED_SUM * local.plan.compiled * several(local.plan.n_microbatches, temperature)
     # A compiler gathers into the operands of its matmuls, without buffers to copy from.
     by_copies = local.weights_sharded * jnp.power(COMPILED_COPIES, local.plan.compiled)
+    # A rank without sharers gathers nothing.
     gathered = by_copies * (1.0 - 1.0 / jnp.asarray(sharers))
     copied = COPIED_WEIGHTS + (1.0 - COPIED_WEIGHTS) * trained
     cast = c.accumulation_bytes * jnp.power(COMPILED_CASTS, local.plan.compiled)
@@ -99,6 +100,7 @@ def head_accumulation_time(
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
     """Time of the optimizer update of one step [s]."""
     trained = local.trained_params(local.optimizer_sharded)
+    # Relative to the update with traffic `optimizer_bytes`.
     width = (local.plan.optimizer_bytes + local.plan.gradient_bytes) / ADAM_BYTES
     traffic = coefficients.optimizer_bytes * width * jnp.power(COMPILED_UPDATE, local.plan.compiled)
     return traffic * trained / machine.hbm_bandwidth

@@ -103,6 +103,7 @@ def best_design(
         raise InputError(f"n_chips = {n_chips:g} is out of range; expected a whole number of at least 1")
     record = fit_of(fit)
     base = model(template) if isinstance(template, str) else template
+    # The vocabulary is padded to whole tiles.
     base = with_fields(base, {"vocab_size": TILE * math.ceil(number(base.vocab_size) / TILE)})
     heads = (float(head_dim),) if head_dim else _head_widths(base)
     rules = laws_of(laws)
@@ -113,6 +114,7 @@ def best_design(
     levels = {**question.levels, **levels, **unmeasured}
     limit = memory_limit(number(cluster.chip.hbm_bytes), record.memory_limit(levels, n_chips), oom_probability)
     fitted = record.coefficients(levels, n_chips)
+    # The narrowest head gives the smallest model.
     check_smallest(budget, base, heads[0], rules)
     if plan is not None:
         wanted = shape_goals(budget, limit, bounds, objective)
@@ -122,6 +124,7 @@ def best_design(
     wanted = budget_goals(budget, rules, limit, bounds, objective, base)
     choices = question.space
     if bounds and "expert_chips" in bounds:
+        # The degree ep divides the experts.
         spread = divisors(number(base.n_experts))
         choices = replace(choices, ep=tuple(spread[spread <= bounds["expert_chips"]].tolist()))
     fixed, software = (base, cluster, fitted, rules), choices.software
@@ -145,6 +148,7 @@ def _head_widths(template: Transformer) -> tuple[float, ...]:
 
 def _families(space: PlanSpace, n_chips: float) -> list[Family]:
     """Families of plans in a space; all families where the space contains none as a whole."""
+    # Families are fully sharded (3) or not (1).
     stages = {3.0 if stage > 1 else 1.0 for stage in space.zero_stage}
     recomputed = {float(word == "full") for word in space.recompute or ()}
     recomputed = recomputed or {float(number(space.software.recompute_full) > 0.5)}
@@ -166,6 +170,7 @@ def _search(
     n_steps: int,
 ) -> DesignChoice:
     """Best design of several problems that differ in the family of plans only."""
+    # Starts spread evenly over the families.
     rows = np.arange(n_starts) % len(problems)
     every = Problems.of(problems)
     rough = rough_search(start_points(n_starts, n_coordinates), every.rows(rows), wanted, n_steps)
@@ -186,6 +191,7 @@ def _search(
         problem=chosen[best],
     )
     prices = shadow_prices(optimum, best, chosen[best], wanted)
+    # The best first, as the rounding expects.
     ranked = [designs[best], *(design for row, design in enumerate(designs) if row != best)]
     integer = rounded(ranked, chosen[best], wanted)
     return DesignChoice(integer, relaxed, prices, wanted, rough.trajectory, rough.path)

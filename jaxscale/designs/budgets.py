@@ -78,9 +78,11 @@ def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws:
     Raises:
         InputError: states the smallest budget.
     """
+    # A group of heads of the least width.
     narrowest = np.asarray([head_dim * HEADS])
     smallest = whole_shapes(template, narrowest, np.asarray([2.0]), np.asarray([head_dim]), np.ones(1, int))
     params, active = number(n_params(smallest)[0]), number(n_active_params(smallest)[0])
+    # C = 6 N D with active parameters and the fewest tokens.
     least = {"flop": FLOP_PER_PARAM_TOKEN * active * LOWEST["tokens"], "params": params}
     for name, value in budget.given().items():
         if name in least and value < least[name]:
@@ -122,12 +124,15 @@ def budget_goals(
         return goals(QUANTITIES, {"excess_loss": 1.0}, {**limits, "time": budget.days * DAY})
     if budget.params is not None:
         limits["params"] = budget.params * (1.0 + PARAMS_TOLERANCE)
+        # An upper bound on 1 / N is a lower bound on N.
         limits["inverse_params"] = 1.0 / (budget.params * (1.0 - PARAMS_TOLERANCE))
     loss, floor = target_loss(budget, laws, template), number(laws.loss.irreducible)
     if not loss > floor:
         raise InputError(f"loss = {loss:g} is out of reach; expected more than the irreducible {floor:g} nat per token")
     if objective == "tokens_per_second":
+        # Tokens per second would grow without end with the batch.
         limits.setdefault("batch_over_critical", 1.0)
+    # The bound is on the excess over the irreducible loss.
     return goals(QUANTITIES, OBJECTIVES[objective], {**limits, "excess_loss": loss - floor})
 
 
@@ -161,5 +166,6 @@ def target_loss(budget: Budget, laws: Laws, template: Transformer | None = None)
         law = laws.loss if template is None else loss_of_template(laws, template)
         if budget.params is None:
             return number(compute_optimal_loss(law, jnp.asarray(budget.flop)))
+        # The size counts all experts, the law active parameters.
         active = 1.0 if template is None else n_active_params(template) / n_params(template)
         return number(compute_optimal_loss(law, compute_optimal_flop(law, budget.params * active)))

@@ -78,6 +78,7 @@ class DesignChoice:
     @property
     def like_cost(self) -> float:
         """Relative excess of the objective of the built model over the design [1]."""
+        # Objectives are logs.
         return float("nan") if self.like is None else float(np.expm1(self.like.objective - self.rounded.objective))
 
     @property

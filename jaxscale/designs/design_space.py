@@ -45,6 +45,7 @@ class Design(NamedTuple):
 
 
 def _between(share: Array, name: str) -> Array:
+    # Even in the logarithm.
     low, high = jnp.log(LOWEST[name]), jnp.log(HIGHEST[name])
     return jnp.exp(low + share * (high - low))
 
@@ -74,9 +75,12 @@ def design_at(
     d_model, n_layers = _between(share["d_model"], "d_model"), _between(share["n_layers"], "n_layers")
     model = stretched(template, d_model, n_layers, head_dim)
     ratio = _between(share["d_ff"], "d_ff")
+    # Dense MLPs and experts share a ratio to the template.
     model = with_fields(model, {"d_ff": model.d_ff * ratio, "d_ff_expert": model.d_ff_expert * ratio})
+    # ln dp + ln tp + ln pp + ln cp = ln n_chips
     room = jnp.log(n_chips)
     split = splits(share, family, model, jnp.log(model.n_heads), room)
+    # ln(b m) as a share of ln(B_max / S) - ln dp
     replica_batch = share["batch"] * (jnp.log(LARGEST_BATCH / model.seq_len) - split["dp"])
     plan = plan_with(share, split, replica_batch, family, software)
     return Design(model, plan, _between(share["tokens"], "tokens"))

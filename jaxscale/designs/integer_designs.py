@@ -85,13 +85,16 @@ def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
     step = float(width_step(template, np.full(1, int(head_dim)), np.ones(1, int))[0])
     depth, batch = number(model.n_layers), number(design.plan.global_batch_size_seqs)
     size = {"d_model": _multiple(number(model.d_model), step), "head_dim": head_dim, "mlp_ratio": ratio}
+    # Depths with many divisors.
     size["n_layers"] = depth if where.model else _multiple(depth, 8.0 if depth > 24.0 else 4.0)
     return [{**size, "batch": wide} for wide in _batches(batch, where.n_chips)]
 
 
 def _batches(wanted: float, n_chips: int) -> list[float]:
     """Batches on either side of a target with many divisors in common with the number of chips [sequence]."""
+    # Odd factor of the number of chips.
     odd = float(n_chips // (n_chips & -n_chips))
+    # Between an eighth and a quarter of the target: a power of two times the odd factor.
     step = odd * 2.0 ** max(math.floor(math.log2(max(wanted / odd, 1.0))) - 2, 0)
     below = step * max(math.floor(wanted / step), 1)
     return [below, below + step]
@@ -130,6 +133,7 @@ def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.n
     order = np.argsort(merits, kind="stable")[:CONSIDERED]
     kinds: dict[tuple[float, ...], int] = {}
     for place, *kind in zip(order.tolist(), *(columns[name][order].tolist() for name in KIND), strict=True):
+        # The first plan of a kind has the least merit.
         kinds.setdefault(tuple(kind), place)
     return np.asarray(list(kinds.values()), int)
 
@@ -151,12 +155,14 @@ def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
     found = put_together(lattice)
     facts = {**model_columns(built(found, where)[0]), **{name: found[name] for name in FIELDS}}
     facts |= {"n_chips": where.n_chips, "domain_size": number(where.problem.cluster.network.level(0)[0])}
+    # The batch follows from the plan here.
     valid = obeys(facts, rules=[rule for rule in where.space.rules if rule is not BATCH_RULE])
     return {name: column[valid] for name, column in found.items()}
 
 
 def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence[float]) -> Rows:
     """Designs around a central design, valid or not [design]."""
+    # Layers come in pp * vpp equal chunks.
     template, tp, chunk = where.problem.template, int(middle["tp"]), middle["pp"] * middle["vpp"]
     batches = _splits(middle, where.space, factors)
     if where.model is not None:
@@ -168,10 +174,12 @@ def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence
         step = float(width_step(template, np.full(1, int(head_dim)), np.full(1, tp))[0])
         centre = _multiple(middle["d_model"], step)
         widths += [(width, head_dim) for width in (centre - step, centre, centre + step) if width >= step]
+    # About a twenty-fourth of the depth, in whole chunks.
     deeper = chunk * max(round(middle["n_layers"] / chunk / 24.0), 1)
     depth = _multiple(middle["n_layers"], chunk)
     depths = [deep for deep in (depth - deeper, depth, depth + deeper) if deep >= chunk]
     ratios = np.clip(middle["mlp_ratio"] * np.asarray(factors), LOWEST["d_ff"], HIGHEST["d_ff"])
+    # (widths, depths, ratios, batches)
     grid = np.meshgrid(*(np.arange(len(part)) for part in (widths, depths, ratios, batches)), indexing="ij")
     wide, deep, high, split = (place.ravel() for place in grid)
     columns = {name: np.full(len(wide), value) for name, value in middle.items()}
@@ -184,6 +192,7 @@ def _lattice(middle: Mapping[str, float], where: IntegerSpace, factors: Sequence
 def _splits(middle: Mapping[str, float], space: PlanSpace, factors: Sequence[float]) -> list[tuple[float, float]]:
     """Microbatch sizes and numbers of microbatches near a plan's, within a space."""
     per_replica, size = middle["micro_batch_size"] * middle["n_microbatches"], middle["micro_batch_size"]
+    # Interleaved schedules take microbatches in multiples of pp.
     unit, found = middle["pp"] if middle["vpp"] > 1 else 1.0, set()
     for micro in (size, 2.0 * size, size / 2.0) if len(factors) > len(FEW) else (size,):
         if micro != round(micro) or (space.micro_batch_size and micro not in space.micro_batch_size):

@@ -84,6 +84,7 @@ def shape_ends() -> dict[str, ShapeLaw]:
     entry, error = law_table("shape", "gemstones"), law_errors("shape", "gemstones")
     laws = {"shape law of Kaplan": shape_law("kaplan"), "shape law of Gemstones": shape_law("gemstones")}
     for name, sign in (("narrower", -1.0), ("wider", 1.0)):
+        # Value minus or plus the error of the fit.
         ends = {"ratio": entry["ratio"] + sign * error["ratio"], "drift": entry["drift"] + sign * error["drift"]}
         laws[f"shape law of Gemstones, {name} end"] = ShapeLaw(**{**entry, **ends})
     return laws
@@ -143,7 +144,9 @@ def law_design(
     told = design_figures(choice)
     every = [told, *alternatives.values()]
     spread = {name: (min(one[name] for one in every), max(one[name] for one in every)) for name in CHOICES}
+    # Embeddings outside the count of the law.
     outside = (1.0 - number(rules.embeddings)) * number(embedding_params(choice.rounded.model))
+    # C = 6 N D in the count of the law.
     flop = FLOP_PER_PARAM_TOKEN * (told["params"] - outside) * told["tokens"]
     return LawDesign(choice, flop, law.optimum(flop), spread, alternatives)
 

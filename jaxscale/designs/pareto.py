@@ -46,9 +46,12 @@ def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Seque
     point, problem, index = relaxed.point, Problems.of([relaxed.problem]), wanted.names.index(name)
     values, prices, residuals, designs = [], [], [], []
     for bound in bounds:
+        # Bounds of goals are logs.
         optimum = polish(point[None], problem, wanted.with_bound(name, float(np.log(bound))))
+        # The following bound starts from the optimum.
         point = optimum.point[0]
         values.append(np.exp(optimum.values[0]))
+        # d ln objective / d ln bound = -multiplier
         prices.append(-optimum.multipliers[0, index])
         residuals.append(optimum.residual[0])
         designs.append(relaxed.problem.design_at(point))

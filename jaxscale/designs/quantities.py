@@ -88,6 +88,7 @@ class DesignProblem(eqx.Module):
             "params": plain["params"],
             "serving_memory_gb": plain["serving_memory"] / GB,
             "tokens": plain["tokens"],
+            # The quantity is the excess.
             "loss": plain["excess_loss"] + number(self.laws.loss.irreducible),
             "global_batch_tokens": plain["batch"],
             "critical_batch_tokens": plain["batch"] / plain["batch_over_critical"],
@@ -121,6 +122,7 @@ class Costs(NamedTuple):
 def costs(model: Transformer, plan: Plan, problem: DesignProblem, temperature: float) -> Costs:
     """Step time, power and memory of a model under a plan."""
     times, peak = step_and_memory(model, plan, problem.cluster, problem.coefficients, temperature)
+    # All chips [W].
     power = problem.cluster.n_chips * mean_chip_power(times, problem.cluster.chip, problem.laws.power)
     return Costs(times.total, power, peak.total)
 

@@ -30,8 +30,10 @@ def stretched(
         The model; exact for integer sizes, the continuous relaxation between integers.
     """
     wider, scale = d_model / template.d_model, head_dim / template.head_dim
+    # A fixed share of the width for the heads.
     n_heads = template.n_heads * wider / scale
     changed = {name: getattr(template, name) * wider for name in WIDTH_FIELDS}
+    # Multi-head attention stays multi-head.
     is_full = template.n_kv_heads == template.n_heads
     heads = {
         "n_heads": n_heads,
@@ -47,4 +49,5 @@ def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_
     """Depth at which the scaled template has a number of parameters: parameters are affine in depth [1]."""
     one = n_params(stretched(template, d_model, jnp.asarray(1.0), head_dim))
     two = n_params(stretched(template, d_model, jnp.asarray(2.0), head_dim))
+    # Affine in depth: N(L) = N(1) + (L - 1) (N(2) - N(1)).
     return jnp.asarray(1.0 + (params - one) / (two - one))

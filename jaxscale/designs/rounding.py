@@ -95,6 +95,7 @@ def _with_length(
     def halve(_: Any, interval: tuple[Array, Array]) -> tuple[Array, Array]:
         middle = 0.5 * (interval[0] + interval[1])
         values = at(middle)
+        # Time, tokens and energy grow with the tokens.
         growing = jnp.stack([values[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
         limits = jnp.stack([upper[QUANTITIES.index(name)] for name in ("time", "tokens", "energy")])
         loss = QUANTITIES.index("excess_loss")
@@ -104,6 +105,7 @@ def _with_length(
 
     ends = (jnp.log(LOWEST["tokens"]), jnp.log(HIGHEST["tokens"]))
     low, high = jax.lax.fori_loop(0, HALVINGS, halve, tuple(jnp.asarray(end, float) for end in ends))
+    # The end of the interval within the bounds.
     return at(jnp.where(is_least_loss > 0.5, low, high))
 
 
@@ -140,6 +142,7 @@ def _exact(
 def _asked(problem: DesignProblem, wanted: Goals) -> tuple[DesignProblem, np.ndarray, np.ndarray]:
     """Problem, bounds and indicator of a search for least loss, as arrays."""
     least = np.asarray(wanted.weights[QUANTITIES.index("excess_loss")] > 0.0, float)
+    # Double precision: SLACK is below the rounding error of single precision.
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), problem), wanted.upper, least
 
 
@@ -170,8 +173,10 @@ def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, w
     models, plans = designs
     count = len(models.d_model)
     cluster = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), problem.cluster)
+    # All rows take row 0 of the coefficients.
     runs, alone = RunBatch(models, plans, cluster, np.ones(count)), np.zeros(count, int)
     found = evaluate_runs(runs, stacked([problem.coefficients]), alone, ("memory", *TERM_NAMES))
+    # A margin for the rounding of single precision.
     spent = np.stack([found["memory"] * (1.0 + SINGLE), *(found[name] for name in TERM_NAMES)], axis=1)
     rows, layout = leaf_matrix(designs, count)
     (values,) = in_blocks(_lengths, BLOCK, (rows, spent), *_asked(problem, wanted), layout)
@@ -220,6 +225,7 @@ def _unlike(relaxed: Sequence[Design]) -> list[Design]:
     for design in relaxed:
         sizes = (design.model.d_model, design.model.n_layers, design.plan.global_batch_size_seqs)
         place = np.log(np.asarray(sizes, float))
+        # Largest log ratio of width, depth and batch.
         if all(np.abs(place - other).max() > np.log(ALIKE) for other, _ in kept):
             kept.append((place, design))
     return [design for _, design in kept]
@@ -239,7 +245,9 @@ def _answer(best: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goal
 def _merits(values: np.ndarray, wanted: Goals) -> np.ndarray:
     """Objective of designs within all bounds; outside, a value far above every objective plus the excess."""
     missed = np.maximum(wanted.residuals(values), 0.0).sum(axis=-1)
+    # Outside the bounds, the least excess is best.
     merits = np.where(missed <= SLACK, wanted.objective(values), 1e3 + missed)
+    # Undefined designs come last.
     return np.where(np.isfinite(merits), merits, 1e6)
 
 

@@ -41,6 +41,7 @@ RUN_RESOURCES = {**RESOURCES, "failure_rate": (lambda s: s.laws.failure.failures
 def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProblem:
     """Problem with a resource changed by a log factor."""
     path, index = RUN_RESOURCES[resource]
+    # A copy: the problem keeps the leaf.
     values = np.array(path(problem), float)
     values[... if index is None else (..., index)] *= np.exp(log_change)
     return eqx.tree_at(path, problem, values)
@@ -59,9 +60,12 @@ def shadow_prices(optimum: Optimum, row: int, problem: DesignProblem | ShapeProb
         d ln objective / d ln bound for each bound, then d ln objective / d ln resource for each resource [1].
     """
     multipliers = optimum.multipliers[row]
+    # dF* / d ln b = -lambda
     prices = {f"bound_on_{wanted.names[index]}": -float(multipliers[index]) for index in wanted.bounded()}
     resources = RUN_RESOURCES if isinstance(problem, DesignProblem) else RESOURCES
     changed = [with_more(problem, name, sign * STEP) for name in resources for sign in (1.0, -1.0)]
+    # Point and multipliers are held: envelope theorem.
     values = Problems.of(changed).values(np.repeat(optimum.point[row][None], len(changed), axis=0))
+    # d(f + lambda g) / d ln p by central differences.
     slopes = (values[0::2] - values[1::2]) @ (wanted.weights + multipliers) / (2.0 * STEP)
     return {**prices, **{name: float(slope) for name, slope in zip(resources, slopes, strict=True)}}

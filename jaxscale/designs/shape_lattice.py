@@ -54,8 +54,6 @@ class ShapeLattice(NamedTuple):
 def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance: float) -> ShapeLattice:
     """Integer shapes on either side of the curve of constant parameters.
 
-    A shape with more parameters than the target takes longer but learns more: times are compared per parameter.
-
     Args:
         problem: the search.
         width: width of the relaxed optimum [1].
@@ -70,6 +68,7 @@ def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance:
     fits = (wanted.residuals(values) <= 0.0).all(axis=-1)
     off = np.abs(values[:, SHAPE_QUANTITIES.index("params")] - math.log(number(problem.params)))
     nearest = np.min(off[fits], initial=np.inf)
+    # The factor guards against rounding of the distance.
     return ShapeLattice(models, values, fits & (off <= max(tolerance, 1.001 * nearest)))
 
 
@@ -109,13 +108,16 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
     template, plan = problem.template, problem.plan
     head_dim, tp = np.full(1, round(number(problem.head_dim))), np.full(1, round(number(plan.tp)))
     (step,), chunk = width_step(template, head_dim, tp).tolist(), round(number(plan.pp * plan.vpp))
+    # Four widths at least.
     widths = step * np.arange(1.0, max(WIDEST * width / step, 4.0))
     depths = np.asarray(
         jax.vmap(lambda d: depth_of(template, d, problem.params, problem.head_dim))(jnp.asarray(widths))
     )
+    # Depths on either side of the curve, in whole chunks.
     below = chunk * np.floor(depths / chunk)
     d_model = np.repeat(widths, 2)
     n_layers = np.stack([below, below + chunk], axis=1).ravel()
+    # A chunk has a layer at least.
     possible = n_layers >= chunk
     models = whole_shapes(template, d_model[possible], n_layers[possible], head_dim, tp)
     # The template, a built model, is a candidate even off the lattice.

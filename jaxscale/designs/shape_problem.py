@@ -73,18 +73,23 @@ class ShapeProblem(eqx.Module):
         return self.quantities(self.design_at(point).model, TEMPERATURE)
 
     def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
-        """Logarithms of `SHAPE_QUANTITIES` of a model; time per target parameter, so that sizes are comparable."""
+        """Logarithms of `SHAPE_QUANTITIES` of a model."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
+        # The law of the shape counts parameters without embeddings.
         rise = self.law.penalty(model.d_model, model.n_layers, params - embedding_params(model))
+        # ln (1 + p)^(1 / gamma): compute for equal loss.
         penalty = jnp.log1p(rise) / self.exponent
+        # ln(t_step / (B S)) + ln(1 + p) / gamma
         per_token = jnp.log(seconds / tokens_per_step(model, self.plan)) + penalty
         others = jnp.log(jnp.stack([peak.total, seconds, params]))
+        # Larger shapes take longer but learn more: time per target parameter.
         return jnp.concatenate([(per_token - jnp.log(params / self.params))[None], others])
 
     def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
         """Quantities of a shape in the units of documents."""
         _, peak, seconds, params = np.exp(np.asarray(values)).tolist()
+        # Documents state memory without the bytes of the framework.
         printed = peak - number(self.coefficients.framework_bytes)
         return {"params": params, "step_time_s": seconds, "memory_gb": printed / GB}
 

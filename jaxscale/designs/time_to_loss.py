@@ -94,7 +94,9 @@ def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
     numbers = law.fitted.numbers if draw is None else law.fitted.draws[draw]
     names = number_names(law.terms)
     named = {
-        name: float(value if name in SIGNED else np.exp(value)) for name, value in zip(names, numbers, strict=True)
+        # Fits hold logs of positive numbers.
+        name: float(value if name in SIGNED else np.exp(value))
+        for name, value in zip(names, numbers, strict=True)
     }
     with jax.enable_x64(True):
         loss = jax.tree.map(float, law_of(numbers))
@@ -123,6 +125,7 @@ def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
         raise InputError(
             f"interruptions = {per_chip_day:g} is out of range; expected above 0, at most 10 a chip and day"
         )
+    # From 1/d to 1/s.
     return eqx.tree_at(lambda every: every.failure.failures_per_chip_second, laws, per_chip_day / DAY)
 
 
@@ -148,6 +151,7 @@ class RunFigures(NamedTuple):
 
 def mlp_ratio(model: Transformer) -> Array:
     """MLP width over model width, in a mixture the width of an expert [1]."""
+    # d_ff in a dense model, d_ff_expert in a mixture.
     width = model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)
     return jnp.asarray(width / model.d_model)
 
@@ -155,20 +159,25 @@ def mlp_ratio(model: Transformer) -> Array:
 def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array:
     """Loss of a shape over the loss of the best shape of equal size [1]."""
     stretch = jnp.log(mlp_ratio(model) / mlp_ratio(template))
+    # The law of the shape counts parameters without embeddings.
     inner = n_active_params(model) - embedding_params(model)
+    # 1 + p_shape + kappa ln(ratio)^2
     return 1.0 + laws.shape.penalty(model.d_model, total_layers(model), inner) + laws.mlp_kappa * stretch**2
 
 
 def expert_leverage(model: Transformer, laws: Laws, training_flop: ArrayLike) -> Array:
     """Dense parameters equivalent to an active parameter of a model; 1 for a dense model [1]."""
+    # Experts per token over all experts, shared experts in each count.
     seen, every = model.moe_top_k + model.n_shared_experts, model.n_experts + model.n_shared_experts
     leverage = laws.experts.leverage(seen / every, 2.0 * model.d_model / model.d_ff_expert, training_flop)
+    # 1 for a dense model, without a branch under tracing.
     return jnp.asarray(1.0 + (1.0 - is_dense(model.n_experts)) * (leverage - 1.0))
 
 
 def loss_of_template(laws: Laws, template: Transformer) -> LossLaw:
     """Law of the loss in active parameters of models with the experts of a template, at the largest tested compute."""
     leverage = expert_leverage(template, laws, laws.experts.largest_flop)
+    # A (e N)^-alpha = A e^-alpha N^-alpha
     scale = leverage ** -jnp.asarray(laws.loss.params_exponent)
     return eqx.tree_at(lambda law: law.params_coefficient, laws.loss, laws.loss.params_coefficient * scale)
 
@@ -199,13 +208,19 @@ def run_figures(
     Returns:
         The figures of the run.
     """
+    # Parameters in the count of the law.
     active = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
+    # C = 6 N D_0
     work = FLOP_PER_PARAM_TOKEN * active * jnp.asarray(small_batch_tokens)
     ideal = laws.loss.loss(active * expert_leverage(model, laws, work), small_batch_tokens)
+    # L = (E + A N^-alpha + B D_0^-beta) (1 + p_shape)
     loss = ideal * shape_factor(model, template, laws)
     critical = laws.batch.critical(active, small_batch_tokens, ideal)
+    # D = D_0 (1 + B / B_crit)
     tokens = jnp.asarray(small_batch_tokens * (1.0 + batch_tokens / critical))
+    # A checkpoint holds all parameters, idle experts too.
     slowdown = laws.failure.slowdown(n_params(model), n_chips)
+    # t = D / B t_step / goodput
     seconds = jnp.asarray(tokens / batch_tokens * step_seconds * slowdown)
     return RunFigures(loss, loss - laws.loss.irreducible, tokens, critical, slowdown, seconds)
 
@@ -221,5 +236,6 @@ def compute_optimal_flop(law: LossLaw, params: ArrayLike) -> Array:
     $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
     """
     exponents = jnp.add(law.params_exponent, law.tokens_exponent)
+    # ln (N / G)^((alpha + beta) / beta)
     log_work = (exponents * jnp.log(params) - law.log_balance()) / law.tokens_exponent
     return FLOP_PER_PARAM_TOKEN * jnp.exp(log_work)

@@ -128,6 +128,7 @@ def whole_run(
     laws = laws or default_laws()
     n_chips, failure, held = cluster.n_chips, laws.failure, n_params(model)
     run = run_figures(
+        # The model as template: no penalty of the MLP ratio.
         model,
         model,
         laws,
@@ -136,6 +137,7 @@ def whole_run(
         step_seconds=times.total,
         n_chips=n_chips,
     )
+    # [h]
     chip_hours = run.seconds * n_chips / HOUR
     return WholeRun(
         loss=run.loss,
@@ -145,8 +147,10 @@ def whole_run(
         goodput=1.0 / run.slowdown,
         interruptions=run.seconds * n_chips * failure.failures_per_chip_second,
         checkpoint_interval=failure.checkpoint_interval(held, n_chips),
+        # E = n P t
         energy=run.seconds * n_chips * mean_chip_power(times, cluster.chip, laws.power),
         chip_hours=chip_hours,
+        # M = n p t
         price=chip_hours * price_per_chip_hour,
     )
 
@@ -189,6 +193,7 @@ def small_batch_tokens_of(
     with jax.enable_x64(True):
         ends = [_goal_figures(model, laws, batch_tokens, tokens) for tokens in (FEWEST_TOKENS, MOST_TOKENS)]
         if goal.tokens is None:
+            # The loss falls with the tokens.
             (most, least), wanted = (number(end.loss) for end in ends), float(goal.loss or 0.0)
             if not least < wanted < most:
                 told = f"expected between {least:.4f} and {most:.4f} nat per token for this model"
@@ -204,6 +209,7 @@ def small_batch_tokens_of(
 def _goal_figures(model: Transformer, laws: Laws, batch_tokens: ArrayLike, tokens: ArrayLike) -> Any:
     """Loss and tokens of a run with a number of small-batch tokens."""
     sizes = {"small_batch_tokens": jnp.asarray(tokens), "batch_tokens": jnp.asarray(batch_tokens)}
+    # Loss and tokens depend on neither step time nor chips.
     return run_figures(model, model, laws, **sizes, step_seconds=jnp.ones(()), n_chips=jnp.ones(()))
 
 
@@ -217,10 +223,12 @@ def _solved(model: Transformer, laws: Laws, batch_tokens: ArrayLike, wanted: Arr
         return jnp.log((figures.loss if is_loss else figures.tokens) / aim)
 
     lower, upper = np.log(FEWEST_TOKENS), np.log(MOST_TOKENS)
+    # Sign by detection: the loss falls with the tokens, D rises.
     solver = optx.Bisection(rtol=1e-12, atol=1e-12, flip="detect")
     given = (model, laws, batch_tokens, wanted)
     options = {"lower": lower, "upper": upper}
     start = jnp.asarray(0.5 * (lower + upper))
+    # Differentiable by the implicit function theorem.
     found = optx.root_find(miss, solver, start, given, options, max_steps=200, throw=False)
     return jnp.exp(found.value)
 
@@ -280,6 +288,7 @@ class RunChoice:
     @property
     def days_interval(self) -> tuple[float, float]:
         """Ends of the central 90 % interval of the days, from the interval of the step time alone [d]."""
+        # Days are proportional to the step time.
         lo, hi = (end / self.plans.best.step_time for end in self.plans.step_time_interval)
         days = self.chosen.run["days"]
         return lo * days, hi * days
@@ -298,6 +307,7 @@ class RunChoice:
         """Sentences on failures of the chosen run, the interval of its days, and the plans by further objectives."""
         run, (lo, hi) = self.chosen.run, self.days_interval
         days, count, between = (run[name] for name in ("days", "interruptions", "checkpoint_interval_s"))
+        # Hours between interruptions.
         failures = f"{count:.3g} interruptions, one in {24.0 * days / count:.3g} h"
         checkpoints = f"checkpoints every {between / 60.0:.3g} min"
         return (f"90 % interval of the days: {lo:.3g} to {hi:.3g}; {failures}; {checkpoints}", *self.differences())
@@ -482,6 +492,7 @@ def _group(
     terms = {name: np.asarray(columns[name], float)[filled] for name in TERM_NAMES}
     with jax.enable_x64(True):
         runs = _runs(*host_arrays((question.model, question.cluster, terms, batch, *fixed)))
+        # Figures without an axis of plans are equal for all plans.
         runs = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), filled.shape)[: len(rows)], runs)
     # Costs in units of pace: the fastest plan keeps its pace; unexamined plans are assigned its power.
     cost = found.pace.copy()
@@ -506,7 +517,9 @@ def _neighbours(question: PlanQuestion, open: Sequence[str]) -> list[PlanQuestio
     """Stated question, then questions with different chips and batches where open."""
     chips = [question.n_chips / fewer for fewer in (FEWER_CHIPS if "chips" in open else (1,))]
     batches = [float(question.batch or 0) * share for share in (BATCHES if "batch" in open else (1,))]
+    # Whole chips and sequences alone.
     pairs = [(n, batch) for n in chips for batch in batches if n == round(n) >= 1 and batch == round(batch) >= 1]
+    # False comes first: the stated question leads.
     pairs.sort(key=lambda pair: pair != (question.n_chips, question.batch))
     return [
         question._replace(cluster=with_fields(question.cluster, {"n_chips": n}), batch=round(batch))
@@ -515,14 +528,12 @@ def _neighbours(question: PlanQuestion, open: Sequence[str]) -> list[PlanQuestio
 
 
 def _worth_a_look(found: FoundPlans, chip: Chip, power: ChipPower) -> np.ndarray:
-    """Rows of plans that certainly include the plan of least energy, the first ranked plan first.
-
-    A plan slower than the fastest by more than the ratio of largest to least power cannot take less energy.
-    """
+    """Rows of plans that certainly include the plan of least energy, the first ranked plan first."""
     idle, most = number(chip.idle_power), number(chip.max_power)
     shares = [number(power.share(kind)) for kind in ("compute", "memory", "network", "host")]
     least, largest = (idle + share * (most - idle) for share in (min(shares), max(shares)))
     first = int(found.ranked(1)[0])
+    # E = P t: a plan slower by more than the ratio of powers cannot take less energy.
     near = found.fits & (found.pace <= found.pace[first] * largest / least)
     near[first] = False
     return np.concatenate([[first], np.flatnonzero(near)])

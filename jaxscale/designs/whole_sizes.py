@@ -59,6 +59,7 @@ def whole_shapes(
     """
     tp, scale = np.asarray(tp, int), head_dim / number(template.head_dim)
     tile, wider, share = np.lcm(TILE, tp), d_model / number(template.d_model), head_share(template)
+    # At a share of 1 the width determines the heads.
     group = np.ones_like(tp) if share == 1.0 else np.lcm(head_unit, tp)
     n_heads = group * np.maximum(np.round(d_model * share / (head_dim * group)), 1.0)
     changes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads}
@@ -68,8 +69,10 @@ def whole_shapes(
     for name in WIDTH_FIELDS:
         ratio = mlp_ratio if name in ("d_ff", "d_ff_expert") else 1.0
         widest = number(getattr(template, name)) * wider * ratio
+        # A tile at least, unless the template has none.
         changes[name] = tile * np.maximum(np.round(widest / tile), np.sign(widest))
     for name in LAYER_SHARES:
+        # Whole layers of a share.
         changes[name] = np.round(number(getattr(template, name)) * n_layers) / n_layers
     plain = jax.tree.map(lambda leaf: np.full(len(d_model), number(leaf)), template)
     return with_columns(plain, {name: np.broadcast_to(value, len(d_model)) for name, value in changes.items()})
@@ -86,6 +89,7 @@ def kept_key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndar
     own = number(template.n_kv_heads)
     if own == number(template.n_heads):
         return n_heads
+    # Few distinct pairs among many shapes.
     pairs, which = np.unique(np.stack([n_heads, tp * np.ones_like(n_heads)], axis=1), axis=0, return_inverse=True)
     counts = []
     for heads, degree in pairs.tolist():
@@ -93,5 +97,6 @@ def kept_key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndar
         usual = usual[(heads % usual == 0) & shares_key_values(degree, usual)]
         every = divisors(heads)
         options = usual if len(usual) else every[shares_key_values(degree, every)]
+        # Nearest in ratio to the number of the template.
         counts.append(float(options[np.argmin(np.abs(np.log(options / own)))]))
     return np.asarray(counts)[which.ravel()]

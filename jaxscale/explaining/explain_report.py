@@ -50,6 +50,7 @@ def parts_table(found: Explanation) -> Table:
     could = {cause.part for cause in found.causes}
     rows = []
     for part in found.parts:
+        # nan > 0 is false: unmeasured components count by the prediction.
         if not (part.predicted > 0.0 or part.measured > 0.0):
             continue
         interval = f"{seconds(part.lo)} to {seconds(part.hi)}"
@@ -58,6 +59,7 @@ def parts_table(found: Explanation) -> Table:
             verdict = part.verdict.replace("within", "")
             cells = (seconds(part.measured), hidden, seconds(part.predicted), interval, "-", verdict)
         else:
+            # The component takes the whole difference.
             needed = part.predicted + found.measured - found.predicted
             text = seconds(needed) if needed > 0.0 else "-"
             cells = ("-", "-", seconds(part.predicted), interval, text, "could" if part.name in could else "")
@@ -120,6 +122,7 @@ def explanation_figure(found: Explanation) -> "Figure":
                 end = max(part.hi, part.measured + part.hidden) / unit
                 axes.text(end + 0.015 * longest / unit, row, part.verdict, va="center", weight="bold")
         axes.set_yticks(rows, [part.name.replace("_", " ") for part in parts])
+        # First component on top.
         axes.set_ylim(len(parts) - 0.4, -0.6)
         axes.set_xlim(0.0, 1.12 * longest / unit)
         axes.set(xlabel=f"time of a step [{word}]", title=found.run)

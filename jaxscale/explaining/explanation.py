@@ -252,6 +252,7 @@ def explain(
     remarks = [text for text in (str(prediction.assumed[0]), *note.split("; ")) if text]
     if not kernels:
         return _of_total(prediction, parts, told, facts_of(prediction, parts, record, catalogue), remarks)
+    # Without degrees all collectives run over all chips.
     plan = prediction.plan(0) or {"dp": prediction.runs.numbers("n_gpus")[0]}
     return _of_traces(prediction, parts, kernels, plan, told, record, catalogue, remarks)
 
@@ -278,6 +279,7 @@ def _one_run(
         raise InputError(f"{runs.path}: {len(runs):,} runs; expected one, or --line N")
     if not stated:
         return runs
+    # Later keys win: stated cells replace cells of the table.
     cells = {name: column[0] for name, column in runs.texts().items()} | {k: str(v) for k, v in stated.items()}
     return _row_of(cells, str(runs.path), hardware)
 
@@ -305,6 +307,7 @@ def _of_total(
     difference = measured - step
     nan = float("nan")
     gaps = tuple(PartGap(name, nan, (nan, nan), nan, **_predicted(parts, place)) for place, name in enumerate(NAMES))
+    # With the whole difference, the component stays in the interval.
     could = [part for part in gaps if part.predicted + difference <= part.hi and part.predicted + difference >= part.lo]
     could.sort(key=lambda part: -part.predicted)
     side = "above" if difference > 0.0 else "below"
@@ -312,6 +315,7 @@ def _of_total(
     causes = tuple(
         Cause(part.name, difference, terms[part.name][side], _settled(part.name, facts, terms)) for part in could
     )
+    # Closer by a hundredth in the logarithm at least.
     closer = [fact for fact in facts if abs(np.log(fact.step_time / measured)) < abs(np.log(step / measured)) - 0.01]
     closer.sort(key=lambda fact: abs(np.log(fact.step_time / measured)))
     return Explanation(
@@ -352,9 +356,11 @@ def _of_traces(
         of_kinds.append(part)
         remarks += _trace_remarks(trace, ranks[-1], known)
     remarks += _rank_remarks(kernels, ranks)
+    # Mean over steps, then over ranks, by component.
     exposed = np.mean([rank.exposed.mean(axis=0) for rank in ranks], axis=0)
     busy = np.mean([rank.busy.mean(axis=0) for rank in ranks], axis=0)
     late = np.mean([rank.late for rank in ranks], axis=0)
+    # (steps of all ranks, components)
     every = np.concatenate([rank.exposed for rank in ranks])
     measured = float(exposed.sum())
     if np.isfinite(told) and abs(told / measured - 1.0) > DISAGREEING:
@@ -366,6 +372,7 @@ def _of_traces(
             name,
             float(exposed[place]),
             (float(every[:, place].min()), float(every[:, place].max())),
+            # Collectives alone are hidden beside compute.
             float(max(busy[place] - exposed[place], 0.0)) if name in COLLECTIVES else 0.0,
             **_predicted(parts, place),
             kernels=_longest(kernels, ranks, of_kinds, place),
@@ -396,6 +403,7 @@ def _ranked(gaps: Sequence[PartGap], difference: float) -> list[PartGap]:
     """
     side = 1.0 if difference >= 0.0 else -1.0
     outside = [part for part in gaps if part.verdict in ("above", "below")]
+    # False sorts first: the side of the difference.
     outside.sort(key=lambda part: (part.excess * side < 0.0, -abs(part.excess)))
     if outside and outside[0].excess * side > 0.0:
         return outside

@@ -76,6 +76,7 @@ def facts_of(
         return ()
     try:
         rows = [
+            # The place outlasts the removal of bad rows.
             {**dict.fromkeys(blank), **cells, column: word, "source_row": str(place)}
             for place, (column, word) in enumerate(asked)
         ]

@@ -110,8 +110,10 @@ def parts_of(
     often: dict[CollectiveGroup, int] = {}
     for name, group, count in zip(names, groups, counts, strict=True):
         if rule_of(name)[1] in SPOKEN_KINDS:
+            # A group counts over messages of all sizes.
             own = group.without_size()
             often[own] = often.get(own, 0) + int(count)
+    # Collectives of layers run most often.
     most = max(often, key=lambda group: often[group], default=None)
     for name, group in zip(names, groups, strict=True):
         term, kind = rule_of(name)
@@ -126,6 +128,7 @@ def _part_of_collective(kind: str, group: CollectiveGroup, plan: Mapping[str, An
     """Step component of a collective by its group, its operation and the plan."""
     if told := next((rule["term"] for pattern, rule in _patterns("groups") if pattern.search(group.described)), ""):
         return told
+    # Letters alone: all_to_all and AllToAll are equal.
     operation = re.sub(r"[^a-z]", "", group.operation.lower())
     above = [part for degree, part in DEGREE_OF.items() if plan.get(degree, 1.0) > 1.0]
     if kind == "all_to_all" or operation.startswith("alltoall"):
@@ -135,9 +138,11 @@ def _part_of_collective(kind: str, group: CollectiveGroup, plan: Mapping[str, An
     if kind == "send_recv":
         if plan.get("pp", 1.0) > 1.0:
             return "pipeline"
+        # Without stages: ring attention, or experts.
         return "context_parallel" if "context_parallel" in above else "expert_parallel"
     tp = plan.get("tp", 1.0)
     if group.size > 1 and group.stride and tp > 1.0:
+        # Tensor-parallel ranks are neighbours.
         return "tensor_parallel" if group.size == tp and group.stride == 1 else "data_parallel"
     if tp > 1.0 and group.size not in (0, tp):
         return "data_parallel"

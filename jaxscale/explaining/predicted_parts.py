@@ -87,6 +87,7 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row:
     step, ends = float(prediction.step_time[row]), (float(prediction.lo[row]), float(prediction.hi[row]))
     half, run = float(np.log(ends[1] / ends[0])) / 2.0, _run_of(described, fit, row)
     if run is None:
+        # Without draws, each component has the width of the step.
         width = np.full(len(NAMES), half)
         return _with_ends(_of_terms(prediction, row), width, width, step, np.zeros(len(NAMES)))
     middle, hidden, low, high = _drawn_parts(run, half)
@@ -106,6 +107,7 @@ def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: in
     run = _run_of(described, fit, row)
     if run is None:
         return _of_terms(prediction, row)
+    # Row 0 is the centre; the shape of draws shares the compiled program.
     parts = _evaluated(run, np.zeros((N_DRAWS, len(priors()))))[0]
     return parts * float(prediction.step_time[row]) / parts.sum()
 
@@ -146,18 +148,24 @@ def _drawn_parts(run: _Run, half: float) -> tuple[np.ndarray, np.ndarray, np.nda
         run: arguments of the step-time model.
         half: half-width of the interval of the logarithm of the step [1].
     """
+    # Spread between stacks where known, else of the prior.
     spread = np.asarray([prior.levels.get("stack", prior.spread) for prior in priors().values()])
+    # A fixed seed: equal runs give equal intervals.
     moves, scale = np.random.default_rng(0).standard_normal((N_DRAWS, len(spread))) * spread, 1.0
     parts = np.empty((0, len(NAMES)))
     for _ in range(3):
         parts = _evaluated(run, scale * moves)
+        # Rows 0 and 1 are the run, and the run without overlap.
         ends = np.quantile(parts[2:].sum(axis=1), [0.05, 0.95])
         reached = float(np.log(ends[1] / ends[0])) / 2.0
         if not reached > 0.0 or abs(reached / half - 1.0) < CLOSE:
             break
+        # The width is about proportional to the spreads.
         scale = float(np.clip(scale * half / reached, *SCALES))
     middle, whole = parts[0], parts[1]
+    # Hidden time appears once nothing overlaps.
     hidden = np.where([name in HIDDEN for name in NAMES], np.maximum(whole - middle, 0.0), 0.0)
+    # Keeps the logarithm of a component near 0 finite.
     floor = 1e-3 * middle.sum()
     ratio = np.log((np.quantile(parts[2:], [0.05, 0.95], axis=0) + floor) / (middle + floor))
     return middle, hidden, np.maximum(-ratio[0], 0.0), np.maximum(ratio[1], 0.0)
@@ -173,6 +181,7 @@ def _evaluated(run: _Run, moves: Float[np.ndarray, "draw coefficient"]) -> Float
     centre = unconstrain(run.coefficients)
     coordinates = np.concatenate([centre[None], centre[None], centre + moves])
     coefficients = from_values(list(np.asarray(constrain_values(coordinates)).T))
+    # Row 1 without overlap.
     shown = np.arange(len(coordinates)) != 1
     bare = {name: getattr(coefficients, name) * shown for name in WITHOUT_OVERLAP}
     given = as_arrays((run.model, run.plan, run.cluster, replace(coefficients, **bare)))
@@ -205,17 +214,23 @@ def parts_of_step(
     layers = microbatch_times(local, machine, coefficients)
     terms = times_of_step(local, machine, coefficients, layers).terms()
     trainable = model.trainable_share
+    # Forward, data, and weights where trained.
     logits = (2.0 + trainable) * matmul.head_forward(local, machine, coefficients) * plan.n_microbatches / plan.pp
     logits = jnp.minimum(logits, terms["head"])
     again = plan.recompute_full * plan.recompute_cost
+    # Forward attention: the total over 1 + backward factor.
     core = layers.attention / (1.0 + attention.attention_backward_factor(plan))
     done_again = {
+        # Forward takes 1 of 2 + trainable passes.
         "matmul": again * layers.matmul / (2.0 + trainable),
+        # Selective recomputation repeats attention, but for flash kernels.
         "attention": (again + plan.recompute_selective * (1.0 - plan.flash_attention)) * core,
+        # A third of the passes is forward.
         "memory_bound": again * layers.memory_bound / 3.0,
         "host": again * layers.launch_gaps / 3.0,
     }
     total = sum(done_again.values())
+    # Repeated kernels in proportion, with the sum of the term.
     share = terms["recompute"] / jnp.where(total > 0.0, total, 1.0)
     parts = {part: sum(terms[name] for name in names) for part, names in PARTS.items()}
     parts["matmul"] = parts["matmul"] + logits

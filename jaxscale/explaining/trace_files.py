@@ -131,6 +131,7 @@ class _Gathered:
         rows = sorted(self.kernels[device])
         launched = [self.launches.get(correlation, math.nan) for _, _, correlation, _ in rows]
         start, end, kind = (np.asarray([row[place] for row in rows]) for place in (0, 1, 3))
+        # Marks without a device hold for every device.
         marks = self.marks.get(device, self.marks.get(None, []))
         told = (np.asarray(sorted(set(ranges)), float).reshape(-1, 2) for ranges in (marks, self.host_marks))
         return KernelTrace(where, start, end, np.asarray(launched, float), kind, names, groups, *told)
@@ -153,6 +154,7 @@ def read_traces(path: str | Path) -> list[KernelTrace]:
             raise InputError(f"{path}: is empty; expected {KINDS}")
         if head.startswith(b"SQLite format 3"):
             return _of_nsight(path).traces(path)
+        # A byte order mark and blanks may precede JSON.
         if head.startswith(b"\x1f\x8b") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
             return _of_json(path, head.startswith(b"\x1f\x8b")).traces(path)
         if path.suffix == ".pb":
@@ -160,6 +162,7 @@ def read_traces(path: str | Path) -> list[KernelTrace]:
     except InputError:
         raise
     except OSError as error:
+        # A damaged archive is an OSError too.
         if not isinstance(error, gzip.BadGzipFile):
             raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
         raise InputError(f"{path}: no trace that is known ({error}); expected {KINDS}") from None
@@ -190,12 +193,14 @@ def _of_json(path: Path, is_packed: bool) -> _Gathered:
                 _take_kineto(gathered, event, args, category)
             else:
                 others.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+    # Events of JAX have no category.
     if not gathered.kernels:
         _take_xla(gathered, others, names)
     return gathered
 
 
 def _number(value: Any) -> float:
+    # A bool is an int in Python.
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
@@ -237,6 +242,7 @@ def _kineto_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
     described = str(args.get("Process Group Description", ""))
     size = _number(args.get("Group size", len(ranks)))
     is_telling = described not in ("", "undefined", "default_pg")
+    # Long lists of ranks are cut short with dots.
     stride = ranks[1] - ranks[0] if len(ranks) > 1 and "..." not in str(args.get("Process Group Ranks")) else 0
     operation = str(args.get("Collective name", ""))
     # The name distinguishes groups without a description.
@@ -257,6 +263,7 @@ def _xla_group(args: Mapping[str, Any]) -> CollectiveGroup | None:
     if found[1]:
         ranks = [int(one) for one in found[1].split(",") if one]
         return CollectiveGroup("", len(ranks), ranks[1] - ranks[0] if len(ranks) > 1 else 0)
+    # Iota of groups by size; transposed, neighbours are a number of groups apart.
     return CollectiveGroup("", int(found[3]), int(found[2]) if found[5] else 1)
 
 
@@ -276,6 +283,7 @@ def _take_xla(
             elif row == "Steps" or (row == "XLA Modules" and device not in gathered.marks):
                 gathered.marks[device] = _ranges(_longest_of_a_name(events) if row == "XLA Modules" else events)
         else:
+            # A CPU has no device plane.
             if not of_devices:
                 _add_all(gathered, device, [event for event in events if "hlo_op" in (event.get("args") or {})])
             gathered.host_marks += _ranges(event for event in events if "step_num" in (event.get("args") or {}))
@@ -294,10 +302,12 @@ def _ranges(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _longest_of_a_name(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Executions of the module with the largest total time: the step; shorter modules move batches."""
+    """Executions of the module with the largest total time: the step."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
+        # Without the number in brackets.
         by_name.setdefault(str(event.get("name", "")).split("(")[0], []).append(event)
+    # Shorter modules move batches.
     return max(by_name.values(), key=lambda own: sum(_number(event.get("dur")) for event in own))
 
 
@@ -312,6 +322,7 @@ def _of_xplane(path: Path) -> _Gathered:
         for place, line in enumerate(plane.lines):
             names["thread_name", plane.name, place] = line.name
             threads[plane.name, place] = [
+                # Nanoseconds to microseconds, as in JSON traces.
                 {"name": one.name, "ts": one.start_ns / 1e3, "dur": one.duration_ns / 1e3, "args": dict(one.stats)}
                 for one in line.events
             ]
@@ -329,6 +340,7 @@ COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP
 def _of_nsight(path: Path) -> _Gathered:
     """Events of a SQLite export of Nsight Systems."""
     gathered = _Gathered()
+    # Neither lock nor journal beside the file.
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as base:
         tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

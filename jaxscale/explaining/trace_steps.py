@@ -55,6 +55,7 @@ def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> Measur
     edges, recognised_by = step_edges(trace, of_kernel == NAMES.index("optimizer"))
     spans = zip(edges[:-1], edges[1:], strict=True)
     exposed, busy = zip(*(_accounted(trace, of_kernel, latest, *span) for span in spans), strict=True)
+    # Kernels count within the steps alone.
     length = np.clip(trace.end, edges[0], edges[-1]) - np.clip(trace.start, edges[0], edges[-1])
     n_kinds, n_steps = len(trace.names), len(edges) - 1
     kernel_time = np.bincount(trace.kind, weights=length, minlength=n_kinds) / n_steps
@@ -64,6 +65,7 @@ def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> Measur
 
 def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) -> Float[np.ndarray, " kind"]:
     """Kernel time of each type minus the number of its kernels times the 10 % quantile of their time [s]."""
+    # Kernels cut at an edge do not count; the tolerance is for rounding.
     inside = length >= (1.0 - 1e-6) * (trace.end - trace.start)
     kind, own = trace.kind[inside], length[inside]
     order = np.lexsort((own, kind))
@@ -72,6 +74,7 @@ def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) ->
     count = np.bincount(kind, minlength=len(trace.names))
     if not len(own):
         return np.zeros(len(trace.names))
+    # 10 % quantile of each type.
     fastest = own[np.minimum(first + count // 10, len(own) - 1)]
     total = np.bincount(kind, weights=own, minlength=len(trace.names))
     return np.where(count > 0, np.maximum(total - count * fastest, 0.0), 0.0)
@@ -81,7 +84,7 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
     """Edges of the steps [s], and method of recognition.
 
     The edges come from the ranges recorded by the program around its steps, else from the period of the kernel names;
-    else the whole trace is one step. Of several steps the last is not counted, since no mark shows its end.
+    else the whole trace is one step.
 
     Args:
         trace: kernels of a device.
@@ -98,6 +101,7 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
         (_launch_edges(trace), "ranges of the host that launched the kernels"),
         (_merged(trace.host_marks), "ranges on the host"),
     ):
+        # No mark shows the end of the last of several steps: the step is not counted.
         if len(edges) > 1 and _covered(trace, edges) > COVERED * (len(edges) - 1) / len(edges):
             return edges, text
     if period := _period(trace.kind, is_update):
@@ -108,17 +112,18 @@ def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tu
 def _merged(marks: Float[np.ndarray, "step 2"]) -> Float[np.ndarray, " edge"]:
     """Edges of ranges; ranges that overlap by more than half of the shorter range count as one step.
 
-    For several steps the edges are their starts, so that the time between steps counts; for a single step, begin and
-    end.
+    For several steps the edges are the starts; for a single step, begin and end.
     """
     merged: list[list[float]] = []
     for begin, end in marks.tolist():
+        # More than half of the shorter range.
         if merged and merged[-1][1] - begin > 0.5 * min(end - begin, merged[-1][1] - merged[-1][0]):
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([begin, end])
     if len(merged) < 2:
         return np.asarray(merged).reshape(-1)
+    # Starts alone: the time between steps counts.
     return np.asarray([begin for begin, _ in merged])
 
 
@@ -142,20 +147,21 @@ def _covered(trace: KernelTrace, edges: Float[np.ndarray, " edge"]) -> float:
 
 
 def _period(kind: Int[np.ndarray, " kernel"], is_update: Bool[np.ndarray, " kernel"]) -> int:
-    """Smallest number of kernels after which nearly all names repeat; 0 without a period.
-
-    Layers and microbatches repeat within a step, but not across its ends.
-    """
+    """Smallest number of kernels after which nearly all names repeat; 0 without a period."""
     n = len(kind)
     if n < 2 * LEAST_KERNELS:
         return 0
+    # Autocorrelation of random phases by FFT: all lags in n log n.
     phases = np.exp(2j * np.pi * np.random.default_rng(0).random(int(kind.max()) + 1))[kind]
+    # Padding to 2 n avoids wrap-around.
     spectrum = np.fft.fft(phases, 2 * n)
+    # Mean over the n - lag overlapping kernels.
     agreeing = np.fft.ifft(np.abs(spectrum) ** 2).real[: n // 2 + 1] / (n - np.arange(n // 2 + 1))
     agreeing[:LEAST_KERNELS] = 0.0
     best = float(agreeing.max())
     # Random phases agree by chance alone; the names decide.
     for lag in np.flatnonzero(agreeing > max(AGREEING, best - AS_GOOD) - 1e-6)[:50].tolist():
+        # Every step updates weights, or none.
         updates = np.add.reduceat(is_update, np.arange(0, n - lag + 1, lag), dtype=int)
         if (kind[lag:] == kind[:-lag]).mean() >= AGREEING and (updates.all() or not updates.any()):
             return lag
@@ -176,14 +182,20 @@ def _accounted(
     starts, ends, part = np.maximum(trace.start[inside], begin), np.minimum(trace.end[inside], end), part[inside]
     busy = np.bincount(part, weights=ends - starts, minlength=len(NAMES))
     times, which = np.concatenate([starts, ends]), np.concatenate([part, part])
+    # Stable: at equal times, starts come before ends.
     order = np.argsort(times, kind="stable")
     running = np.zeros((len(times), len(NAMES)), np.int32)
+    # +1 at a start, -1 at an end.
     running[np.arange(len(times)), which[order]] = np.where(order < len(inside), 1, -1)
     running = np.cumsum(running, axis=0)[:-1]
     passed = np.diff(times[order])
+    # (moments, components)
     computes = np.where(IS_COLLECTIVE, 0, running)
+    # Collectives are exposed without compute kernels alone.
     shared = np.where(computes.any(axis=1, keepdims=True), computes, running)
     total = shared.sum(axis=1)
+    # Concurrent kernels share the time.
     exposed = (passed / np.maximum(total, 1)) @ shared
+    # Without any kernel the device waits for the host; the floor is for rounding.
     exposed[HOST] += max((end - begin) - float(passed[total > 0].sum()), 0.0)
     return exposed, busy

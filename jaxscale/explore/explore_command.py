@@ -58,6 +58,7 @@ class ExploreCommand:
         from jaxscale.explore.page_server import address, bound_socket, check_extra, page_application, serve
 
         check_extra()
+        # A port in use is refused before any slow work.
         listening = bound_socket(self.port)
         state, inputs = self._opened()
         token = secrets.token_urlsafe(16)
@@ -70,6 +71,7 @@ class ExploreCommand:
             answer(True, lambda: {"url": url}, tuple)
         else:
             print_text(url)
+        # The address must be out before the server blocks.
         sys.stdout.flush()
         idle()
         say("press Ctrl-C to stop")
@@ -84,6 +86,7 @@ class ExploreCommand:
         from jaxscale.explore.page_work import page_view
 
         stage("compiling, which takes some seconds the first time")
+        # Computed now: errors of the inputs come before the page.
         _ = page_view(state, inputs).now
 
     def _opened(self) -> "tuple[PageState, PageInputs]":
@@ -95,6 +98,7 @@ class ExploreCommand:
         given = {"model": self.model, "gpu": self.gpu, "n_gpus": self.n_gpus, "seq_len": self.seq_len}
         fields |= {name: str(value) for name, value in given.items() if value is not None}
         name = fields.get("model", PageState.model)
+        # A model outside the catalogue is a file of the command line.
         files = () if catalogue_model(name) is not None else (name,)
         inputs = page_inputs(files, self.fit, self.hardware)
         if self.global_batch is not None:

@@ -191,6 +191,7 @@ def _named_places(points: Points) -> list[dict[str, Any]]:
     ranks: dict[tuple[str, str], list[str]] = {}
     for point in points:
         ranks.setdefault((point["step"], point["memory"]), []).append(str(point["rank"]))
+    # In reverse: the best plan of equal figures wins.
     first = {(point["step"], point["memory"]): point for point in reversed(points)}
     return [
         {"time": first[place]["time"], "peak": first[place]["peak"], "ranks": ", ".join(names)}
@@ -211,6 +212,7 @@ def _chip_charts(view: PageView) -> list[Any]:
         {
             "count": chips,
             "seconds": time,
+            # Time in inverse proportion to the chips.
             "ideal": view.step_time * now / chips,
             "rate": rate / chips,
             "chips": f"{chips:,.0f}",
@@ -282,6 +284,7 @@ def _shape_charts(view: PageView) -> list[Any]:
     fill = alt.Fill("inside:N", scale=None)
     losses = alt.Y("nat:Q", title="loss [nat per token]", scale=_loss_scale([point["nat"] for point in points]))
     lengths = alt.Y("days:Q", title="run [days]", scale=_from_zero([point["days"] for point in points]))
+    # The state lies on either curve: a single ring.
     here = [point for point in points if point["billions"] == view.now.run.params / 1e9][:1]
     charts = []
     for y, title in ((losses, f"Loss after {count(view.setting.tokens)} tokens"), (lengths, "Duration of the run")):

@@ -83,6 +83,7 @@ def choices(ui: Any, inputs: PageInputs, state: PageState) -> dict[str, Any]:
     }
     for name in ("tp", "pp", "cp", "ep", "micro_batch_size"):
         own = getattr(state, name)
+        # A degree of the address is a choice as well; 0 is open.
         degrees = sorted({*DEGREES, own} - {0})
         options = {OPEN: 0, **{str(degree): degree for degree in degrees}}
         label = name.replace("_", " ").replace("micro batch size", "microbatch")
@@ -97,6 +98,7 @@ def choices(ui: Any, inputs: PageInputs, state: PageState) -> dict[str, Any]:
 
 
 def _words(ui: Any, label: str, names: list[str], chosen: str) -> Any:
+    # A name outside the list stays a choice.
     names = names if chosen in names else [chosen, *names]
     options = {name or "that of the fit": name for name in names}
     return ui.dropdown(
@@ -108,6 +110,7 @@ def sliders(ui: Any, state: PageState) -> dict[str, Any]:
     """Sliders of factors and of tokens."""
     controls = {}
     for name, label in LABELS.items():
+        # A value of the address is a step as well.
         steps = sorted({*(TOKENS if name == "tokens" else FACTORS), getattr(state, name)})
         controls[name] = ui.slider(
             steps=steps, value=getattr(state, name), label=label, show_value=True, full_width=True
@@ -135,6 +138,7 @@ def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> S
     """Content of the page for given values of the controls."""
     state = PageState()
     try:
+        # Values of controls in the types of the state.
         state = PageState(**{name: type(getattr(state, name))(value) for name, value in values.items()})
         return Shown(state, page_view(state, inputs), refusal)
     except InputError as error:
@@ -147,6 +151,7 @@ def tell_address(query: Any, state: PageState) -> None:
     for name in PageState.__dataclass_fields__:
         if name in wanted and present.get(name) != wanted[name]:
             query.set(name, wanted[name])
+        # Defaults stay out of the address.
         elif name in present and name not in wanted:
             query.remove(name)
 

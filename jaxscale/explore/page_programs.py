@@ -22,6 +22,7 @@ from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
 
+# Memory capacity has no effect on the step time.
 RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
 SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
 """Quantities with reported elasticities, in addition to the resources of the cluster."""
@@ -122,6 +123,7 @@ def step_elasticities(
         factors = {name: jnp.exp(log) for name, log in logs.items()}
         return jnp.log(step_time(*with_factors(model, plan, cluster, factors), coefficients).total)
 
+    # d ln t / d ln x at factor 1
     return jax.grad(log_time)({name: jnp.zeros(()) for name in (*SIZES, *RESOURCES)})
 
 
@@ -134,11 +136,14 @@ def with_factors(
         factors: factors by name of the quantity [1].
     """
     width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])
+    # Heads grow with the width; the width of a head is kept.
     sizes = {name: getattr(model, name) * width for name in ("d_model", "n_heads", "n_kv_heads", *WIDTH_FIELDS)}
     sizes["n_layers"] = model.n_layers * jnp.asarray(factors["depth"])
     sizes["seq_len"] = model.seq_len * jnp.asarray(factors["sequence length"])
     sizes["vocab_size"] = model.vocab_size * jnp.asarray(factors["vocabulary"])
+    # More chips are more replicas.
     degrees = {name: getattr(plan, name) * chips for name in ("dp", "shard_group")}
+    # B = b m dp
     degrees["n_microbatches"] = plan.n_microbatches * jnp.asarray(factors["batch"]) / chips
     for name in RESOURCES:
         cluster = with_resource(cluster, name, factors[name])

@@ -51,6 +51,7 @@ def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> 
     heads, layers = number(template.n_heads), number(template.n_layers)
     here = (_nearest(heads, width, tp), _nearest(layers, depth, chunk))
     wide, deep = _multiples(here[0], tp), _multiples(here[1], chunk)
+    # The state, then N_POINTS rows each over chips, widths and depths.
     sizes = [here] + [here] * N_POINTS + [(size, here[1]) for size in _filled(wide)]
     sizes += [(here[0], size) for size in _filled(deep)]
     all_heads, all_layers = np.asarray(sizes, float).T
@@ -73,7 +74,9 @@ def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: in
     """
     per_head = number(template.d_model) / number(template.n_heads)
     fixed = (np.full_like(heads, number(template.head_dim)), np.full(len(heads), tp))
+    # Whole groups of tp heads.
     models = whole_shapes(template, per_head * heads, layers, *fixed, head_unit=1)
+    # Whole sizes may round the template: unchanged rows keep the template.
     same = (heads == number(template.n_heads)) & (layers == number(template.n_layers))
     return jax.tree.map(lambda leaf, own: np.where(same, number(own), leaf), models, template)
 
@@ -97,15 +100,19 @@ def _filled(points: np.ndarray) -> np.ndarray:
 def _plans(plan: Plan) -> tuple[Plan, np.ndarray, int]:
     """Plans of all rows (constant except for the data-parallel degree along the curve over chips), with chip counts."""
     dp, micro = number(plan.dp), number(plan.micro_batch_size)
+    # Replicas and microbatches share the batch: dp divides dp m.
     replicas = divisors(round(dp * number(plan.n_microbatches)))
     # Experts are spread over whole groups of data-, context- and tensor-parallel chips.
     replicas = replicas[(replicas * round(number(plan.cp * plan.tp))) % round(number(plan.ep)) == 0]
     if len(replicas) > N_POINTS:
+        # Nearest in ratio to the replicas of the plan.
         order = np.argsort(np.abs(np.log(replicas / dp)), kind="stable")
         replicas = np.sort(replicas[order[:N_POINTS]])
     degrees = np.concatenate([[dp], _filled(replicas.astype(float)), np.full(2 * N_POINTS, dp)])
     batch = number(plan.global_batch_size_seqs)
+    # A group of all replicas grows along; a smaller group is capped.
     group = np.where(number(plan.shard_group) == dp, degrees, np.minimum(number(plan.shard_group), degrees))
+    # B = b m dp
     changes = {"dp": degrees, "n_microbatches": batch / (micro * degrees), "shard_group": group}
     stack = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], len(degrees), axis=0), plan)
     return with_fields(stack, changes), degrees * number(plan.tp * plan.pp * plan.cp), len(replicas)

@@ -47,6 +47,7 @@ def bound_socket(port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InputError(f"--port = {port} is out of range; expected a number from 0, any free one, to 65535")
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # The port of a closed page is free at once.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((ADDRESS, port))
@@ -76,6 +77,7 @@ def page_application(token: str, port: int) -> Application:
         port: port of the page, which separates the cookies of several pages [1].
     """
     marimo = importlib.import_module("marimo")
+    # Loaded before the first request.
     for name in ("page_controls", "page_charts"):
         importlib.import_module(f"jaxscale.explore.{name}")
     page = str(Path(__file__).with_name("page.py"))
@@ -117,16 +119,20 @@ def is_local(scope: Scope) -> bool:
     client = scope.get("client")
     if client is None or not ipaddress.ip_address(client[0]).is_loopback:
         return False
+    # HTTP headers are Latin-1.
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     host, origin = headers.get("host", ""), headers.get("origin")
+    # A foreign name may resolve to the local machine.
     if urlsplit(f"//{host}").hostname not in NAMES:
         return False
+    # A page of a different site names the site as origin.
     return origin is None or urlsplit(origin).netloc == host
 
 
 async def refuse(kind: str, send: Channel) -> None:
     """Answer 403 to a request, or close a channel before it opens."""
     if kind == "websocket":
+        # 1008: policy violation
         await send({"type": "websocket.close", "code": 1008})
         return
     await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})

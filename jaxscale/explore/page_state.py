@@ -170,6 +170,7 @@ def _text(value: Any) -> str:
 def _check(name: str, value: Any, default: Any) -> None:
     if isinstance(default, float) and not 1e-6 <= value <= 1e6:
         raise InputError(f"{name} = {value:g} is out of range; expected a number from 1e-6 to 1e6")
+    # Counts with default 0 may stay open.
     least = 1 if default else 0
     if isinstance(default, int) and not least <= value <= MOST:
         raise InputError(f"{name} = {value} is out of range; expected a whole number from {least} to {MOST:,}")

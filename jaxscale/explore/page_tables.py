@@ -23,6 +23,7 @@ PHRASED = {*DEGREES, *PLAN_COLUMNS, "recompute_full"}
 
 def headline(view: PageView) -> dict[str, str]:
     """Main figures of a state as text, by label."""
+    # The interval scales with the step time, factors included.
     scale = view.step_time / view.choice.best.step_time
     lo, hi = (seconds(scale * end) for end in view.choice.step_time_interval)
     layers, width = float(view.model.n_layers), float(view.model.d_model)
@@ -66,6 +67,7 @@ def phrases_of(words: Mapping[str, Any]) -> list[str]:
     Args:
         words: fields of the plan, in the form of `Plan.words`.
     """
+    # Phrases are two blanks apart.
     return in_short(words).split("  ")
 
 

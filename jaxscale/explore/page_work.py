@@ -88,6 +88,7 @@ class PageView:
     @property
     def scored(self) -> ScoredPlan:
         """Ranked plan of the state, without factors."""
+        # A rank beyond the list is the last plan.
         return self.choice.top[min(self.state.rank, len(self.choice.top)) - 1]
 
     @property
@@ -116,7 +117,8 @@ class PageView:
 
     @functools.cached_property
     def now(self) -> StateFigures:
-        """Figures of the state; without factors taken from the ranking, which needs no further program."""
+        """Figures of the state."""
+        # The ranking has the figures, and needs no further program.
         if not self.is_changed:
             scored = self.scored
             run = self._run(scored.step_time)
@@ -201,6 +203,7 @@ def prepare_views(view: PageView) -> None:
     if not _PREPARED.is_set():
         _PREPARED.set()
         later = threading.Timer(FIRST_PAINT, lambda: (view.figures, view.elasticities))
+        # A waiting timer must not keep the process alive.
         later.daemon = True
         later.start()
 
@@ -209,6 +212,7 @@ def ranked_plans(state: PageState, inputs: PageInputs) -> PlanChoice:
     """Ranked plans of a state without factors, as in `jaxscale plan`, with a cache of recent rankings."""
     default = PageState()
     asked = {name: getattr(state, name) for name in CHOICE_FIELDS}
+    # Fields without effect on the ranking at defaults: a single cache key.
     return _ranked(dataclasses.replace(default, **asked), _Held(inputs))
 
 

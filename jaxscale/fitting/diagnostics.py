@@ -89,14 +89,18 @@ def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
         n_data = sum(float(jnp.sum(weight)) for weight in weights_of_measured(problem))
         scale = np.asarray(information_scale(problem, solution))
         errors = np.asarray(of_runs(logs[:, 0], logs[:, 1], problem)) / scale
+    # Rows of runs: from pseudo-residuals to Fisher information.
     jacobian[: len(scale)] *= scale[:, None]
     covariance = np.linalg.inv(jacobian.T @ jacobian)
     is_known = np.asarray(problem.has_memory) > 0.0
     size = problem.log_time.shape[0]
     jacobian = jacobian[: len(scale)]
+    # h_i = J_i C J_i^T, without the whole product.
     leverages = np.sum(jacobian @ covariance * jacobian, axis=1)
+    # A run alone in deciding a parameter has leverage 1.
     moved = errors**2 * leverages / np.maximum(1.0 - leverages, 1e-9) ** 2
     cook, with_memory = moved[:size].copy(), np.asarray(problem.with_memory)
+    # A run has an entry for time and an entry for memory.
     np.add.at(cook, with_memory[is_known], moved[size:][is_known])
     n_effective = float(leverages.sum())
     deviance = -2.0 * log_likelihood(problem, solution)
@@ -118,6 +122,7 @@ def information_scale(problem: FitProblem, solution: Solution) -> Array:
     """Factors from the derivatives of pseudo-residuals of step time and peak memory to rows of J [entry]."""
     logs = jnp.asarray(solution.log_residuals)
     errors = jnp.concatenate(standardised_errors(logs[:, 0], logs[:, 1], problem))
+    # Fisher information of Student's t about the mean, over a normal residual.
     information = (DEGREES_OF_FREEDOM + 1.0) / (DEGREES_OF_FREEDOM + 3.0)
     return math.sqrt(information) / jax.vmap(jax.grad(robust))(errors)
 
@@ -131,6 +136,7 @@ def weights_of_measured(problem: FitProblem) -> tuple[Array, Array]:
 def log_likelihood(problem: FitProblem, solution: Solution) -> float:
     """Log likelihood under Student's t of measured log step times and peak memories, and of violated bounds [1]."""
     nu = DEGREES_OF_FREEDOM
+    # Normalisation of Student's t.
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
     total = 0.0
     with jax.enable_x64(True):

@@ -97,13 +97,16 @@ class FitEstimates(LogErrors):
     def _centre(self) -> np.ndarray:
         """Unconstrained coefficients of the runs; the pooled value where runs differ [coefficient]."""
         rows = self.fit.unconstrained(self.levels)
+        # Effects common to all runs belong to the value.
         return np.where(np.ptp(rows, axis=0) == 0.0, rows[0], unconstrain(self.fit.pooled))
 
     def _parameters_about(self, centre: np.ndarray) -> dict[str, dict[str, Any]]:
         values = constrain_values(centre)
         spread = np.asarray(self.problem.parametrisation.spread)
+        # Delta method: error of u times the slope of the coefficient.
         error = spread * np.sqrt(np.diag(self.diagnostics.covariance))[: len(names())] * training_spec().slopes(centre)
         moves = (self.intervals - np.asarray(self.solution.parameters)[: len(names()), None]) * spread[:, None]
+        # Intervals are about the shifted value, in the unconstrained coordinate.
         low, high = (constrain_values(centre + moves[:, side]) for side in (0, 1))
         is_identified = self.identified
         return {
@@ -188,6 +191,7 @@ class FitEstimates(LogErrors):
         distances, rises = profiled(index, self.intervals[index], self.problem, self.solution, covariance)
         rows = np.tile(self._centre, (len(distances), 1))
         error = np.sqrt(covariance[index, index])
+        # Steps along the profile in standard deviations of the posterior.
         rows[:, index] += distances * error * float(self.problem.parametrisation.spread[index])
         return Profile(constrain_values(rows)[:, index], rises, distances**2)
 

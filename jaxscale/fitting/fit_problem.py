@@ -60,6 +60,7 @@ def fit_problem(measured: Measured, start: Fit, stage: Stage = OFFSETS) -> tuple
     effects = find_effects(measured.levels, informed_coefficients(measured, bounds), stage)
     members = membership(measured.levels, effects)
     problem = make_problem(measured, parametrisation(effects, stage), base, members, bounds)
+    # The centre predicts unknown stacks: stacks count alike.
     return (stacks_alike(problem, measured) if stage.is_centre else problem), effects
 
 
@@ -85,6 +86,7 @@ def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
     weight = np.asarray(problem.weight)[: len(apart)] * apart
     _, stack = np.unique(measured.levels.column("stack"), return_inverse=True)
     of_stack = np.bincount(stack, weights=weight)[stack]
+    # Runs of a large stack share the weight of RUNS_OF_A_STACK.
     alike = reweighted(problem, apart * np.minimum(1.0, RUNS_OF_A_STACK / np.maximum(of_stack, 1e-9)))
     scatter = jnp.maximum(problem.scatter, CENTRE_SCATTER)
     return dataclasses.replace(alike, scatter=scatter, is_gaussian=True, memory_scatter=CENTRE_MEMORY_SCATTER)
@@ -102,6 +104,7 @@ def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> n
         Standardised parameters [parameter].
     """
     mapping = problem.parametrisation
+    # z = (u - median) / spread
     pooled = (unconstrain(fit.pooled) - unconstrain(prior_medians())) / np.asarray(mapping.spread)
     shifts = {(effect.kind, effect.level): dict(effect.shifts) for effect in fit.effects}
     scale = np.asarray(mapping.scale)
@@ -137,12 +140,14 @@ def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
         The problem with the spreads between stacks.
     """
     widths = {name: max(prior.levels.get("stack", 0.0), LEAST_SPREAD) for name, prior in priors().items()}
+    # Few rows of a new stack tell the pace alone.
     spread = [PACE_SPREAD if name == PACE else ALONE if n_runs <= PACE_RUNS else widths[name] for name in widths]
     return eqx.tree_at(lambda p: p.parametrisation.spread, problem, jnp.asarray(spread))
 
 
 def held_at(problem: FitProblem) -> FitProblem:
     """Problem with the pooled coefficients held fixed: the second stage of a calibration never moves the centre."""
+    # Fixed, yet with a finite prior: the shapes of the problem stay.
     spread = jnp.full(problem.parametrisation.spread.shape, 1e-6)
     return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
 

@@ -50,6 +50,7 @@ class Attempt(NamedTuple):
 def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_hash: str) -> Fit:
     """Fit of measured runs: effects, scatter and levels of an attempt, merged with the record of the start."""
     before = answering(start, measured)
+    # Standardised effects times the scale of the prior.
     scale = np.asarray(best.problem.parametrisation.scale)
     values = scale * np.asarray(best.solution.parameters[len(names()) :])
     held_out = best.held_out
@@ -105,6 +106,7 @@ def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[
     return tuple(
         wider(entry, known.get(place, entry))
         for entry in measured_scatter(measured, held_out)
+        # Runs known to the start are not held out: the scatter may only widen.
         if (place := (entry.kind, entry.level)) in known or place not in before.known
     )
 

@@ -82,6 +82,7 @@ def fit(
     parent, table = None if start is None else fit_of(start, hardware), read_runs(runs, hardware=hardware)
     is_model, result = ~of_a_kind(table), None
     if is_model.any() or not len(table):
+        # Rows of models first: traced workloads start from the fit.
         result = _fit_models(table.take(is_model), parent, n_starts, n_folds, name, hardware, progress)
     for kind, is_kind in kinds_in(table):
         begun = parent or load_fit("prior") if result is None else result.fit
@@ -105,6 +106,7 @@ def _fit_models(
         measured, index = measured_of(runs, described)
         if progress is not None:
             tell(runs, described, measured, index, progress)
+        # Identifies the table of a fit.
         data_hash = hashlib.sha256(runs.path.read_bytes()).hexdigest()[:16]
         result = fit_measured(
             measured,
@@ -150,8 +152,10 @@ def fit_measured(
     say(f"fitting {n} runs, {len(names())} coefficients, {len(effects)} effects, {n_starts} starts")
     groups = groups_to_leave_out(measured)
     attempts = []
+    # Widths of priors compete by the held-out error.
     for tightness, tight in candidates(problem, start, n).items():
         say(f"priors with {tightness:g} times their spreads")
+        # A fixed seed: equal runs give equal fits.
         starts = random_starts(jr.key(0), n_starts, tight.parametrisation.n_parameters)
         known = [] if resumed is None else [jnp.asarray(parameters_of(resumed, tight, effects))]
         solution = solve(tight, starts, known)
@@ -168,6 +172,7 @@ def fit_measured(
         groups=groups,
         levels=measured.levels,
         tightness=best.tightness,
+        # More groups than shapes: settings were left out.
         settings_left_out=bool(groups.max() > groups_of(measured).max()),
     )
 
@@ -189,5 +194,6 @@ def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
     count; without left-out runs all attempts are equal.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
+    # A diverged attempt does not count.
     near = np.flatnonzero(errors <= NEAR_THE_BEST * np.min(errors, initial=np.inf, where=np.isfinite(errors)))
     return [attempts[int(index)] for index in near] or list(attempts)

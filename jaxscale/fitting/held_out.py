@@ -60,6 +60,7 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
     if rows.sum() < MIN_RUNS:
         return ()
     memory = np.where(np.isfinite(np.asarray(measured.peak_memory)), held_out[:, 1], np.nan)
+    # At least the scatter of repeats of a run.
     least = Z90 * float(np.max(time_scatter(measured.levels)))
     time = half_width(held_out[rows, 0], groups_of(measured)[rows], least)
     return (Scatter(kind, level, time, _memory_scatter(memory[rows])),)
@@ -67,11 +68,13 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
 
 def wider(one: Scatter, other: Scatter) -> Scatter:
     """Maximum of two scatters of a level, in time and in memory; an unknown scatter is ignored."""
+    # nan is an unknown scatter.
     return replace(one, time=max(one.time, other.time), memory=float(np.fmax(one.memory, other.memory)))
 
 
 def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
-    """Scatter of an unknown level: mean over the scatters of known levels, so that no single level dominates."""
+    """Scatter of an unknown level: mean over the scatters of known levels."""
+    # The mean over levels, not over runs: no single level dominates.
     time = np.mean([scatter.time for scatter in scatters])
     memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
     return Scatter(kind, "", float(time), float(np.sqrt(np.mean(memory))) if memory else np.nan)
@@ -108,12 +111,14 @@ def cross_validate(
     """
     n = len(groups)
     predicted = np.full((n, 2), np.nan)
+    # A fold has a group at least.
     n_folds = min(n_folds, int(groups.max()) + 1)
     if n_folds < 2:
         return predicted
     fold = fold_of(groups, n_folds)
     for index in range(n_folds):
         progress(f"cross-validation, fold {index + 1} of {n_folds}")
+        # The posterior has many valleys: each fold starts at the optimum of all runs.
         left_out = refine(reweighted(problem, fold != index), solution.parameters)
         predicted[fold == index] = np.asarray(left_out.log_residuals)[:n][fold == index]
     return predicted

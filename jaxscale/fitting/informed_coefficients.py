@@ -173,6 +173,7 @@ def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
     for name in names():
         inside = informs(measured.batch, name)
         if name in MEMORY_COEFFICIENTS:
+            # A bound determines a single coefficient.
             inside = inside & (has_memory | bounds if name == BOUNDED else has_memory)
         columns.append(inside)
     return np.stack(columns, axis=1)
@@ -194,6 +195,7 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
         Logs [1], [row].
     """
     n = len(batch)
+    # Completion bounds all memory of the chip, the driver's included.
     whole = eqx.tree_at(lambda runs: runs.counted, batch, np.ones(n))
     runs, rows = padded((whole, unconstrained), n)
     (_, log_peak), _ = compiled_logs_with_gradients(runs, rows, jnp.asarray(SHARP))
@@ -212,5 +214,6 @@ def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
     """
     bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
     if bounds.any():
+        # Far below capacity, no fit lifts the prediction to the bound.
         bounds &= log_use(measured.batch, base) > np.log(NEAR_CAPACITY)
     return bounds

@@ -94,8 +94,10 @@ def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
     log_use, sign = jnp.asarray(runs.log_use), jnp.where(jnp.asarray(runs.ran_out), 1.0, -1.0)
 
     def cost(logs: Array, _: None) -> Array:
+        # Standard deviations beyond the usable memory, positive where the outcome is expected.
         far = sign * (log_use - logs[0]) / (scatter * jnp.exp(logs[1]))
         priors = (logs[0] / USABLE_SPREAD) ** 2 + (logs[1] / SCATTER_SPREAD) ** 2
+        # A share of the runs ends by chance: no outcome has probability 0.
         return 0.5 * priors - jnp.sum(jnp.log(0.5 * LAPSE + (1.0 - LAPSE) * norm.cdf(far)))
 
     found = optx.minimise(cost, optx.BFGS(rtol=1e-5, atol=1e-5), jnp.zeros(2), throw=False)

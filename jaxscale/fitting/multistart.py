@@ -54,11 +54,13 @@ def standing_at(problem: FitProblem, parameters: Float[Array, " parameter"]) -> 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Parameters with effects of levels without counted runs set to the centre of their prior [parameter].
 
-    The prior centre is the optimum of an effect without runs. Where runs are left out of a solved problem, the effects
-    of their levels would otherwise remain: the pull of a prior alone is too weak for the solver to reach the centre.
+    The prior centre is the optimum of an effect without runs.
     """
+    # (effects,)
     has_runs = (problem.weight @ problem.members) > 0.0
+    # Pooled parameters come first.
     n = parameters.shape[0] - has_runs.shape[0]
+    # The pull of a prior alone is too weak for the solver to reach the centre.
     return parameters.at[n:].multiply(has_runs)
 
 
@@ -126,6 +128,7 @@ def refine(problem: FitProblem, start: Float[Array, " parameter"]) -> Solution:
 
     The polish alone suffices for a problem close to a solved problem.
     """
+    # The pull of a prior alone is too weak for the solver.
     near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
     return minimised(near.parameters, smoothed(problem, SHARP), POLISHED)
 
@@ -140,13 +143,14 @@ def solve(
     Args:
         problem: the problem to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
-        known: optima of earlier fits of about the same problem [parameter]. The points also count unchanged, since a
-            search could lose an optimum; the fit is never worse than the earlier fits.
+        known: optima of earlier fits of about the same problem [parameter]; the fit is never worse than the earlier
+            fits.
 
     Returns:
         The best fit.
     """
     ends, losses = search_starts(problem, starts)
+    # The points also count unchanged: a search could lose an optimum.
     earlier = [standing_at(problem, end) for end in known]
     best = settled(problem, _lowest([*(refine(problem, end) for end in (*ends, *known)), *earlier]))
     exposed = from_exposed(problem, best)
@@ -156,11 +160,8 @@ def solve(
 
 
 def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
-    """Refined solution from a start where hidden terms show.
-
-    A term hidden behind a longer term, such as the host's pace behind the chip's, has no gradient: no descent from the
-    solution finds the term, and other coefficients compensate for it. A descent from a point where the term shows does.
-    """
+    """Refined solution from a start where hidden terms show."""
+    # A term hidden behind a longer term has no gradient: no descent from the solution finds the term.
     exposed = solution.parameters + problem.parametrisation.towards_exposed
     return refine(problem, refine(problem, exposed).parameters)
 
@@ -170,6 +171,7 @@ def settled(problem: FitProblem, solution: Solution) -> Solution:
     best = last = solution
     idle = 0
     for _ in range(ROUNDS):
+        # A path across a kink may first lead uphill.
         last = refine(problem, last.parameters)
         idle = 0 if last.loss < best.loss - SETTLED else idle + 1
         best = _lowest([best, last])
@@ -179,10 +181,12 @@ def settled(problem: FitProblem, solution: Solution) -> Solution:
 
 
 def _lowest(solutions: Sequence[Solution]) -> Solution:
+    # A diverged solution never wins.
     return min(solutions, key=lambda solution: float(jnp.nan_to_num(solution.loss, nan=jnp.inf)))
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:
     """Prior's centre and random points around the centre [start, parameter]."""
+    # The first start is the centre of the prior.
     spread = START_SPREAD * jax.random.normal(key, (n_starts - 1, n_parameters))
     return jnp.concatenate([jnp.zeros((1, n_parameters)), spread])

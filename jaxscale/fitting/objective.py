@@ -113,12 +113,14 @@ def make_problem(
     weight, scatter = information(measured), time_scatter(measured.levels)
     known, bounded = np.flatnonzero(np.isfinite(measured.peak_memory)), np.flatnonzero(bounds)
     memory = np.where(bounds, measured.peak_bound, measured.peak_memory)
+    # Rows without a peak have log 0, masked below.
     logs = (np.log(np.asarray(measured.step_time)), np.log(np.where(np.isfinite(memory), memory, 1.0)))
     batch, (log_time, log_memory), base_rows, member_rows, weight, scatter = padded(
         (measured.batch, logs, base, members, weight, scatter), n
     )
     told = np.concatenate([known, bounded])
     place = np.arange(bucket_of(max(len(told), 1)))
+    # Padding repeats row 0, with weight 0.
     with_memory = np.pad(told, (0, len(place) - len(told)))
     return FitProblem(
         batch=batch,
@@ -130,6 +132,7 @@ def make_problem(
         memory_members=jnp.asarray(members[with_memory]),
         base=base_rows,
         members=member_rows,
+        # Padded rows have weight 0.
         weight=weight * (jnp.arange(len(weight)) < n),
         parametrisation=parametrisation,
         scatter=scatter,
@@ -142,6 +145,7 @@ def information(measured: Measured) -> np.ndarray:
     Step times composed of a few timed parts contain no more information than the parts, however many steps there are.
     """
     _, setup, runs = np.unique(measured.levels.column("source"), return_inverse=True, return_counts=True)
+    # min(1, parts / runs of the setup)
     return np.minimum(1.0, np.asarray(measured.parts) / runs[setup])
 
 
@@ -157,6 +161,7 @@ def time_scatter(levels: Levels) -> np.ndarray:
 def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
     """Problem with the weight of each measured row times `kept` [row of the measured rows]."""
     share = np.zeros(problem.weight.shape)
+    # Padding keeps weight 0.
     share[: len(kept)] = kept
     return eqx.tree_at(lambda p: p.weight, problem, problem.weight * jnp.asarray(share))
 
@@ -203,6 +208,7 @@ def logs_with_gradients(
     """
     time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
     peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
+    # Each row depends on the coefficients of the row alone: a sum gives all gradients.
     return (time, peak), (of_time(jnp.ones_like(time))[0], of_peak(jnp.ones_like(peak))[0])
 
 
@@ -254,6 +260,7 @@ def _row_errors_jvp(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     rows, problem = primals
     found = _minus_measured(logs_with_gradients(problem.batch, rows, problem.smoothing), problem)
+    # A row's change is the slope times the change of the row's coefficients.
     changes = (jnp.sum(found.by_time * tangents[0], axis=1), jnp.sum(found.by_memory * tangents[0], axis=1))
     return (found.time, found.memory), changes
 
@@ -274,6 +281,7 @@ def _log_residuals(time: Float[Array, " row"], memory: Float[Array, " row"], pro
 
 def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
     """Values of step times and of known peaks or bounds side by side, 0 without a peak or bound [row, 2]."""
+    # Padding adds 0 to row 0.
     told = jnp.zeros_like(time).at[problem.with_memory].add(problem.has_memory * memory)
     return jnp.stack([time, told], axis=1)
 
@@ -303,6 +311,7 @@ def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tu
     """Pseudo-residuals of the priors of pooled coefficients and of effects [parameter]."""
     n_pooled = problem.parametrisation.spread.shape[0]
     effects = parameters[n_pooled:]
+    # Effects of the centre are normal, offsets heavy-tailed.
     return parameters[:n_pooled], effects if problem.is_gaussian else robust(effects)
 
 
@@ -338,6 +347,7 @@ def _residuals_jvp(
     # A bound that holds has an error of exactly zero, and no gradient.
     change_of_memory = jnp.where(problem.is_bound & (standardised[1] == 0.0), 0.0, change_of_memory)
     changes = (
+        # Chain rule: pseudo-residual by error, error by parameters.
         counts[0] * slope_of_time / problem.scatter * change,
         counts[1] * slope_of_memory / problem.memory_scatter * change_of_memory,
         tangent[:n_pooled],
@@ -382,6 +392,7 @@ def search_loss(parameters: Float[Array, " parameter"], problem: FitProblem, err
         The loss [1].
     """
     rows = problem.rows(parameters)
+    # Linear in the rows: value of the errors, slope of `by_time`.
     time = errors.time + jnp.sum(errors.by_time * (rows - jax.lax.stop_gradient(rows)), axis=1)
     of_runs = jnp.sum(problem.weight * robust(time / problem.scatter) ** 2)
     return 0.5 * (of_runs + sum(jnp.sum(part**2) for part in of_priors(parameters, problem)))

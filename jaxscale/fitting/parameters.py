@@ -113,12 +113,15 @@ def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> t
         least = MIN_RUNS_OF_SHAPE if kind == "local_shape" else 1
         column = levels.column(kind)
         present = sorted(level for level, count in Counter(column.tolist()).items() if count >= least)
+        # A single level is no contrast: the pooled value has the effect.
         for level in present if len(present) > 1 else []:
             rows = column == level
             for index, name in enumerate(names()):
                 place = (name, rows.tobytes())
+                # Few rows of a level tell the first coefficient alone.
                 is_few = FIRST.get(kind, name) != name and tells_little(kind, level, int(np.sum(rows)))
                 moves = level and stage.spread(kind, level, name) > 0.0 and not is_few
+                # Two kinds with equal rows cannot be told apart.
                 if moves and scope[rows, index].any() and place not in taken:
                     taken.add(place)
                     found.append(Effect(kind, level, name))
@@ -187,6 +190,7 @@ class Parametrisation(eqx.Module):
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
         """Derivative of each row's value by each parameter, from its gradient by the coefficients (chain rule)."""
+        # (row, effect)
         by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
@@ -194,11 +198,11 @@ class Parametrisation(eqx.Module):
 def offset_spread(kind: str, level: str) -> float:
     """Scale of the prior of a level's offsets, in units of each coefficient's `spread_of_levels` [1].
 
-    Runs set apart take the scale stated by their table, if any: wide where the measurement is faulty, so that the runs
-    do not pull the pool.
+    Runs set apart take the scale stated by their table, if any.
     """
     usual = OFFSET_SPREAD[kind]
     if kind == "source" and is_apart(level):
+        # Wide where the measurement is faulty: the runs do not pull the pool.
         return default_for("apart_spread", None, table_of(level)) or usual
     return usual
 
@@ -227,13 +231,13 @@ def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parame
 def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[float]:
     """Changes of the parameters that expose hidden terms: the typical difference of levels, standardised [parameter].
 
-    Each source moves by its own effect, so that a term may stay hidden in a source and show in another; a coefficient
-    without effects by source moves by its pooled parameter.
+    Each source moves by the effect of the source; a coefficient without effects by source by the pooled parameter.
     """
     sign = {"": 0.0, "small": 1.0, "large": -1.0}
     change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}
     stacks = ("source", "stack")
     by_source = {effect.coefficient for effect in effects if effect.kind in stacks}
     pooled = [0.0 if name in by_source else change[name] / prior.spread for name, prior in priors().items()]
+    # A term may stay hidden in a source and show in a second source.
     own = [change[e.coefficient] / s if e.kind in stacks else 0.0 for e, s in zip(effects, scale, strict=True)]
     return pooled + own

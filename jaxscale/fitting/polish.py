@@ -49,6 +49,7 @@ class Held(NamedTuple):
 
     def put(self, parameters: Float[Array, " parameter"]) -> Array:
         """Parameters with the held parameter at its value [parameter]."""
+        # An index beyond the end holds nothing.
         return parameters.at[self.index].set(self.value, mode="drop")
 
 
@@ -101,10 +102,8 @@ def _function(parameters: Array, evaluation: Evaluation) -> tuple[Array, Array]:
 
 @filter_jit
 def _begun(start: Float[Array, " parameter"], evaluation: Evaluation, tolerance: Tolerance) -> Polish:
-    """Initial state of the solver, compiled.
-
-    Without compilation each state would hold its own Jacobian program, and every step would be compiled anew.
-    """
+    """Initial state of the solver, compiled."""
+    # Uncompiled, each state would hold a Jacobian program, and every step would be compiled anew.
     values, logs = jax.eval_shape(_function, start, evaluation)
     state = _solver(tolerance).init(_function, start, evaluation, {}, values, logs, frozenset())
     return Polish(start, state, jnp.asarray(False), jnp.asarray(False))
@@ -123,6 +122,7 @@ def _stepped(now: Polish, evaluation: Evaluation, tolerance: Tolerance) -> Polis
 def _solution_of(now: Polish, held: Held) -> Solution:
     """Solution at the best point so far, from the solver's state; the last evaluation may be of a rejected step."""
     end, log_residuals = now.state.f_info, now.state.aux
+    # Half the sum of squares of the pseudo-residuals.
     value = 0.5 * jnp.sum(end.residual**2)
     parameters = held.put(now.parameters)
     return Solution(parameters, value, value[None], now.converged, log_residuals, end.jac.as_matrix())
@@ -142,6 +142,7 @@ def minimised(
     Returns:
         The solution at the end point.
     """
+    # An index beyond the last parameter: no parameter is held.
     nothing = Held(len(start), 0.0)
     kept, near = jax.tree.map(jnp.asarray, (held or nothing, tolerance))
 

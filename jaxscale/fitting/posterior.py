@@ -75,6 +75,7 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
         draws = np.asarray(chain.get_samples())
         n_divergent = int(np.sum(np.asarray(chain.get_extra_fields()["diverging"])))
     pooled = slice(len(names()))
+    # Draws relative to the optimum, as the fit's pooled values are at the optimum.
     moves = draws[:, pooled] - np.asarray(result.solution.parameters)[pooled]
     spread = np.asarray(result.problem.parametrisation.spread)
     values = constrain_values(unconstrain(result.fit.pooled) + moves * spread)

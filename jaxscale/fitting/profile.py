@@ -99,6 +99,7 @@ def rise(
     Returns:
         Deviance above the minimum [1].
     """
+    # Free parameters move along the ridge: covariance / standard deviation.
     start = solution.parameters + distance * covariance[index] / math.sqrt(covariance[index, index])
     return deviance(index, float(start[index]), start, problem) - 2.0 * float(solution.loss)
 
@@ -106,9 +107,8 @@ def rise(
 def crossing(rise_at: Callable[[float], float]) -> float:
     """Distance at which the rise of a deviance reaches the 90 % quantile.
 
-    Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial: at
-    first two, as for a parabola, and more where a hidden term begins to show. A trial outside the bracket of earlier
-    trials is replaced by the geometric middle of the bracket.
+    Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial. A trial
+    outside the bracket of earlier trials is replaced by the geometric middle of the bracket.
 
     Args:
         rise_at: rise of the deviance by the distance from the optimum in standard deviations of the Laplace
@@ -117,13 +117,16 @@ def crossing(rise_at: Callable[[float], float]) -> float:
     Returns:
         The distance [1].
     """
+    # A parabola crosses at Z90, with exponent 2; more where a hidden term begins to show.
     distance, below, above = Z90, 0.0, math.inf
     exponent, before = 2.0, None
     for _ in range(TRIALS):
         risen = max(rise_at(distance), LEAST_RISE)
         if before is not None:
+            # Exponent of the growth between the last two trials.
             grown = math.log(risen / before[1]) / math.log(distance / before[0])
             exponent = min(max(grown, 1.0), STEEPEST)
+        # Factor on the distance by the power law of the rise.
         move = (Z90**2 / risen) ** (1.0 / exponent)
         below, above = (distance, above) if risen < Z90**2 else (below, distance)
         following = distance * min(max(move, 1.0 / LARGEST_MOVE), LARGEST_MOVE)
@@ -171,8 +174,7 @@ def standardised_intervals(
     """Ends of the 90 % intervals of the standardised pooled coefficients.
 
     The ends come from the profile likelihood. The Laplace approximation replaces the profile for coefficients that rest
-    on their prior, where the two agree, and for pooled fits of more than `PROFILED_UP_TO` parameters, where profiles
-    would take an hour.
+    on their prior, and for pooled fits of more than `PROFILED_UP_TO` parameters.
 
     Args:
         problem: the fitted problem.
@@ -184,7 +186,9 @@ def standardised_intervals(
     """
     count, centre = len(names()), np.asarray(solution.parameters)
     half = Z90 * np.sqrt(np.diag(covariance))[:count]
+    # Laplace approximation, replaced by profiles below.
     ends = centre[:count, None] + half[:, None] * np.asarray([-1.0, 1.0])
+    # On the prior alone the two agree; profiles of large pooled fits would take an hour.
     indices = np.flatnonzero(identified(covariance))
     if len(centre) <= PROFILED_UP_TO and len(indices):
         with jax.enable_x64(True), one_blas_thread():
@@ -213,6 +217,7 @@ def profiled(
     """
     error = math.sqrt(covariance[index, index])
     low, high = PROFILE_REACH * (interval - float(solution.parameters[index])) / error
+    # The optimum ends each half.
     distances = np.unique(np.concatenate([np.linspace(low, 0.0, 7), np.linspace(0.0, high, 7)]))
     with jax.enable_x64(True), one_blas_thread():
         rises = [rise(index, distance, problem, solution, covariance) for distance in distances.tolist()]

@@ -245,12 +245,14 @@ TIMES_OF_LAYERS = ("matmul", "fp8", "fp4", "attention", "scan")
 
 def impossible_rates(result: FitEstimates) -> list[str]:
     """A sentence for each rate of the fitted runs above the possible rate of the hardware."""
+    # (rows, coefficients)
     rows = constrain_values(result.fit.unconstrained(result.levels))
     values = dict(zip(names(), np.moveaxis(np.asarray(rows), -1, 0), strict=True))
     found = []
     for name, (factors, most, said) in RATES.items():
         rate = np.prod([values[factor] for factor in factors], axis=0)
         if name.startswith(TIMES_OF_LAYERS):
+            # Rates count the time of the whole layer.
             rate = rate / values["layer_time_factor"]
         beyond = informs(result.batch, name) & (rate > MARGIN * most)
         if beyond.any():

@@ -61,6 +61,7 @@ class Pace(eqx.Module):
     @property
     def offset(self) -> Array:
         """Offset o, the time of a step that is independent of the batch [s], [island]."""
+        # o = t - r B at the evaluated step.
         return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
 
     @property
@@ -112,6 +113,7 @@ def pace_of_rates(
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
     taken = granule if microbatch is None else microbatch
+    # Evaluated at an empty batch: the offset alone.
     return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * taken, seq_len)
 
 
@@ -132,6 +134,7 @@ def island_paces(
     first, second = np.asarray(times).T
     sequences = np.asarray([number(plan.global_batch_size_seqs) for plan in plans])
     dp, taken = (np.asarray([number(getattr(plan, name)) for plan in plans]) for name in ("dp", "micro_batch_size"))
+    # Twice the microbatches are twice the sequences: the difference is r B.
     return Pace(first, sequences, (second - first) / sequences, dp, taken * dp, float(models[0].seq_len))
 
 
@@ -143,6 +146,7 @@ def _each(clusters: Cluster) -> list[Cluster]:
 
 def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> np.ndarray:
     """Step time of one island at its batch, and at twice as many microbatches [s]."""
+    # A longer step of equal microbatches: t is affine in m.
     more = with_fields(plan, {"n_microbatches": 2.0 * number(plan.n_microbatches)})
     # The program that scores plans is already compiled; compiling a step would take seconds.
     return time_plans(model, [plan, more], cluster, coefficients)
@@ -163,8 +167,11 @@ def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: 
     order = jnp.argsort(late)
     # The active islands are a prefix in order of offset; every longer or shorter prefix finishes later.
     work = jnp.cumsum(late[order] / slow[order])
+    # Sum of 1 / r over the active islands.
     rate = jnp.cumsum(1.0 / slow[order])
+    # T* = (B + sum o / r) / sum 1 / r, least over the prefixes.
     finish = jnp.min((jnp.asarray(sequences) + work) / rate)
+    # An island with an offset beyond T* gets no share.
     return finish, larger((finish - late) / slow, 0.0)
 
 
@@ -192,7 +199,7 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Batches of the islands in whole granules, for the least time of the slowest island.
 
     Each granule goes to the island with the earliest finish: exact for the least maximum of increasing
-    functions with equal granules. The last granule of the batch may be cut.
+    functions with equal granules.
 
     Args:
         sequences: B [sequence].
@@ -206,6 +213,7 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     if sequences < 1:
         raise InputError(f"batch = {sequences} is out of range; expected at least one sequence")
     offset, slow = _host_times(pace)
+    # Host numbers: the heap below needs no device.
     granule = np.asarray(pace.granule, float)
     ideal = (least_finish(pace, float(sequences)) - offset) / slow
     # Most granules follow from the equal finish: no optimum is two granules below it on any island.
@@ -215,6 +223,7 @@ def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     left = sequences - given.sum()
     while left > 0.0:
         _, island = heapq.heappop(finish)
+        # The last granule of the batch may be cut.
         taken = min(granule[island], left)
         given[island] += taken
         left -= taken

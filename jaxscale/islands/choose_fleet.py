@@ -142,6 +142,7 @@ def _worth(study: FleetStudy, scored: Sequence[SetScore]) -> dict[str, float]:
     fewest, worth = min(entry.days for entry in scored), {}
     for island, name in enumerate(study.fleet.names):
         without = [entry.days for entry in scored if island not in entry.subset]
+        # The fleet cannot train without the island.
         worth[name] = min(without) / fewest if without else math.inf
     return worth
 
@@ -160,6 +161,7 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
         return None
     subset = ring_subset(study.job, whole)
     chips = (study.chips(subset, False), study.chips(subset, True))
+    # Islands in step fail together, islands apart fail apart.
     slow = tuple(float(study.goal.failure.slowdown(study.goal.total_params, count)) / DAY for count in chips)
     alone = min(entry.days for entry in scored if entry.mode == "alone")
     synchronous, loose = study.tokens.synchronous[0] * slow[0], study.tokens.loose[0, :, len(subset) - 1] * slow[1]
@@ -169,6 +171,7 @@ def _sweep(study: FleetStudy, scored: Sequence[SetScore]) -> BandwidthSweep | No
 def _notes(study: FleetStudy, best: SetScore) -> list[str]:
     """Warnings: laws that do not reach the loss, islands with a subset of the layers, unused islands."""
     notes, depth = [], number(study.job.n_layers)
+    # Index 0 is the best law, further indices are drawn laws.
     beyond = np.mean(~np.isfinite(study.tokens.synchronous[1:]))
     if beyond > 0.0:
         notes.append(f"under {beyond:.0%} of the drawn laws no number of tokens reaches the loss")

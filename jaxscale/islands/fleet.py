@@ -84,10 +84,13 @@ class Links(eqx.Module):
     def rate(self) -> Array:
         """Bandwidth of a single transfer between each pair of islands [byte/s], [island, island]."""
         uplink = jnp.asarray(self.uplink)
+        # An island sends and receives within the uplink: the smaller of two ends.
         ends = smaller(uplink[..., :, None], uplink[..., None, :])
         # The diagonal is unused and may be zero, so its value is replaced before a division.
         itself = jnp.eye(ends.shape[-1], dtype=bool)
+        # The diagonal is unlimited: no division by zero reaches the gradient.
         nominal = jnp.where(itself, NO_LIMIT, smaller(jnp.where(itself, NO_LIMIT, self.bandwidth), ends))
+        # Time factor 1 + a sqrt(W_0 / W).
         return nominal / (1.0 + self.slow_loss * jnp.sqrt(REFERENCE_BANDWIDTH / nominal))
 
 
@@ -124,6 +127,7 @@ def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
     """Links between selected islands, in order."""
     kept = np.asarray(islands, int)
     matrices = (links.bandwidth, links.latency)
+    # (..., island, island): rows, then columns.
     bandwidth, latency = (as_indexable(matrix)[..., kept, :][..., :, kept] for matrix in matrices)
     return Links(bandwidth, latency, as_indexable(links.uplink)[..., kept], links.slow_loss)
 
@@ -269,6 +273,7 @@ def _catalogue(path: Path, document: Mapping[str, Any], hardware: Hardware | Non
     base = hardware or load_hardware()
     if "chips" not in document:
         return base
+    # Chips of the file take precedence.
     own = load_hardware(path)
     return Hardware({**base.chips, **own.chips}, {**base.anchors, **own.anchors}, {**base.kernels, **own.kernels})
 
@@ -307,6 +312,7 @@ def _links(where: str, table: Any, names: tuple[str, ...], uplinks: np.ndarray, 
     if table is None:
         if count > 1:
             raise InputError(f"{where}: [links] is missing; {count} islands need gbit_per_s and latency_ms")
+        # A single island sends nothing: any number serves.
         table = {"gbit_per_s": 1.0}
     check_keys(f"{where}: links", table, OF_LINKS)
     pairs = table.get("pair", [])
@@ -317,6 +323,7 @@ def _links(where: str, table: Any, names: tuple[str, ...], uplinks: np.ndarray, 
     for place, pair in enumerate(pairs):
         _set_pair(f"{where}: links.pair[{place}]", pair, names, bandwidth, latency)
     _check_stated(where, bandwidth, names)
+    # Gbit/s to byte/s, ms to s.
     return Links(bandwidth * GBIT, latency * 1e-3, uplinks, slow_loss)
 
 
@@ -326,6 +333,7 @@ def _matrix(where: str, value: Any, names: Sequence[str], optional: bool, low: f
     if value is None:
         if not optional and count > 1:
             raise InputError(f"{where} is missing; expected a number, or a row for each of the {count} islands")
+        # Pairs may state the bandwidth later.
         return np.full((count, count), np.nan)
     if not isinstance(value, list):
         return np.full((count, count), _number(where, value, low, above))
@@ -355,6 +363,7 @@ def _set_pair(where: str, pair: Any, names: Sequence[str], bandwidth: np.ndarray
     first, second = (names.index(end) for end in ends)
     if "gbit_per_s" in pair:
         value = _number(f"{where}.gbit_per_s", pair["gbit_per_s"], 0.0)
+        # A link of a pair has equal bandwidth in each direction.
         bandwidth[first, second] = bandwidth[second, first] = value
     if "latency_ms" in pair:
         value = _number(f"{where}.latency_ms", pair["latency_ms"], 0.0, above=False)

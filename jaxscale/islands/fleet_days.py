@@ -64,8 +64,11 @@ class LooseLaw(eqx.Module):
 
     def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
         """Relative rise of the loss over that of one replica with equal outer momentum [1]."""
+        # (N / 1e9)^-g
         size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
+        # (M - 1)^p has an infinite slope at M = 1 for p < 1.
         apart = jnp.power(jnp.asarray(replicas) - 1.0 + TINY_REPLICAS, self.replicas_exponent)
+        # (H / 30)^h
         period = jnp.power(jnp.asarray(inner_steps) / 30.0, self.steps_exponent)
         return self.coefficient * size * apart * period
 
@@ -126,6 +129,7 @@ class LooseFit(Record):
 def _shipped() -> LooseFit:
     """Law of looseness fitted to published runs."""
     priors = LooseFit.spec().priors
+    # Given numbers have no spread and are equal in all draws.
     spreads = {name: prior.spread for name, prior in priors.items() if prior.spread > 0.0}
     return LooseFit("shipped", LooseFit.spec().medians, spreads={"centre": spreads})
 
@@ -183,6 +187,7 @@ def _model_figures(model: Transformer, laws: Laws) -> tuple[Any, Any, Any, Any]:
     """Loss after 20 tokens per parameter, parameters in the count of the law, total parameters, shape factor."""
     counted = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
     factor = shape_factor(model, model, laws)
+    # The law counts with or without embeddings, tokens follow active parameters.
     loss = factor * laws.loss.loss(counted, TOKENS_PER_PARAM * n_active_params(model))
     return loss, counted, n_params(model), factor
 
@@ -200,6 +205,7 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
     rules = laws_of(laws)
     usual, counted, total, factor = (number(value) for value in _model_figures(*host_arrays((model, rules))))
     aim = usual if target is None else target
+    # Relative to a replica with equal outer momentum.
     loose = loose_law().looseness_alone()
     return LossGoal(aim, counted, total, factor, loose, rules.loss, rules.batch, rules.failure)
 
@@ -230,9 +236,11 @@ def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, see
 def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw, seed: int) -> list[LossGoal]:
     """Samples of a goal under the draws of a fitted loss law in rotation, with the error of extrapolation."""
     count, errors = len(law.fitted.draws), np.random.default_rng(seed).standard_normal(len(samples))
+    # Error of the law beyond the range of the runs, normal in the log loss.
     targets = number(goal.target) * np.exp(_extrapolation(goal, law) * errors)
     moved = []
     for place, sample in enumerate(samples):
+        # Draws in rotation: samples may be more than draws.
         rules = laws_of(law, place % count if count else None)
         moved.append(with_fields(sample, {"target": targets[place], "loss": rules.loss, "batch": rules.batch}))
     return moved
@@ -261,12 +269,16 @@ def tokens_needed(
     Returns:
         Tokens; nan if no number of tokens reaches the goal.
     """
+    # M = 0 stands for exchange in every step.
     apart = jnp.asarray(replicas) > 0.5
+    # A valid number in the unused branch.
     count = jnp.where(apart, replicas, 1.0)
     rise = jnp.where(apart, goal.loose.rise(goal.n_params, count, inner_steps, hidden_share), 0.0)
     growth = jnp.where(apart, goal.loose.batch_growth(count), 1.0)
+    # L / ((1 + p_shape) (1 + rho)): loss required of the law.
     ideal = goal.target / (goal.shape_factor * (1.0 + rise))
     small = goal.loss.tokens(goal.n_params, ideal)
     critical = growth * goal.batch.critical(goal.n_params, small, ideal)
+    # D_0 (1 + B / (r B_crit))
     needed = small * (1.0 + jnp.asarray(batch_tokens) / critical)
     return jnp.where(needed < MOST_TOKENS, needed, jnp.nan)

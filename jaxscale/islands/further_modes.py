@@ -129,7 +129,9 @@ def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Arra
         The delay; 0 for one stage, about P / sqrt(3) if each microbatch is an update.
     """
     behind = jnp.arange(1.0, int(number(n_stages)))  # stages are counted, not traced
+    # Stage k is P - k microbatches late, at least an update.
     late = jnp.maximum(behind / jnp.asarray(n_microbatches), 1.0)
+    # Root mean square over P stages; the last stage has no delay.
     return jnp.sqrt(jnp.sum(late**2) / jnp.asarray(n_stages))
 
 
@@ -147,6 +149,7 @@ def tokens_factor(mode: PublishedMode, x: ArrayLike) -> Array:
 def _error_factor(goal: LossGoal, batch_tokens: float, ratio: float) -> float:
     """Tokens over those of the goal if the reducible loss is larger by a ratio; infinite if out of reach [1]."""
     least = goal.loss.irreducible
+    # Reducible loss of the goal over the ratio of errors.
     lower = goal.shape_factor * (least + (goal.target / goal.shape_factor - least) / ratio)
     needed = [
         number(tokens_needed(one, batch_tokens, 0.0, 1.0)) for one in (goal, with_fields(goal, {"target": lower}))
@@ -165,12 +168,14 @@ def _growth(study: FleetStudy, mode: PublishedMode, count: int, chain: PipelineC
     if chain is not None and mode.grows_with == "delay":
         x = gradient_delay(count, chain.microbatches)
     if chain is not None and mode.grows_with == "compression":
+        # Share of the compression used, in logarithms: 0 uncompressed, 1 at the least share.
         x = math.log(chain.words) / math.log(mode.least_words) if mode.least_words < 1.0 else 0.0
     return number(tokens_factor(mode, x))
 
 
 def _part_of_network(job: IslandJob) -> IslandJob:
     """Job with a subnetwork per island: for n islands, an n-th of work and parameters each."""
+    # An n-th of the network has an n-th of work and parameters.
     count = float(np.asarray(job.pace.base_time).shape[-1])
     names = ("base_time", "seconds_per_sequence")
     pace = with_fields(job.pace, {name: np.asarray(getattr(job.pace, name)) / count for name in names})
@@ -211,9 +216,11 @@ def _parts(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
         job, count = _part_of_network(sub_job(study.job, subset)), len(islands)
         if mode.words:
             part = subset_speeds(job, [tuple(range(count))], study.grid)[tuple(range(count))]
+            # Whole shares lengthen every step.
             speeds = tokens / (tokens / part[mode_index("local-updates")] + whole_delay(job))
             days = study.days(study.tokens.loose[0, place, count - 1], speeds, study.chips(subset, True))
         else:
+            # Parts without exchange finish independently.
             speeds = np.asarray([tokens / (least_finish(job.pace, number(job.sequences)) + whole_delay(job))])
             days = study.days(study.tokens.synchronous[0], speeds, study.chips(subset, True))
         if np.isfinite(days).any():
@@ -249,6 +256,7 @@ def _described(study: FleetStudy, name: str, mode: PublishedMode, best: _Candida
     entry, known = best.entry, not math.isnan(best.factor)
     samples = days_samples(study, entry)
     spread = np.random.default_rng(1).standard_normal(len(samples)) * mode.spread
+    # f - 1 is lognormal.
     days = samples * (1.0 + (best.factor - 1.0) * np.exp(spread)) if math.isfinite(best.factor) else samples
     loose = entry.pipeline is None and mode.words > 0.0
     return FurtherMode(

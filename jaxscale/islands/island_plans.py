@@ -65,6 +65,7 @@ def island_plans(
     Raises:
         InputError: an island without memory for a layer and a sequence.
     """
+    # Batch shares by peak flop rate: paces are not known before plans.
     weights = np.asarray(fleet.clusters.n_chips) * np.asarray(fleet.clusters.chip.peak("bf16"))
     wanted = sequences * weights / weights.sum()
     plans, slices, coefficients, widths, alone, held = [], [], [], [], [], []
@@ -91,6 +92,7 @@ def island_plans(
 
 def round_batch(sequences: float) -> int:
     """Batch near a requested batch that is divisible by many degrees [sequence]."""
+    # Least power of two of at least 1 / FINENESS of the batch.
     step = 2 ** max(math.floor(math.log2(max(sequences, 1.0) / FINENESS * 2.0)), 0)
     return max(round(sequences / step), 1) * step
 
@@ -112,6 +114,7 @@ def whole_model_pace(
         The pace; times of a slice are scaled to the depth of the model.
     """
     pace = island_paces(slices, plans, clusters, coefficients)
+    # Depth of the model over depth of the slice.
     stretch = np.asarray([number(model.n_layers) / number(part.n_layers) for part in slices])
     times = {name: np.asarray(getattr(pace, name)) * stretch for name in ("base_time", "seconds_per_sequence")}
     return with_fields(pace, times)
@@ -129,6 +132,7 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
     if plan is not None:
         return plan, task.model
     held, best = 0, None
+    # Memory grows with layers: bisection for the most layers.
     low, high = 1, depth - 1
     while low <= high:
         layers = (low + high) // 2
@@ -166,5 +170,6 @@ def _fastest(task: PlanTask) -> _ScoredPlan | None:
     if not len(searched.table) or not searched.fits.any():
         return None
     row = int(searched.ranked(1)[0])
+    # Allocated memory: without driver and contexts.
     memory = float(searched.scores.memory[row]) - number(task.coefficients.framework_bytes)
     return _ScoredPlan(searched.table.plan(row), float(searched.scores.step_time[row]), memory)

@@ -262,6 +262,7 @@ def _pipeline_details(pipeline: PipelineChoice, job: IslandJob) -> _Details:
     """Whole layers of each island in a pipeline, with a bound by divisible layers and no hops."""
     whole = host_steps(job.pace, job.sequences) * pipeline.layers / number(job.n_layers)
     busiest = float(whole.max())
+    # Mean work is compute, waiting for the slowest stage is imbalance.
     terms = {"compute": float(whole.mean()), "imbalance": busiest - float(whole.mean())}
     terms["exchange"] = pipeline.time - busiest
     return _Details(pipeline.layers, terms, whole, pipeline.time / _relaxed_pipeline(job) - 1.0)
@@ -270,16 +271,19 @@ def _pipeline_details(pipeline: PipelineChoice, job: IslandJob) -> _Details:
 def _relaxed_pipeline(job: IslandJob) -> float:
     """Lower bound of the time of a step: divisible layers, without hops [s]."""
     size = host_microbatch(job)
+    # Microbatches of the pipeline: B over sequences at a time.
     return least_divided(np.asarray(job.pace.seconds_per_sequence) * size, number(job.sequences) / size)
 
 
 def days_samples(study: FleetStudy, entry: SetScore) -> Float[np.ndarray, " sample"]:
     """Random days of an entry under the scatter of step times and laws [day], [sample]."""
+    # The widest interval of the islands counts.
     half = float(np.max(study.plans.halfwidth[list(entry.subset)]))
     scatter = np.random.default_rng(0).standard_normal(SAMPLES) * half / NORMAL_90
     if entry.mode in LOOSE_MODES:
         days = _sampled_days(study, entry)[entry.period]
     else:
+        # Only tokens depend on the drawn laws.
         days = entry.days * study.tokens.synchronous[1:] / study.tokens.synchronous[0]
     # The loss may be out of reach under a sampled law.
     return np.where(np.isfinite(days), days, np.inf) * np.exp(scatter)
@@ -306,6 +310,7 @@ def period_band(study: FleetStudy, best: SetScore) -> Band:
 
 def band_of(values: np.ndarray) -> Band:
     """Ends of the central 90 % interval of sampled values."""
+    # Nearest: interpolation with inf would give nan.
     low, high = np.quantile(values, [0.05, 0.95], method="nearest")
     return float(low), float(high)
 
@@ -338,6 +343,7 @@ def _scaled(job: IslandJob, scales: _Scales) -> IslandJob:
             "uplink": job.links.uplink * jnp.exp(scales.uplink),
         },
     )
+    # A faster island takes less time for offset and sequences alike.
     faster = jnp.exp(-scales.pace)
     changes = {name: getattr(job.pace, name) * faster for name in ("base_time", "seconds_per_sequence")}
     pace = with_fields(job.pace, changes)
@@ -355,6 +361,7 @@ def _elasticities(job: IslandJob, scales: _Scales, mode: str, inner_steps: Any, 
             return jnp.log(moved.tokens / pipeline_step(moved, layer_share))
         return jnp.log(mode_speed(moved, mode, inner_steps))
 
+    # Envelope theorem: gradients at fixed shares price the re-optimised pace.
     return jax.grad(log_speed)(scales)
 
 
@@ -404,10 +411,12 @@ def break_even_sweep(
     for place, mode in enumerate(LOOSE_MODES):
         work[mode_index(mode)] = np.where(np.isfinite(loose_work[place]), loose_work[place], np.inf)
     days = work / speeds
+    # (points, modes)
     best_period = np.argmin(days, axis=2)
     paces = np.take_along_axis(speeds, best_period[:, :, None], axis=2)[:, :, 0]
     fewest = days.min(axis=(1, 2))
     rate = host_rate(job.links)
+    # The diagonal is no link.
     slowest = rate[~np.eye(len(rate), dtype=bool)].min()
     bandwidth = BANDWIDTH_FACTORS * slowest
     lines = {mode: paces[:, place] for place, mode in enumerate(MODES)}
@@ -425,6 +434,7 @@ def _crossing(bandwidth: np.ndarray, days: np.ndarray, alone: float) -> float:
     first = int(np.argmax(better))
     if first == 0:
         return 0.0
+    # Days against bandwidth are interpolated in logarithms.
     logs = np.log(days[first - 1 : first + 1] / alone)
     share = logs[0] / (logs[0] - logs[1])
     return float(bandwidth[first - 1] * (bandwidth[first] / bandwidth[first - 1]) ** share)

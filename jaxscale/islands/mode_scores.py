@@ -58,6 +58,7 @@ class PipelineChoice(NamedTuple):
 
 def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
     """Step time of each island at a number of sequences, on the host [s], [island]."""
+    # t = t_0 + r (B - B_0)
     base, slow = np.asarray(pace.base_time), np.asarray(pace.seconds_per_sequence)
     return base + slow * (np.asarray(sequences) - np.asarray(pace.base_sequences))
 
@@ -70,6 +71,7 @@ def host_microbatch(job: IslandJob) -> float:
 def whole_delay(job: IslandJob) -> float:
     """Increase of the step time by whole granules, relative to divisible shares [s]."""
     given = whole_shares(job.pace, round(float(np.asarray(job.sequences))))
+    # Islands without a share take no time.
     exact = np.max(host_steps(job.pace, given) * (given > 0.0))
     return max(float(exact) - least_finish(job.pace, float(np.asarray(job.sequences))), 0.0)
 
@@ -117,6 +119,7 @@ def sub_job(job: IslandJob, islands: Sequence[int]) -> IslandJob:
 def ring_subset(job: IslandJob, islands: Sequence[int]) -> Subset:
     """Islands in the ring order with the fastest slowest hop."""
     rate, latency = host_rate(job.links), np.asarray(job.links.latency)
+    # Bytes of a hop of the ring, N / P in 32 bits, over the rate, and the latency.
     costs = float(np.asarray(job.n_params)) * 4.0 / (len(rate) * rate) + latency
     chosen = np.asarray(islands)
     return tuple(int(island) for island in chosen[best_order(costs[np.ix_(chosen, chosen)]).order])
@@ -136,6 +139,7 @@ def subset_speeds(
     """
     by_size: dict[int, list[Subset]] = {}
     for subset in subsets:
+        # Fleets of equal size share a program.
         by_size.setdefault(len(subset), []).append(subset)
     paces = {}
     for group in by_size.values():
@@ -186,6 +190,7 @@ class TokenTable(NamedTuple):
 
 def hidden_share(mode: Any, inner_steps: Any) -> Any:
     """Share of H during which a parameter is in transfer: a single step in streaming, zero in local updates [1]."""
+    # Index of the mode: 0 local updates, 1 streaming.
     return mode / inner_steps
 
 
@@ -210,6 +215,7 @@ def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Se
     replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
     aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))
     table = np.asarray(_tokens(aims, batch, modes, replicas, periods))
+    # Replicas 0 stand for exchange in every step.
     return TokenTable(table[:, 0, 0, 0], table[:, :, 1:])
 
 
@@ -232,6 +238,7 @@ def best_pipeline(
         The pipeline; None if the islands together do not hold the model.
     """
     chosen, depth = np.asarray(islands), round(float(np.asarray(job.n_layers)))
+    # Every stage needs a layer.
     if not 2 <= len(chosen) <= depth or layers_held[chosen].sum() < depth:
         return None
     part = sub_job(job, islands)
@@ -239,15 +246,18 @@ def best_pipeline(
     microbatches = float(np.asarray(job.sequences)) / size
     layer = np.asarray(part.pace.seconds_per_sequence) * size / depth
     times, held = np.repeat(layer[:, None], depth, axis=1), layers_held[chosen]
+    # Activations of a microbatch, b S d in 16 bits.
     volume = ACTIVATION_BYTES * job.d_model * size * job.pace.seq_len
     moving = np.asarray(volume) / host_rate(part.links)
     latency = np.asarray(part.links.latency)
 
     def cut(order: np.ndarray) -> PipelineChoice:
         hops, waits = moving[order[:-1], order[1:]], latency[order[:-1], order[1:]]
+        # Cuts are made for the fewest words on each hop.
         fewest = way.words * way.least_words * hops
         found = best_cut(times[order], fewest, microbatches if way.waits else UNBOUNDED, waits, held[order])
         stages, share = layer[order] * found.layers, found.layers / depth
+        # Offsets are in proportion to the layers held.
         offset = float(np.max(share * host_steps(part.pace, 0.0)[order]))
         time, words = way.time(stages, hops, microbatches, waits), float(way.sent(stages, hops).min())
         names = tuple(int(island) for island in chosen[order])
@@ -302,6 +312,7 @@ class FleetStudy(NamedTuple):
     def chips(self, subset: Sequence[int], apart: bool) -> float:
         """Chips that a failure stops: those of the largest island if islands train apart, else all [1]."""
         counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
+        # Islands apart fail apart: a failure stops an island.
         return float(counts.max() if apart else counts.sum())
 
     def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
@@ -356,6 +367,7 @@ def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> 
         return more
     best = min((entry for entry in scored if entry.mode != "alone"), key=lambda entry: entry.days)
     for _ in range(MOST_LEFT_OUT):
+        # The last removal did not help.
         if len(best.subset) == count or len(best.subset) < 3:
             return more
         count = len(best.subset)

@@ -110,6 +110,7 @@ def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]
     size, share = pipeline_microbatch(job), jnp.asarray(layer_share)
     stages = share * jnp.asarray(job.pace.seconds_per_sequence) * size
     hops = send_times(ACTIVATION_BYTES * job.d_model * size * job.pace.seq_len, job.links)
+    # Stages work side by side: the largest offset counts.
     offset = jnp.max(share * job.pace.offset, axis=-1)
     return offset + pipeline_time(stages, hops.moving, job.sequences / size, hops.waiting)
 

@@ -48,12 +48,15 @@ def pipeline_time(
         Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many microbatches.
     """
     times, moves = jnp.asarray(stages), jnp.asarray(hops)
+    # Fill and drain: every stage once, every hop in two directions.
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
+    # (stages and hops,): links carry two directions at a time.
     both = jnp.concatenate([times, moves], axis=-1)
     if is_exact(temperature):
         slowest = jnp.max(both, axis=-1)
     else:
         slowest = soft_maximum(both, temperature * jnp.mean(times, axis=-1), axis=-1)
+    # The slowest stage or hop sets the rhythm of the further microbatches.
     return filled + (jnp.asarray(n_microbatches) - 1.0) * slowest
 
 
@@ -71,8 +74,10 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
     count = slow.shape[-1]
     order = jnp.argsort(slow)
     rate = jnp.cumsum(1.0 / slow[order])
+    # (m + k - 1) / sum 1 / tau over the k fastest islands.
     times = (jnp.asarray(n_microbatches) + jnp.arange(count)) / rate
     used = jnp.argmin(times)
+    # Rank of each island by pace.
     chosen = jnp.where(jnp.argsort(order) <= used, 1.0 / slow, 0.0)
     return jnp.min(times), chosen / jnp.sum(chosen)
 
@@ -116,6 +121,7 @@ class ChainWay(NamedTuple):
         moved = self.sent(stages, hops) * hops
         slowest = max(np.max(stages), np.max(max(self.words, self.backward_words) * moved, initial=0.0))
         if not self.waits:
+            # Without waiting the chain never drains.
             return float(n_microbatches * slowest)
         crossed = sum(np.sum(share * moved + (share > 0.0) * latencies) for share in (self.words, self.backward_words))
         return float(np.sum(stages) + crossed + (n_microbatches - 1.0) * slowest)
@@ -169,8 +175,10 @@ def best_cut(
         raise InputError(f"{depth} layers are fewer than {count} islands; expected a layer for each at least")
     if room.sum() < depth:
         raise InputError(f"{depth} layers do not fit: the islands hold {int(room.sum())}; expected more memory")
+    # (stages, layers + 1): time of the first layers.
     ends = np.concatenate([np.zeros((count, 1)), np.cumsum(times, axis=1)], axis=1)
     # Time of layers first..last-1 on each stage; inf if beyond the stage's memory or out of order.
+    # (stages, first, last)
     spans = ends[:, None, :] - ends[:, :, None]
     lengths = np.arange(depth + 1)[None, :] - np.arange(depth + 1)[:, None]
     spans = np.where((lengths >= 1) & (lengths <= room[:, None, None]), np.maximum(spans, 0.0), np.inf)
@@ -181,6 +189,7 @@ def best_cut(
     least, layers = np.inf, room
     for block in np.array_split(bounds, -(-len(bounds) // BOUNDS_AT_ONCE)):
         totals, firsts = _least_sums(spans, block)
+        # Sum of the stages plus (m - 1) times the bound.
         scores = totals + (n_microbatches - 1.0) * block
         place = int(np.argmin(scores))
         if scores[place] < least:
@@ -199,6 +208,7 @@ def _least_sums(spans: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, list
     firsts = []
     for stage in spans:
         # The tolerance admits stage times that equal the bound up to rounding.
+        # (bounds, first, last)
         options = best[:, :, None] + np.where(stage[None] <= bounds[:, None, None] * (1.0 + 1e-12), stage[None], np.inf)
         firsts.append(np.argmin(options, axis=1))
         best = np.min(options, axis=1)
@@ -314,6 +324,7 @@ def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[
 def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
     """Best order by dynamic programming over sets of visited islands (Held and Karp)."""
     count = len(costs)
+    # Bottleneck: the slowest hop; else the sum.
     join = np.maximum if goal == "slowest" else np.add
     # A ring may start at any island; for a chain, an extra island with zero costs represents a free start.
     matrix = costs if closed else np.pad(costs, ((0, 1), (0, 1)))
@@ -323,12 +334,14 @@ def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
     best = np.full((sets, others), np.inf)
     came = np.zeros((sets, others), np.int8)
     best[1 << np.arange(others), np.arange(others)] = matrix[start, :others]
+    # (sets, islands): bit i of a set is island i.
     members = (np.arange(sets)[:, None] >> np.arange(others)) & 1
     sizes = members.sum(axis=1)
     for length in range(2, others + 1):
         rows = np.flatnonzero(sizes == length)
         for last in range(others):
             here = rows[members[rows, last] == 1]
+            # The set without the last island.
             options = join(best[here ^ (1 << last)], matrix[:others, last][None, :])
             came[here, last] = np.argmin(options, axis=1)
             best[here, last] = np.min(options, axis=1)
@@ -340,6 +353,7 @@ def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
         chosen ^= 1 << last
         last = before
         order.append(last)
+    # A chain drops the extra island.
     return np.asarray([start, *order[::-1]] if count == size else order[::-1])
 
 
@@ -373,6 +387,7 @@ def improved_order(
             moved = [np.insert(np.delete(best, first), second, best[first])] if moves else []
             for candidate in (swapped, turned, *moved):
                 value = score(candidate)
+                # Equal scores up to rounding would swap for ever.
                 if value < cost - ROUNDING:
                     best, cost, improves = candidate, value, True
     return best, cost

@@ -71,6 +71,7 @@ class Loose(eqx.Module):
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
         """Bytes exchanged by each island [byte], [island]."""
+        # Bits to bytes; each exchange has 1 / P of the parameters.
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
@@ -158,9 +159,11 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
         return LinkTime(0.0 * jnp.asarray(volume), 0.0 * jnp.asarray(volume))
     ring = jnp.arange(count) if order is None else jnp.asarray(order)
     rounds = 2.0 * (count - 1)
+    # N / P bytes per round, limited by the slowest hop.
     moving = jnp.asarray(volume)[..., None] / (count * _hops(rate, ring, closed=True))
     slowest = jnp.max(moving + _hops(latency, ring, closed=True), axis=-1)
     alone = jnp.max(moving, axis=-1)
+    # Latencies are the increase of the slowest hop.
     return LinkTime(rounds * alone, rounds * (slowest - alone))
 
 
@@ -232,6 +235,7 @@ def slowest_of(times: PerIsland, quorum: ArrayLike | None = None, temperature: T
     if quorum is None:
         return jnp.max(finished, axis=-1)
     count = finished.shape[-1]
+    # Order statistics, linear between whole numbers.
     return jnp.interp(jnp.asarray(quorum) - 1.0, jnp.arange(float(count)), jnp.sort(finished))
 
 
@@ -257,6 +261,7 @@ def round_of(
         The terms [s].
     """
     busy = jnp.asarray(work)
+    # Islands without work do not count in the mean.
     active = jnp.sum(jnp.where(busy > 0.0, 1.0, 0.0), axis=-1)
     mean = jnp.sum(busy, axis=-1) / larger(active, 1.0)
     waited = slowest_of(busy, quorum, temperature)
@@ -282,6 +287,7 @@ def required_bandwidth(
     Returns:
         W [byte/s]: the larger root of $T (1 / CU - 1) = max(0, (V - V_t) / W - w) + V_t / W$.
     """
+    # T (1 / CU - 1)
     idle = jnp.asarray(compute) * (1.0 / jnp.asarray(utilisation) - 1.0)
     # If the body is fully hidden, the tail alone fills the idle time.
     return larger(jnp.asarray(volume) / (idle + hidden), jnp.asarray(tail_volume) / idle)
@@ -312,9 +318,11 @@ def fleet_round(
     step = pace.step(share * sequences)
     # An island without a share is inactive: neither its offset nor its fixed work counts.
     work = jnp.where(share > 0.0, loose.period * step, 0.0)
+    # The largest share of parameters sets the size of the ring's message.
     exchange = ring_time(jnp.max(loose.bytes_per_exchange(n_params), axis=-1), links, order)
     # An exchange hides at most behind the steps until the next exchange.
     steps = smaller(loose.hidden_steps, loose.period) * jnp.max(jnp.where(share > 0.0, step, 0.0), axis=-1)
+    # The shortest backward window hides the least.
     backward = loose.hidden_backward * jnp.min(pace.gradient_window, axis=-1)
     # A quorum of all islands is the plain maximum, which needs no sort.
     quorum = None if isinstance(loose.quorum, float) and loose.quorum == loose.n_islands else loose.quorum

@@ -57,6 +57,7 @@ class ReadCommand:
         if not self.logs:
             raise InputError("no file; expected at least one log or launch file")
         if self.out is not None:
+            # A table written over a log would destroy the input.
             for read in (*self.logs, *self.config):
                 check_writable(self.out, read)
         stated, columns = pairs("--set", self.set), pairs("--column", self.column)
@@ -72,6 +73,7 @@ class ReadCommand:
         if self.out is not None:
             write_table(self.out, header, [[row.cells.get(name) for name in header] for row in rows])
             say(f"wrote {self.out}")
+        # With --out, the cells are in the file and not on the screen too.
         shown = zip(self.logs, rows, strict=True) if self.out is None else ()
         answer(
             self.json,

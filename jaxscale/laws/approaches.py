@@ -64,6 +64,7 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
         InputError: the runs show no trade-off, because a fitted extreme is negative.
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
+    # Without stated sparsity all runs share a setting.
     settings, place = np.unique(np.zeros_like(count) if sparsity is None else sparsity, return_inverse=True)
     factors, least = np.ones(len(settings)), np.zeros(2)
     # The extremes are linear for given factors, each factor is linear for given extremes: alternate until convergence.
@@ -76,11 +77,13 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
         least = np.asarray(found) / scale
         ratio = (least[0] + least[1] / batch) / count
         factors = np.asarray(
+            # Least squares of r ratio = 1 for each factor.
             [ratio[place == one].sum() / (ratio[place == one] ** 2).sum() for one in range(len(settings))]
         )
         # Factors are relative to the lowest sparsity, the first after sorting by `np.unique`.
         factors = factors / factors[0]
     least_steps, least_tokens = float(least[0]), float(least[1])
+    # Negative extremes: steps do not fall with the batch.
     if not (least_steps > 0.0 and least_tokens > 0.0):
         raise InputError("fit_critical_batch: the runs show no trade of steps against tokens; expected a wider range")
     misfit = np.abs(factors[place] * (least_steps + least_tokens / batch) / count - 1.0).max()
@@ -98,7 +101,9 @@ def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float,
     """
     log_x, log_y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     weight = np.ones_like(log_x) if error is None else 1.0 / np.asarray(error, float)
+    # Scaled by the scatter below: weights are relative.
     (slope, start), covariance = np.polyfit(log_x, log_y, 1, w=weight, cov="unscaled")
+    # Two numbers are fitted.
     scatter = np.sum((weight * (log_y - start - slope * log_x)) ** 2) / max(len(log_x) - 2, 1)
     return float(np.exp(start)), float(slope), float(np.sqrt(scatter * covariance[0, 0]))
 
@@ -134,7 +139,9 @@ class Growth(NamedTuple):
 
 def budgets_of(table: Losses) -> list[np.ndarray]:
     """Rows of each compute budget: runs sorted by compute, cut at jumps of more than `SAME_BUDGET`."""
+    # Rows of equal compute stay in the order of the table.
     order = np.argsort(table.log_flop, kind="stable")
+    # A budget ends at a jump of compute.
     jumps = np.flatnonzero(np.diff(table.log_flop[order]) > np.log1p(SAME_BUDGET)) + 1
     return [rows for rows in np.split(order, jumps) if len(np.unique(table.n_params[rows])) >= FEWEST_SIZES]
 
@@ -151,8 +158,11 @@ def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
     for rows in budgets_of(table):
         size = np.log(table.n_params[rows])
         middle = float(size.mean())
+        # Centred: ln N is near 20, and squares would cancel.
         bend, slope, height = np.polyfit(size - middle, table.loss[rows], 2)
+        # Vertex of the parabola; no minimum where the parabola opens downwards.
         best = -slope / (2.0 * bend) if bend > 0.0 else np.inf
+        # A minimum outside the sizes is extrapolated.
         if size.min() - middle <= best <= size.max() - middle:
             flop = float(np.exp(table.log_flop[rows].mean()))
             minima.append((flop, float(np.exp(best + middle)), float(height - slope**2 / (4.0 * bend))))
@@ -181,13 +191,16 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
         size, tokens, loss = (
             np.asarray([getattr(best, name)[0] for best in optima]) for name in ("n_params", "n_tokens", "loss")
         )
+        # N* ~ C^(b / (a + b)), D* ~ C^(a / (a + b))
         shares = [np.asarray(value / total).item() for value in (one.tokens_exponent, one.params_exponent)]
         return Growth(flop, size, tokens, loss, shares[0], shares[1], float("nan"))
     if law.table is None:
         raise InputError(f"approach {approach} needs the runs; expected a law fitted to a table")
     flop, size, loss = (isoflop_minima(law.table) if approach == 2 else envelope(law.table)).T
+    # D = C / (6 N)
     tokens = flop / (FLOP_PER_PARAM_TOKEN * size)
     _, exponent, error = power_law(flop, size)
+    # C = 6 N D: exponents add up to 1.
     return Growth(flop, size, tokens, loss, exponent, 1.0 - exponent, error)
 
 
@@ -201,7 +214,9 @@ def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
     """
     order = np.argsort(table.log_flop, kind="stable")
     log_flop = table.log_flop[order]
+    # Runs of nearly equal compute count as a budget.
     ends = np.searchsorted(log_flop, log_flop + np.log1p(SAME_BUDGET), side="right") - 1
+    # Least loss of all runs up to the compute.
     lowest = np.minimum.accumulate(table.loss[order])[ends]
     best = order[table.loss[order] <= lowest]
     if len(best) < 3:
@@ -285,10 +300,13 @@ def optimal_batch(table: Losses) -> OptimalBatch:
         far = batch - best_batch - p * tokens
         off = rate - best_rate - x * size - y * tokens - z * far
         miss = loss - np.exp(log_batch_bend) * far**2 - np.exp(log_rate_bend) * off**2
+        # f for each size and tokens: the mean of the group, eliminated.
         return miss - (np.bincount(levels, miss, len(count)) / count)[levels]
 
+    # Logarithms of bends keep bends positive.
     start = np.asarray([np.log(SOFT), batch.mean(), 0.5, np.log(SOFT), rate.mean(), -0.5, 0.2, 0.3])
     done = least_squares(residuals, start, loss="soft_l1", f_scale=SOFT)
+    # Twice the cost is the robust sum of squares.
     covariance = np.linalg.pinv(done.jac.T @ done.jac) * 2.0 * done.cost / max(len(loss) - len(start), 1)
     bend, best, p, rate_bend, _, x, y, _ = done.x
     return OptimalBatch(

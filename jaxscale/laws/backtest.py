@@ -110,6 +110,7 @@ def upper_decade(table: Losses, cut: float = 0.5) -> tuple[Bool[np.ndarray, " ro
     flop = table.log_flop
     # The tolerance keeps rows exactly at the cut.
     is_fitted = flop <= flop.min() + cut * (flop.max() - flop.min()) + 1e-9
+    # Extrapolation is judged on the upper decade of compute.
     return is_fitted, (flop >= flop.max() - DECADE) & ~is_fitted
 
 
@@ -156,6 +157,7 @@ def backtest_of(
     for cut in CUTS:
         is_fitted, is_predicted = upper_decade(table, cut)
         key = (int(is_fitted.sum()), int(is_predicted.sum()))
+        # Cuts of small tables may give equal rows.
         if key[0] < FEWEST_FITTED or key[1] < FEWEST_PREDICTED or key in seen:
             continue
         seen.add(key)
@@ -170,15 +172,16 @@ def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -
 
     The logarithm of the discrepancy per decade is a weighted mean over published sources (with the weight of
     `SHIPPED_WEIGHT` rollouts) and the rollouts. A rollout contributes its error beyond the uncertainty of the numbers
-    and the noise, within 1 to `WIDEST` times that of published sources: few rollouts of small runs prove neither a
-    perfect nor a bad law.
+    and the noise, within 1 to `WIDEST` times that of published sources.
     """
     tested = backtest_of(law, progress=progress)
     doubts = (*law.warnings, *tested.doubts)
     shown = [value for one in tested.rollouts if (value := _own_discrepancy(one)) is not None]
     if not shown or law.discrepancy <= 0.0:
         return replace(law, backtest=tested, warnings=doubts)
+    # Few rollouts of small runs prove neither a perfect nor a bad law.
     wider = np.log(np.clip(np.asarray(shown) / law.discrepancy, 1.0, WIDEST))
+    # Weighted mean of logarithms: published sources have log 0.
     factor = float(np.exp(wider.sum() / (SHIPPED_WEIGHT + len(shown))))
     return replace(law, backtest=tested, discrepancy=law.discrepancy * factor, warnings=doubts)
 
@@ -214,8 +217,6 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
 def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.ndarray, " row"]:
     """Logarithm of measured over predicted loss of each row, by a fit to the rows of all further groups [row].
 
-    All fits run in one program: a held-out row has weight zero.
-
     Args:
         law: law fitted to a table.
         cluster: rows that form a group, as in `fit_law`.
@@ -234,11 +235,14 @@ def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.nd
     with jax.enable_x64(True):
         problem = problem_of(table, form, law.terms, law.prior, law.likelihood)
         best, _ = optimum_of(form, problem, law.terms)
+        # Padded rows keep weight 0.
         kept = np.ones((count, len(problem.weights)))
         kept[:, : len(table)] = groups[None, :] != np.arange(count)[:, None]
         starts = np.broadcast_to(best, (count, len(best)))
+        # Held-out rows have weight 0: a single program serves all groups.
         points, _ = searches(starts, problem, kept * problem.weights, terms=law.terms)
         every = jax.vmap(lambda point: loss_residuals(point[:-1], problem, law.terms))(points)
+    # Each row by the fit without the group of the row.
     return np.asarray(every)[groups, np.arange(len(table))]
 
 
@@ -286,7 +290,9 @@ def compare_forms(
     rows = []
     for form in forms:
         law = fit_law(table, form, terms, prior=prior, n_draws=2, progress=progress)
+        # Objectives without a prior are log likelihoods.
         free = fit_law(table, form, terms, prior=None, n_draws=0)
         tested = backtest_of(law, n_draws, progress)
         rows.append(Compared(form, tested.error_percent, tested.coverage_90, law.fitted.scale, free.fitted.objective))
+    # nan sorts last.
     return sorted(rows, key=lambda row: (row.error_percent != row.error_percent, row.error_percent, row.objective))

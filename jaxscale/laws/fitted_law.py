@@ -119,9 +119,12 @@ class Range(NamedTuple):
 
     def decades_beyond(self, log_params: np.ndarray, log_tokens: np.ndarray) -> np.ndarray:
         """Decades of compute beyond the range plus decades of tokens per parameter outside the range [point]."""
+        # T = 6 N D
         flop = np.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens - self.log_flop
         ratio = log_tokens - log_params
+        # Only distances beyond the range count.
         outside = np.maximum(ratio - self.largest_ratio, 0.0) + np.maximum(self.least_ratio - ratio, 0.0)
+        # Natural logarithms to decades.
         return (np.maximum(flop, 0.0) + outside) / np.log(10.0)
 
 
@@ -204,14 +207,17 @@ class FittedLaw:
     @property
     def noise(self) -> float:
         """Noise scale of the log loss, corrected for the number of determined numbers [1]."""
+        # Degrees of freedom: groups less the determined numbers, at least a quarter.
         effective = self.n_groups - self.determined()
         return self.fitted.scale * float(np.sqrt(self.n_groups / max(effective, 0.25 * self.n_groups)))
 
     def determined(self) -> float:
         """Effective number of numbers determined by the data rather than by the prior [1]."""
         free = float(self.fitted.is_free.sum())
+        # No spread without two draws.
         if len(self.fitted.draws) < 2:
             return free
+        # Posterior over prior variance: 1 for a number known by the prior alone.
         shrunk = np.minimum(self.fitted.drawn_traits.var(axis=0) / self.prior.spread**2, 1.0)
         return max(free - float(shrunk.sum()), 1.0)
 
@@ -229,11 +235,13 @@ class FittedLaw:
 
     def _values(self, numbers: Float[np.ndarray, " number"]) -> np.ndarray:
         signed = np.asarray([name in SIGNED for name in number_names(self.terms)])
+        # The inner choice keeps the unused exponential finite.
         return np.where(signed, numbers, np.exp(np.where(signed, 0.0, numbers)))
 
     def _is_identified(self, place: int, lo: float, hi: float) -> bool:
         """Whether the data constrain a number beyond the prior, or beyond an order of magnitude without a prior."""
         name = number_names(self.terms)[place]
+        # No interval: the number is set by the form.
         if not self.fitted.is_free[place] and np.isfinite(lo) and lo == hi:
             return True
         trait = self._trait_of(name)
@@ -276,6 +284,7 @@ class FittedLaw:
             "log_aspect": self._best_aspect(log_params),
             "log_batch": 0.0,
             "log_unique": log_tokens,
+            # Small batches, unique tokens, no experts: neutral values.
             "log_experts": 0.0,
             **(covariates or {}),
         }
@@ -283,13 +292,17 @@ class FittedLaw:
         logs = self._evaluated(log_params, log_tokens, others)
         centre = logs[0]
         decades = self.span.decades_beyond(log_params, log_tokens)
+        # Half-width of Student's t for a single run.
         noise = np.full(centre.shape, STUDENT_90 * self.noise)
+        # Normal: a relative error per decade beyond the range.
         discrepancy = Z90 * self.discrepancy * decades
         below, above = np.zeros_like(centre), np.zeros_like(centre)
         if len(logs) > 1:
             lower, upper = np.percentile(logs[1:], [LOWER, UPPER], axis=0)
+            # Draws are resampled fits: the best fit may lie outside the percentiles.
             below, above = np.maximum(centre - lower, 0.0), np.maximum(upper - centre, 0.0)
         spread = noise**2 + discrepancy**2
+        # Independent errors add in squares, on each side apart.
         lo, hi = np.exp(centre - np.sqrt(spread + below**2)), np.exp(centre + np.sqrt(spread + above**2))
         return LossPrediction(np.exp(centre), lo, hi, 0.5 * (below + above), noise, discrepancy, decades)
 
@@ -306,6 +319,7 @@ class FittedLaw:
         """Log loss of the best numbers and of each draw at each point [1 + draw, point]."""
         numbers = np.concatenate([self.fitted.numbers[None, :], self.fitted.draws])
         count, blocks = len(log_params), []
+        # Points are padded to whole blocks, for a single program.
         rows = np.minimum(np.arange(-(-count // POINTS_BUCKET) * POINTS_BUCKET), count - 1)
         with jax.enable_x64(True):
             for block in rows.reshape(-1, POINTS_BUCKET):
@@ -454,7 +468,11 @@ def _law(path: Path, document: Mapping[str, Any]) -> FittedLaw:
     draws = np.asarray(document["numbers"]["draws"], float).reshape(-1, len(names))
     spread = np.asarray(prior["spread"], float)
     held = LawPrior(
-        prior["name"], np.asarray(prior["mean"], float), np.where(spread < 1e29, spread, np.inf), told["discrepancy"]
+        # Discrepancy is stored with the law, widened by the backtest.
+        prior["name"],
+        np.asarray(prior["mean"], float),
+        np.where(spread < 1e29, spread, np.inf),
+        told["discrepancy"],
     )
     with jax.enable_x64(True):
         every = np.asarray(jax.vmap(traits)(jnp.asarray(np.concatenate([best[None, :], draws]))))

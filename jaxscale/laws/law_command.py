@@ -222,6 +222,7 @@ class LawPredict:
             check_writable(self.out, self.law, self.points)
         law = load_law(self.law)
         table = read_losses(self.points, needs_loss=False)
+        # Laws hold for a single count of parameters.
         if law.count and table.count and table.count != law.count:
             table = with_count(table, law.count)
         check_needed(table, law.terms)
@@ -233,6 +234,7 @@ class LawPredict:
         if far > 1.0:
             say(f"the farthest point is {far:.1f} decades outside the fitted range: intervals widen with each decade")
         if self.out is not None:
+            # Columns keep the headings of the file.
             written = {table.headings[name]: cells for name, cells in table.texts().items()}
             write_extended(self.out, written, columns)
             say(f"wrote {self.out}")

@@ -79,6 +79,7 @@ def residual_figure(law: FittedLaw) -> Any:
     }
     for name in RESIDUAL_COLUMNS:
         values = table.number(name)
+        # A constant column explains no error.
         if np.isfinite(values).all() and np.ptp(values) > 0.0 and not np.array_equal(values, table.tokens):
             columns[name] = values
     told = {name: values.tolist() for name, values in columns.items()}

@@ -65,6 +65,7 @@ def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
     rows = []
     for name, entry in law.parameters.items():
         label = f"{name}, {SYMBOLS[name]}" if name in SYMBOLS else name
+        # No spread over draws: set by the form.
         fixed = entry["lo"] == entry["hi"]
         ends = "set by the form" if fixed else f"{rounded_text(entry['lo'])} to {rounded_text(entry['hi'])}"
         rows.append((label, rounded_text(entry["value"], 4), ends, "" if fixed else yes_or_no(entry["identified"])))
@@ -199,6 +200,7 @@ def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
         "loss": compute["loss"]["value"],
     }
     same["tokens_per_param"] = same["tokens"] / same["params"]
+    # N in the count of the law: T / (6 D).
     own = under["flop"] / FLOP_PER_PARAM_TOKEN / under["design"]["tokens"]
     if abs(own / under["design"]["params"] - 1.0) > 1e-6:
         # The law's count excludes embeddings, while the design's count includes them, so the two do not compare.

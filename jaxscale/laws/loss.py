@@ -92,6 +92,7 @@ class LossLaw(eqx.Module):
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
         """Reducible loss, L - E [nat per token]."""
         law = weak(self)
+        # ln A - alpha ln N
         params = jnp.log(law.params_coefficient) - law.params_exponent * jnp.log(n_params)
         tokens = jnp.log(law.tokens_coefficient) - law.tokens_exponent * jnp.log(n_tokens)
         return jnp.exp(joint_sum(params, tokens, law.joint))
@@ -115,10 +116,12 @@ class LossLaw(eqx.Module):
         params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
         reducible = jnp.asarray(loss) - self.irreducible
         positive = reducible > 0.0
+        # ln((L - E)^(1/k) / x^(1/k)), positive where the loss can be reached.
         gap = (jnp.log(jnp.where(positive, reducible, 1.0)) - params) / self.joint
         reached = positive & (gap > 0.0)
         # For losses out of reach the logarithm gets a valid argument, so that gradients stay finite.
         open_gap = jnp.where(reached, gap, 1.0)
+        # ln y with y^(1/k) = (L - E)^(1/k) - x^(1/k), without cancellation.
         log_summand = params + self.joint * (open_gap + jnp.log(-jnp.expm1(-open_gap)))
         log_tokens = (jnp.log(self.tokens_coefficient) - log_summand) / self.tokens_exponent
         return jnp.where(reached, jnp.exp(log_tokens), jnp.nan)
@@ -130,6 +133,7 @@ class LossLaw(eqx.Module):
         """
         ratio = jnp.log(self.params_exponent) - jnp.log(self.tokens_exponent)
         coefficients = jnp.log(self.params_coefficient) - jnp.log(self.tokens_coefficient)
+        # ln((alpha / beta)^k A / B)
         return jnp.asarray(self.joint * ratio + coefficients)
 
     def optimum(self, training_flop: ArrayLike, elasticity: ArrayLike = 0.0) -> tuple[Array, Array]:
@@ -148,7 +152,9 @@ class LossLaw(eqx.Module):
             N [1] and D [token].
         """
         a, b, fall = self.params_exponent, self.tokens_exponent, jnp.subtract(1.0, elasticity)
+        # ln(N D)
         work = jnp.log(training_flop) - jnp.log(FLOP_PER_PARAM_TOKEN)
+        # alpha x = (1 - u) beta y at the optimum.
         log_params = (self.log_balance() - self.joint * jnp.log(fall) + b * work) / (a + b * fall)
         return jnp.exp(log_params), jnp.exp(work - fall * log_params)
 
@@ -180,6 +186,7 @@ class BatchLaw(eqx.Module):
         log_params, log_tokens = jnp.log(n_params), jnp.log(n_tokens)
         log_flop = jnp.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens
         exponent = self.tokens_exponent * log_tokens + self.params_exponent * log_params
+        # c D^d N^n T^t L^l / o in logarithms.
         exponent = exponent + self.flop_exponent * log_flop + self.loss_exponent * jnp.log(loss)
         return jnp.divide(self.coefficient, self.overhead) * jnp.exp(exponent)
 
@@ -250,8 +257,10 @@ class ExpertsLaw(eqx.Module):
             training_flop: C [flop].
         """
         fine = jnp.log2(fineness)
+        # Beyond the largest compute of the source, the law is constant.
         work = jnp.log10(smaller(jnp.asarray(training_flop), jnp.asarray(self.largest_flop)))
         power = self.exponent + self.flop * work + self.granularity_square * fine**2 + self.granularity * fine
+        # 1 / (1 / A_s - 1 / A_m)
         floor = 1.0 / (1.0 / self.least - 1.0 / self.most)
         share = 1.0 / (1.0 / (active_share + floor) + 1.0 / self.most)
         return jnp.asarray(jnp.exp(power * jnp.log(share)))
@@ -301,10 +310,12 @@ class FailureLaw(eqx.Module):
 
     def checkpoint_time(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
         """Time to write a checkpoint, in equal shares by all chips [s]."""
+        # All chips write at once.
         return jnp.asarray(CHECKPOINT_BYTES * n_params / (self.storage_bytes_per_second * n_chips))
 
     def checkpoint_interval(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
         """Work between checkpoints, sqrt(2 delta M), Young's optimum [s]."""
+        # M = 1 / (rate n)
         mean_interval = 1.0 / (self.failures_per_chip_second * n_chips)
         return jnp.sqrt(2.0 * self.checkpoint_time(n_params, n_chips) * mean_interval)
 
@@ -321,6 +332,7 @@ class FailureLaw(eqx.Module):
         failures = self.failures_per_chip_second * jnp.asarray(n_chips)
         work = self.checkpoint_interval(n_params, n_chips)
         cycle = work + self.checkpoint_time(n_params, n_chips)
+        # e^(R / M) (e^((tau + delta) / M) - 1) M / tau
         return jnp.exp(self.restart_time * failures) * jnp.expm1(cycle * failures) / (work * failures)
 
 

@@ -93,10 +93,12 @@ def _spans(table: Losses) -> list[str]:
             doubts.append(f"one value of {name} alone: its term and the floor follow the prior")
         elif values.max() / values.min() < SPAN:
             doubts.append(f"{name} spans a factor of {values.max() / values.min():.2f}: its term follows the prior")
+    # Runs within 15 % of compute are a budget.
     budgets = len(np.unique(np.round(table.log_flop / np.log(1.15))))
     if budgets < FEW_BUDGETS:
         doubts.append(f"{budgets} budgets of compute: exponents follow the prior; expected at least {FEW_BUDGETS}")
     ratio = np.log10(table.tokens / table.n_params)
+    # A factor of 2.
     if len(table) > FEWEST_ROWS and ratio.max() - ratio.min() < 0.3 and len(np.unique(table.n_params)) > 1:
         doubts.append(
             "tokens per parameter span less than a factor of 2: the terms of parameters and tokens move together"
@@ -106,6 +108,7 @@ def _spans(table: Losses) -> list[str]:
 
 def _duplicates(table: Losses) -> list[str]:
     keys = [table.n_params, table.tokens, table.loss, *map(table.number, ("lr", "batch_tokens", "n_layers", "d_model"))]
+    # Empty cells of two rows are equal: nan is not.
     rows = np.stack([np.nan_to_num(key) for key in keys], axis=1)
     repeated = len(rows) - len(np.unique(rows, axis=0))
     return [f"{repeated} rows repeat another row: duplicates count twice; drop them"] if repeated else []
@@ -134,6 +137,7 @@ def _pairs_of_several_rates(table: Losses) -> int:
     if not stated.any():
         return 0
     runs = np.stack([table.n_params, table.tokens, table.number("lr")], axis=1)[stated]
+    # Pairs of size and tokens, once per learning rate.
     _, tried = np.unique(np.unique(runs, axis=0)[:, :2], axis=0, return_counts=True)
     return int((tried > 1).sum())
 

@@ -70,6 +70,7 @@ def fit_law(
     form_ = form_of(form, len(number_names(terms)) - len(BASE))
     prior = prior if isinstance(prior, LawPrior) else prior_of(prior, form, terms, table.family)
     if held:
+        # Coefficients refer to the middle of the table during a fit.
         form_ = holding(form_, held, (float(np.log(table.n_params).mean()), float(np.log(table.tokens).mean())))
     clusters = cluster_ids(table, cluster)
     if progress:
@@ -84,7 +85,9 @@ def problem_of(table: Losses, form: Form, terms: tuple[str, ...], prior: LawPrio
     """Inputs of a fit, with rows padded to a bucket by copies of the last row with weight zero."""
     rows = bucket_rows(len(table))
     weight = table.number("weight")
+    # Rows of padding have no weight.
     weights = np.where(np.arange(len(rows)) < len(table), np.where(np.isnan(weight), 1.0, weight)[rows], 0.0)
+    # Fixed traits would add a constant, tied traits would count twice.
     held = np.asarray(
         [trait not in FIXED_TRAITS.get(form.name, ()) for trait in TRAITS] + [True] * (len(prior.mean) - 5)
     )
@@ -115,13 +118,16 @@ def fitted_numbers(
     drawn = np.zeros((n_draws, len(problem.weights)))
     drawn[:, : len(clusters)] = drawn_weights(clusters, n_draws, generator)
     normal = generator.normal(size=(n_draws, len(prior.mean)))
+    # Prior means are drawn too: draws then have the spread of the posterior.
     means = prior.mean + np.where(np.isfinite(prior.spread), prior.spread, 0.0) * normal
     points = np.empty((0, len(best)))
     if n_draws:
+        # Each draw starts at the best fit.
         starts = np.broadcast_to(best, (n_draws, len(best)))
         points, _ = searches(starts, problem, drawn * problem.weights, means, terms)
     numbers = jax.vmap(lambda point: numbers_of(point, problem))
     every = numbers(np.concatenate([best[None, :], points])[:, :-1])
     quantities, every = np.asarray(jax.vmap(traits)(every)), np.asarray(every)
+    # The last coordinate is ln sigma.
     scale = np.exp(np.concatenate([best[-1:], points[:, -1]]))
     return Fitted(every[0], every[1:], quantities[0], quantities[1:], float(scale[0]), value, form.is_free)

@@ -44,6 +44,7 @@ FORMS = {
     "joint": ({}, {}),
     "additive": ({}, {"joint": 0.0}),
     "tied": ({"tokens_exponent": "params_exponent"}, {"joint": 0.0}),
+    # e^-60: no irreducible loss.
     "kaplan": ({"joint": "tokens_exponent"}, {"irreducible": -60.0}),
 }
 """Conditions of each form: tied numbers, and fixed logarithms."""
@@ -82,11 +83,13 @@ def form_of(name: str, n_terms: int = 0) -> Form:
     matrix, offset = np.eye(size), np.zeros(size)
     for number, other in equal.items():
         row, column = BASE.index(number), BASE.index(other)
+        # A tied number follows the free logarithm of the second number.
         matrix[row] = 0.0
         matrix[row, column] = 1.0
     for number, value in fixed.items():
         row = BASE.index(number)
         matrix[row], offset[row] = 0.0, value
+    # A column of zeros moves nothing.
     return Form(name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
 
 
@@ -109,6 +112,7 @@ def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) 
         if exponent and exponent not in held:
             raise InputError(f"{name} is held without {exponent}; expected both")
         row = BASE.index(name)
+        # ln A - a ln N: coefficient at the middle of the table.
         matrix[row], offset[row] = 0.0, np.log(value) - (held[exponent] * mean if exponent else 0.0)
     return Form(form.name, matrix, offset, np.abs(matrix).sum(axis=0) > 0.0)
 
@@ -142,9 +146,6 @@ def centred(
 ) -> Array:
     """Conversion of ln A and ln B from N = D = 1 to the middle of a table (sign -1), or back (sign +1).
 
-    At N = D = 1, far from the table, coefficients and exponents are almost perfectly correlated; in the middle of the
-    table they are nearly independent, and a search takes a tenth of the steps.
-
     Args:
         numbers: logarithms of `BASE` first.
         log_params: mean of ln N [1].
@@ -152,6 +153,8 @@ def centred(
         sign: -1 to the middle, +1 back.
     """
     numbers = jnp.asarray(numbers)
+    # In the middle coefficients and exponents are nearly independent: a tenth of the search steps.
+    # ln A at the middle is ln A - a ln N.
     moved = numbers.at[..., 1].add(sign * jnp.exp(numbers[..., 3]) * log_params)
     return moved.at[..., 2].add(sign * jnp.exp(numbers[..., 4]) * log_tokens)
 
@@ -164,6 +167,7 @@ def law_of(numbers: Float[ArrayLike, "*sample number"]) -> LossLaw:
 
 def frontier_params(numbers: Float[Array, " number"], log_tokens: Float[ArrayLike, "*row"]) -> Array:
     """Logarithm of the compute-optimal parameters for a number of tokens [1]."""
+    # alpha ln N - beta ln D is constant along the optimum.
     return (law_of(numbers).log_balance() + jnp.exp(numbers[4]) * log_tokens) / jnp.exp(numbers[3])
 
 
@@ -184,7 +188,9 @@ def traits(numbers: Float[Array, " number"]) -> Array:
         numbers: numbers of the law, `BASE` first, then terms.
     """
     size, seen = jnp.log(TYPICAL_PARAMS), jnp.log(TYPICAL_TOKENS)
+    # E / L of the typical run.
     floor = numbers[0] - log_loss(numbers, size, seen)
+    # D* of the typical size, from the balance.
     optimal_tokens = (jnp.exp(numbers[3]) * size - law_of(numbers).log_balance()) / jnp.exp(numbers[4])
     return jnp.concatenate([numbers[3:6], jnp.stack([floor, optimal_tokens - size]), numbers[len(BASE) :]])
 
@@ -283,6 +289,7 @@ def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Arr
     for _ in range(BATCH_STEPS):
         excess = log_batch - log_coefficient - exponent * small
         share = 1.0 / (1.0 + jnp.exp(-excess))
+        # ln D_0 + ln(1 + B / (c D_0^p)) - ln D
         miss = small + jnp.logaddexp(0.0, excess) - log_tokens
         # The slope of `miss` in `small` is 1 - exponent * share; the lower bound limits the step.
         small = small - miss / jnp.maximum(1.0 - exponent * share, 0.05)
@@ -296,7 +303,9 @@ def effective_data(
 
     Tokens beyond the unique tokens, and parameters beyond the optimum for the unique tokens, have decreasing value.
     """
+    # Never more unique tokens than tokens.
     unique = jnp.minimum(log_unique, log_tokens)
+    # Parameters up to the optimum of the unique tokens have full worth.
     deserved = jnp.minimum(frontier_params(numbers, unique), log_params)
     params = deserved + _worth(log_params - deserved, named["repeated_params"])
     return params, unique + _worth(log_tokens - unique, named["repeated_tokens"])
@@ -305,6 +314,7 @@ def effective_data(
 def _worth(log_ratio: Array, log_half_life: Array) -> Array:
     """Logarithm of the worth of a multiple x, $1 + R (1 - e^{-(x - 1) / R})$."""
     repeats, life = jnp.expm1(log_ratio), jnp.exp(log_half_life)
+    # ln(1 + R (1 - e^(-(x - 1) / R)))
     return jnp.log1p(life * -jnp.expm1(-repeats / life))
 
 
@@ -353,6 +363,7 @@ def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: s
     size = len(TRAITS) + len(extra)
     entry = _entry(form, family)
     if name is None or name == "none":
+        # Without a prior the error of extrapolation still holds.
         return LawPrior("none", np.zeros(size), np.full(size, np.inf), float(entry.get("discrepancy", 0.0)))
     if name != "shipped":
         raise InputError(f"prior {name!r} is unknown; expected shipped or none")

@@ -136,6 +136,7 @@ def meaning(heading: str) -> ColumnHeading:
     if words in OTHER_LOSSES:
         return ColumnHeading("loss", unit=OTHER_LOSSES[words])
     name, _, factor = words.rpartition("_")
+    # A factor may end a heading, as in `tokens_m`.
     for whole, scale in ((words, 1.0), (name, FACTORS.get(factor, 0.0))):
         column = whole if whole in LOSS_COLUMN else OTHER_NAMES.get(whole, "")
         if column and scale and (scale == 1.0 or column in COUNTED):
@@ -165,6 +166,7 @@ def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, "
     """Losses converted to nats [row]."""
     if unit == PERPLEXITY:
         return np.log(values)
+    # Bits to nats.
     return values * np.log(2.0) if unit else values
 
 
@@ -182,6 +184,7 @@ def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
         ("n_params", params, flop / (FLOP_PER_PARAM_TOKEN * tokens), "flops / (6 tokens)"),
     )
     for name, stated, other, told in sources:
+        # Stated cells, and cells filled by an earlier rule, stay.
         filled = ~np.isfinite(changes.get(name, stated)) & np.isfinite(other)
         if filled.any():
             changes[name] = np.where(filled, other, changes.get(name, stated))
@@ -287,6 +290,7 @@ class LossSchema(AbstractSchema[Losses]):
         if column.kind == "text":
             return super().values(heading, texts)
         plain = [plain_cell(text) for text in texts] if column.name in COUNTED else texts
+        # The maximum holds after factor and unit.
         parsed = parse_cells(replace(column, maximum=np.inf), plain, self.names)
         numbers = in_nats(np.asarray(parsed.values, dtype=float) * heading.factor, heading.unit)
         problems = dict(parsed.problems)
@@ -431,6 +435,7 @@ def best_of(table: Losses, columns: Sequence[str]) -> Losses:
             raise InputError(f"{table.name}: column {column!r} is not there; {one_like(column, table.cells)}")
     # `map` merges equal values, which a column may list twice.
     of_row = together(*(table.categories(column).map(lambda value: value) for column in columns)).codes
+    # Least loss first within each combination.
     order = np.lexsort((table.loss, of_row))
     first = np.concatenate([[True], of_row[order][1:] != of_row[order][:-1]])
     return table.take(np.sort(order[first]))

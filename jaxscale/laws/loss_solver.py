@@ -62,6 +62,7 @@ def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = N
         middle = np.asarray([log_params.mean(), log_tokens.mean()])
 
     def logarithm(values: np.ndarray, plain: np.ndarray | float) -> np.ndarray:
+        # Neutral value of a term: no effect on the loss.
         return np.log(np.where(np.isnan(values), plain, values))[rows]
 
     with np.errstate(divide="ignore"):
@@ -116,6 +117,7 @@ def _runs(table: Losses) -> Int[np.ndarray, " row"]:
     ]
     of_run = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     is_checkpoint = table.number("final") == 0.0
+    # Finished runs get indices beyond the indices of runs with checkpoints.
     alone = len(table) + np.arange(len(table))
     return np.unique(np.where(is_checkpoint, of_run, alone), return_inverse=True)[1]
 
@@ -125,6 +127,7 @@ def drawn_weights(
 ) -> Float[np.ndarray, "draw row"]:
     """Multiplicity of each row in draws of clusters with replacement, as many as there are clusters [draw, row]."""
     count = int(clusters.max()) + 1
+    # Bootstrap: clusters are drawn with replacement.
     often = generator.multinomial(count, np.full(count, 1.0 / count), size=n_draws)
     return often[:, clusters].astype(float)
 
@@ -202,8 +205,10 @@ def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: t
     """
     free, log_scale = point[:-1], point[-1]
     miss = loss_residuals(free, problem, terms)
+    # sigma^2 plus the square of the least scale: bounded for an exact fit.
     floored = jnp.logaddexp(2.0 * log_scale, 2.0 * jnp.log(LEAST_SCALE))
     student = student_loss(miss * jnp.exp(-0.5 * floored), STUDENT_DEGREES) + 0.5 * floored
+    # Huber's objective has no scale: a weak pull keeps ln sigma in place.
     huber = huber_loss(miss) / HUBER_DELTA + 0.5 * log_scale**2 / miss.size
     data = jnp.sum(problem.weights * jnp.where(problem.is_huber > 0.5, huber, student))
     distance = traits(numbers_of(free, problem)) - problem.prior_mean
@@ -258,6 +263,7 @@ def regions_of(points: Float[np.ndarray, "point 4"]) -> np.ndarray:
     """Region of each grid point, by the ratio of the exponents and then by the balance [point]."""
     order = np.lexsort((points[:, 3], points[:, 0] - points[:, 1]))
     regions = np.empty(len(points), dtype=int)
+    # Regions of equal numbers of points.
     regions[order] = np.arange(len(points)) * LANES // len(points)
     return regions
 
@@ -266,6 +272,7 @@ def _projected(point: Array, problem: LossProblem, has_floor: Array) -> tuple[Ar
     """Sum of squared residuals and logarithms of the six numbers at a grid point, with the linear numbers solved."""
     log_a, log_b, log_k, balance = point
     runs, k = problem.covariates, jnp.exp(log_k)
+    # ln of the terms in the middle of the table: half the balance above and below the mean.
     by_params = 0.5 * balance - jnp.exp(log_a) * (runs.log_params - runs.middle[0])
     by_tokens = -0.5 * balance - jnp.exp(log_b) * (runs.log_tokens - runs.middle[1])
     # Residuals are relative to the loss, as in the logarithm: each column is divided by the measured loss.
@@ -276,6 +283,7 @@ def _projected(point: Array, problem: LossProblem, has_floor: Array) -> tuple[Ar
     g1, h1 = jnp.sum(w * shape), jnp.sum(w * inverse)
     # The lower bound of the determinant avoids 0 / 0 for parallel columns.
     floor = jnp.clip((h1 * gg - g1 * gh) / jnp.maximum(hh * gg - gh**2, 1e-300), 0.0) * has_floor
+    # Normal equations of floor / L + height shape / L = 1.
     height = (g1 - floor * gh) / gg
     # If the joint solution has a negative reducible loss, the size is solved without an irreducible loss.
     floor, height = jnp.where(height > 0.0, floor, 0.0), jnp.where(height > 0.0, height, g1 / gg)
@@ -338,6 +346,7 @@ def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float
     base = np.asarray(_grid_starts(points, regions_of(points), problem, has_floor))
     extra = [START_OF[name] for name in number_names(terms)[len(BASE) :]]
     free = np.concatenate([base, np.tile(np.asarray(extra, float), (LANES, 1))], axis=1)
+    # Fixed numbers come from the offset of the form.
     free = np.where(form.is_free, free, 0.0)
     return np.concatenate([free, np.asarray(_first_scales(free, problem, terms))[:, None]], axis=1)
 
@@ -346,6 +355,7 @@ def optimum_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> tupl
     """Best point over all starts, with the objective."""
     starts = starts_of(form, problem, terms)
     points, values = searches(starts, problem, terms=terms)
+    # A diverged search ends in nan.
     best = int(np.nanargmin(values))
     return points[best], float(values[best])
 
@@ -368,6 +378,7 @@ def searches(
         Points [search, coordinate] and objectives [search].
     """
     count = len(starts)
+    # Searches are padded to whole blocks, for a single program.
     rows = np.minimum(np.arange(-(-count // LANES) * LANES), count - 1)
     weights = np.broadcast_to(problem.weights, (count, len(problem.weights))) if weights is None else weights
     means = np.broadcast_to(problem.prior_mean, (count, len(problem.prior_mean)))

@@ -106,6 +106,7 @@ class Placement(NamedTuple):
     @property
     def inside_share(self) -> Array:
         """1 - 1/ranks inside a domain [group]."""
+        # expm1 is exact for degrees near 1.
         return -jnp.expm1(-self.inside)
 
     @property
@@ -124,6 +125,7 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
     Returns:
         Ranks of each group inside and outside the domain.
     """
+    # Ranks of the groups so far, cut off at the domain.
     filled = overlap.smaller(jnp.cumsum(degrees.groups), log_domain)
     inside = jnp.diff(filled, prepend=0.0)
     return Placement(inside, degrees.groups - inside)
@@ -132,15 +134,14 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
 def tree_latencies(placement: Placement, scenario: FrontierScenario) -> Float[Array, " 5"]:
     """One hop for every doubling of a group: log2 of the ranks on each level times its latency [s], [group]."""
     hops = placement.inside * scenario.link_latency + placement.outside * scenario.network_latency
+    # From natural logarithms to doublings.
     return hops / math.log(2.0)
 
 
 def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Array:
-    """Latency of a matrix and microbatch, forward and backward [s].
-
-    Two matmuls follow each other (the weights' gradient waits for nobody), each with an all-reduce, up and down the
-    tree, over t_m or t_f by turns, and with experts half of an exchange there and back.
-    """
+    """Latency of a matrix and microbatch, forward and backward [s]."""
+    # Two consecutive matmuls; the gradient of the weights waits for nobody.
+    # All-reduces go up and down a tree, over t_m or t_f by turns; half an exchange there and back.
     return 2.0 * (scenario.kernel_latency + tree[TP_FF] + tree[TP_WIDTH] + tree[EP])
 
 
@@ -187,10 +188,12 @@ def local_slice(degrees: Degrees, work: FrontierWork) -> Slice:
     """Slice of a matrix and a microbatch on one chip."""
     groups = degrees.groups
     return Slice(
+        # ln(B k / (DP EP m))
         work.log_batch + work.log_active - groups[DP] - groups[EP] - degrees.n_microbatches,
         work.log_width - groups[TP_WIDTH],
         work.log_ff - groups[TP_FF],
         work.log_experts - groups[EP],
+        # ln(2 L / PP): two matrices a layer.
         math.log(2.0) + work.log_layers - groups[PP],
     )
 
@@ -239,6 +242,7 @@ def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float
     """
     share = local.width - degrees.groups[TP_FF]  # of d on one rank
     log_two = jnp.log(2.0)
+    # ln(p b)
     word = jnp.log(scenario.activation_bytes) + local.tokens
     return jnp.stack(
         [
@@ -246,6 +250,7 @@ def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float
             word + local.ff,
             word + share + log_two,
             jnp.log(scenario.gradient_bytes) + local.matrices + local.weights,
+            # `tokens` counts visits to experts, but a token is sent once.
             word + share + log_two + degrees.interleave - jnp.log(scenario.active_experts),
         ]
     )
@@ -259,6 +264,7 @@ def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenari
     over the chain.
     """
     size = jnp.exp(volumes(local, degrees, scenario))
+    # An all-reduce moves the data twice.
     factor = 1.0 + REDUCED
     # The data of an exchange that stays in the domain, and of a reduction that leaves it.
     stays = jnp.exp(-EXCHANGED * placement.outside)
@@ -295,11 +301,12 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
 
     The first two terms are the interleaved schedule with at least as many microbatches as stages (Narayanan et al.
     2021, arXiv 2104.04473, section 2.2). With fewer, each rank waits for the first microbatch to come round: the
-    last term, without which a batch would end before one microbatch could pass all stages.
+    last term.
     """
     n_microbatches, n_stages = jnp.exp(degrees.n_microbatches), jnp.exp(degrees.groups[PP])
     fewer = jnp.exp(overlap.smaller(degrees.n_microbatches, degrees.groups[PP]))
     part = jnp.exp(-degrees.interleave)
+    # Without the last term a batch would end before a microbatch could pass all stages.
     return n_microbatches + (n_stages - 1.0) * part + wait * (n_stages - fewer) * (1.0 - part)
 
 
@@ -317,6 +324,7 @@ def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario,
         [
             arithmetic_time(local, scenario),
             memory_time(local, scenario),
+            # PP and DP overlap with the stage and the batch, below.
             link[TP_FF] + link[TP_WIDTH] + link[EP],
             network[TP_FF] + network[TP_WIDTH] + network[EP],
         ]

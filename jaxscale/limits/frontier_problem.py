@@ -34,6 +34,7 @@ MARGIN = 1e-6
 
 def degrees_at(point: Float[Array, " 8"], work: FrontierWork) -> Degrees:
     """The plan at a point."""
+    # The coordinate of EP is a share of ln E.
     groups = point[:N_GROUPS].at[EP].multiply(work.log_experts)
     return Degrees(groups, point[MICRO], point[INTERLEAVE])
 
@@ -53,6 +54,7 @@ class LinearLimits(NamedTuple):
 def log_state_bytes(work: FrontierWork, scenario: FrontierScenario) -> Array:
     """Weights, gradients and optimizer state of the whole model, natural logarithm [byte]."""
     per_param = scenario.weight_bytes + scenario.gradient_bytes + scenario.optimizer_bytes
+    # N E / k: idle experts have a state too.
     return work.log_params + work.log_experts - work.log_active + jnp.log(per_param)
 
 
@@ -66,11 +68,13 @@ def linear_limits(work: FrontierWork, scenario: FrontierScenario) -> LinearLimit
             eye[PP] + eye[INTERLEAVE],
             eye[TP_WIDTH],
             eye[TP_FF],
+            # Replicas hold copies of the state; the excess relaxes the limit.
             -eye[TP_WIDTH] - eye[TP_FF] - eye[PP] - work.log_experts * eye[EP] - eye[EXCESS],
         ]
     )
     bound = jnp.stack(
         [
+            # The share of ln E is at most 1.
             jnp.ones_like(work.log_batch),
             larger(work.log_batch, MARGIN),
             larger(work.log_layers, MARGIN),
@@ -135,6 +139,7 @@ class FrontierProblem(NamedTuple):
 
     def multiplier_scale(self, multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
         """Largest multiplier, that of the excess left out."""
+        # The multiplier of the excess follows from the price.
         return jnp.max(multipliers.at[EXCESS].set(0.0))
 
     def lagrangian(self, point: Float[Array, " 8"], multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
@@ -158,6 +163,7 @@ def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Arra
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)
     problem = FrontierProblem(work, scenario, linear_limits(work, scenario), deadline, jnp.ones_like(deadline))
+    # A choice by `where` serves either goal in a `vmap`.
     return jax.tree.map(lambda fast, best: jnp.where(speed, fast, best), fastest(problem), problem)
 
 

@@ -143,6 +143,7 @@ def chip_fields(entry: ChipEntry) -> dict[str, float]:
     numbers = entry.numbers
     precision = next(name for name in WORDS if f"peak_tflops_{name}" in entry.stated)
     size = FORMATS[PRECISIONS.index(precision)].matmul_bytes
+    # From Tflop/s, GB/s and us to SI units.
     return {
         "peak_flops": numbers[f"peak_tflops_{precision}"] * 1e12,
         "memory_bandwidth": numbers["memory_gb_per_s"] * GB,
@@ -164,8 +165,10 @@ def checked_number(where: str, name: str, value: Any) -> float:
     Raises:
         InputError: not a number, or out of range.
     """
+    # Above 0: from the smallest positive number.
     low = 1.0 if name in AT_LEAST_ONE else 0.0 if name in AT_LEAST_ZERO else sys.float_info.min
     high = 1.0 if name in AT_MOST_ONE else math.inf
+    # Infinity would spoil slopes.
     return min(number_of(f"{where}: {name}", value, _valid_range(name), low, high), LARGEST)
 
 
@@ -225,6 +228,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
             where = f"{file}: scenarios.{name}"
             if not isinstance(table, dict):
                 raise InputError(f"{where} must be a table of fields")
+            # A scenario states differences from the default.
             fields = {**default, **_fields(where, table, hardware)}
             years = number_of(f"{where}: years", table.get("years", 0.0), "a number from -50 to 50", -50.0, 50.0)
             library[name] = FrontierScenario(**evolve(fields, years))

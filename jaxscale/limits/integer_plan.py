@@ -47,13 +47,16 @@ class IntegerPlan(NamedTuple):
 
 def lattice_steps() -> np.ndarray:
     """Steps in every combination of coordinates, none at all first [neighbour, degree]."""
+    # No step first: argmin stays where no neighbour is better.
     return np.asarray(list(itertools.product((0.0, 1.0, -1.0), repeat=N_DEGREES)))
 
 
 def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
     """Coordinates of a plan of whole numbers."""
     logs = jnp.log(degrees)
+    # In a dense model ln E is 0.
     share = logs[EP] / jnp.maximum(problem.work.log_experts, 1e-9)
+    # No excess.
     return jnp.append(logs.at[EP].set(share), 0.0)
 
 
@@ -124,8 +127,10 @@ def integer_survey(
     """
     relaxed = survey(training_flop, stack_scenarios([scenario]))
     points = np.array(relaxed.optimum.point[0, :, :N_DEGREES], float)
+    # From a share of ln E to ln EP.
     points[:, EP] *= math.log(float(scenario.sparsity) * float(scenario.active_experts))
     logs = jnp.asarray(np.log(np.asarray(training_flop, float)), jnp.result_type(float))
+    # Nearest powers of two.
     starts = jnp.asarray(2.0 ** np.round(points / math.log(2.0)), logs.dtype)
     numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, logs.dtype), scenario)
     return _climb_all(logs, numbers, starts, overlap or ExactOverlap())

@@ -76,8 +76,10 @@ class TokenPrice:
 
     def log_extra(self, log_batch: np.ndarray, log_depth: np.ndarray, log_aspect: np.ndarray) -> np.ndarray:
         """Ln q for factors on batch and depth, and the fixed laws' aspect ratio, all natural logarithms [1]."""
+        # ln((1 + o x) / (1 + o))
         batch = np.log1p(self.overhead * np.exp(log_batch)) - np.log1p(self.overhead)
         fixed = log_aspect - np.log(self.aspect)
+        # ln(a / r) = ln(a_0 / r) - 3/2 ln y
         return np.minimum(batch + self.shape * ((fixed - 1.5 * log_depth) ** 2 - fixed**2), MOST_EXTRA)
 
 
@@ -109,6 +111,7 @@ def joint_optimum(
         extra = price.log_extra(log_batch, log_depth, log_aspect[:, None])
         changed = _changed(scenario, extra, log_batch, log_depth)
         plans = survey_logs((log_flop[:, None] + extra).reshape(-1, 1), changed)
+        # Without a plan in time: ln 0.
         with np.errstate(divide="ignore"):
             return np.log(np.asarray(plans.utilisation)).reshape(extra.shape) - extra
 
@@ -119,6 +122,7 @@ def joint_optimum(
     steps = np.linspace(-1.0, 1.0, N_TRIED)
     for _ in range(N_ROUNDS):
         tried = [np.clip(at[:, None] + width * steps, *box) for at, width, box in _axes(middle, reach)]
+        # (size, pair)
         pairs = np.repeat(tried[0], N_TRIED, axis=1), np.tile(tried[1], (1, N_TRIED))
         tried_values = values(*pairs)
         top = np.argmax(tried_values, axis=1)[:, None]
@@ -128,8 +132,10 @@ def joint_optimum(
         best = np.maximum(best, tried_values.max(axis=1))
         middle, reach = [batch, depth], [width / 3.0 for width in reach]
     extra = price.log_extra(batch, depth, log_aspect)
+    # Chip time is the inverse of U / q.
     chip_time = np.exp(np.where(np.isfinite(fixed), fixed, np.nan) - best)
     factors = (np.exp(part) for part in (batch, depth, extra))
+    # ln U = ln(U / q) + ln q
     return JointOptimum(np.exp(log_flop), np.exp(best + extra), np.exp(fixed), chip_time, *factors)
 
 

@@ -55,7 +55,9 @@ def utilisation_of_best_plans(sizes: Float[Array, " point"], scenarios: Frontier
     count = sizes.shape[0]
     # So many are solved side by side; more at a time would bring nothing but memory.
     side_by_side = min(CHUNK, count)
+    # Rounded up.
     blocks = -(-count // side_by_side)
+    # The last point fills the last block.
     rows = jnp.minimum(jnp.arange(blocks * side_by_side), count - 1).reshape(blocks, side_by_side)
 
     def some(picked: Array) -> dict[str, Array]:
@@ -70,4 +72,5 @@ def utilisation_of_best_plans(sizes: Float[Array, " point"], scenarios: Frontier
             "residual": plans.residual,
         }
 
+    # Without the filling rows.
     return jax.tree.map(lambda column: column.reshape(-1)[:count], jax.lax.map(some, rows))

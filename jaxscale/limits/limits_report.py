@@ -36,6 +36,7 @@ SMALLEST = 0.05
 def published_curve() -> np.ndarray:
     """Curve of arXiv 2411.01137: training compute [flop] and utilisation [1], [point, 2]."""
     table = np.loadtxt(data_path(PUBLISHED), delimiter=",")
+    # Columns: log10 of the compute, and per cent.
     return np.stack([10.0 ** table[:, 0], table[:, 1] / 100.0], axis=1)
 
 

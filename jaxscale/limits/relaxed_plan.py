@@ -56,9 +56,11 @@ def scattered(n_blocks: int) -> np.ndarray:
     """Additive recurrence of low discrepancy (Roberts 2018), [block, plan, coordinate] in the unit cube."""
     # The recurrence's base is the root of x^(n + 1) = x + 1.
     base = 2.0
+    # Fixed-point iteration.
     for _ in range(64):
         base = (1.0 + base) ** (1.0 / (N_DEGREES + 1))
     steps = base ** -np.arange(1.0, N_DEGREES + 1)
+    # 0.5 + k a, modulo 1
     points = (0.5 + np.outer(np.arange(1, n_blocks * PLANS_PER_BLOCK + 1), steps)) % 1.0
     return points.reshape(n_blocks, PLANS_PER_BLOCK, N_DEGREES)
 
@@ -73,11 +75,15 @@ def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, "
     # Squares favour few stages and few microbatches, which is where the best plans are.
     point = point.at[PP].set(share[PP] ** 2 * problem.limits.bound[10])
     point = point.at[EP].set(share[EP])
+    # Row 10 of the limits: PP i <= L
     point = point.at[INTERLEAVE].set(share[INTERLEAVE] * (problem.limits.bound[10] - point[PP]))
+    # ln(6 N B / (u C t_max))
     needed = log_ideal_chip_seconds(work, scenario) - jnp.log(scenario.max_utilisation) - log_step_limit(work, scenario)
     chips = jnp.maximum(needed, 0.0) + share[DP] ** 2 * SPARE
+    # Row 9 of the limits: m DP <= B
     room = problem.limits.bound[9]
     replicas = chips - degrees_at(point, work).chips
+    # Off the bounds: an interior start.
     point = point.at[DP].set(jnp.clip(replicas, INSET * room, (1.0 - INSET) * room))
     return point.at[MICRO].set(share[MICRO] ** 2 * (room - point[DP]))
 
@@ -85,7 +91,9 @@ def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, "
 def with_excess(point: Float[Array, " 8"], values: Float[Array, " 1"], problem: FrontierProblem) -> Float[Array, " 8"]:
     """The point with an excess large enough for every limit to hold."""
     room = problem.slacks(point, values)
+    # The deadline is the last limit, memory the last linear limit.
     missing = jnp.maximum(-room[-1], -room[-2])
+    # A margin of 1 keeps the start in the interior.
     return point.at[EXCESS].set(jnp.maximum(missing, 0.0) + 1.0)
 
 
@@ -202,11 +210,13 @@ def relaxed_plans(
 
     block = jnp.asarray([0, 0, *range(1, MOST_STARTS)])
     stages = jnp.arange(MOST_STARTS + 1)
+    # Stage 1 seeks the fastest batch, after the first start.
     speed = stages == 1
     always = (block < n_starts) & ~speed
     steps = jnp.where(stages == 0, jnp.minimum(n_steps, FIRST_STEPS), n_steps)
     ends, _ = jax.lax.scan(stage, _Ends(nothing, nothing), (cubes[block], speed, always, steps))
     best, hopeless = ends.best, late(ends.fast)
+    # Infeasibility is certified by the fastest batch.
     residual = jnp.where(hopeless, ends.fast.residual, best.residual)
     feasible = ~hopeless & (best.point[:, EXCESS] <= excess)
     times = best.values[:, 0]
@@ -290,6 +300,7 @@ def at_sizes(
 def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
     """Results of many cases, in chunks of equal shape that the cores of the host share, and the mask of cases."""
     count = len(cases[0])
+    # Equal shapes share a compilation.
     chunks = filled_rows(count, CHUNK).reshape(-1, CHUNK)
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -302,6 +313,7 @@ def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(run, range(0, chunks.size, CHUNK), chunks))
+    # Without the filling rows.
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *results)
 
 

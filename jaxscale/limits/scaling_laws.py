@@ -55,8 +55,10 @@ def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Arra
     layers = jnp.exp(power) + larger(scenario.log_depth, 1.0)
     for _ in range(DEPTH_STEPS):
         excess = layers - jnp.exp(power) - scenario.log_depth * (offset - 0.5 * jnp.log(layers))
+        # Slope 1 + kappa / (2 L); a layer at least.
         layers = larger(layers - excess / (1.0 + 0.5 * scenario.log_depth / layers), 1.0)
     log_layers = jnp.log(layers)
+    # d = sqrt(shape / L)
     return log_layers, 0.5 * (log_shape - log_layers)
 
 
@@ -66,6 +68,7 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Fron
     Args:
         log_flop: natural logarithm of the training compute [flop].
     """
+    # T = 6 r N^2
     log_params = 0.5 * jnp.subtract(log_flop, jnp.log(6.0 * scenario.tokens_per_param))
     log_tokens = log_params + jnp.log(scenario.tokens_per_param)
     log_batch = (
@@ -79,6 +82,7 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Fron
     return FrontierWork(
         log_params,
         log_tokens,
+        # A batch is at most all data.
         smaller(log_batch, log_tokens),
         log_layers,
         log_width,
@@ -130,10 +134,13 @@ def log_latency_wall(scenario: FrontierScenario) -> Array:
         + jnp.log(scenario.batch_multiplier)
         + scenario.batch_sparsity_exponent * jnp.log(scenario.sparsity)
     )
+    # ln(D / B)
     log_steps = log_params + jnp.log(scenario.tokens_per_param) - log_batch
     log_layers = jnp.log(scenario.reference_layers) + scenario.depth_exponent * (
         log_params - jnp.log(scenario.reference_params)
     )
+    # ln((D / B) c tau L)
     log_taken = log_steps + log_layers + jnp.log(SEQUENTIAL_MATMULS * scenario.kernel_latency)
     distance = jnp.log(scenario.training_time) - log_taken
+    # The inner `where` keeps gradients finite.
     return jnp.where(exponent > 0.0, log_start + distance / jnp.where(exponent > 0.0, exponent, 1.0), jnp.inf)

@@ -29,8 +29,6 @@ def uncertainties() -> dict[str, float]:
 def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) -> tuple[np.ndarray, np.ndarray]:
     """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain assumptions.
 
-    Plans are chosen anew for each draw: next to the wall slopes would tell nothing.
-
     Args:
         training_flop: T [flop].
 
@@ -41,6 +39,7 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
     # Each draw comes with its opposite, so that the mean of the draws is that of the assumptions.
     draws = zip(uncertainties().items(), np.concatenate([half, -half]).T, strict=True)
     drawn = {name: getattr(scenario, name) * np.exp(spread * column) for (name, spread), column in draws}
+    # Plans are chosen anew for each draw: next to the wall slopes would tell nothing.
     drawn_utilisation = np.asarray(survey(training_flop, repeated(scenario, drawn)).utilisation)
     low, high = np.quantile(drawn_utilisation, [0.05, 0.95], axis=0)
     return low, high
@@ -51,6 +50,7 @@ def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, 
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
+        # Variances of independent assumptions add up.
         reach = Z90 * np.sqrt(sum((fields[field] * spread) ** 2 for field, spread in spreads.items()))
         middle = limits.log_flop[row, NAMES.index(name)]
         bands[name] = (float(np.exp(middle - reach)), float(np.exp(middle + reach)))

@@ -76,6 +76,7 @@ def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, spe
     problem = utilisation_problem(log_flop, scenario, speed)
     least = problem.lagrangian(optimum.point, optimum.multipliers)
     work = workload(log_flop, scenario)
+    # ln(6 N B / C) - ln(n t), or ln t_max - ln t
     return jnp.where(speed, log_step_limit(work, scenario), log_ideal_chip_seconds(work, scenario)) - least
 
 
@@ -121,11 +122,14 @@ class _Brackets:
         top = np.argmax(curve, axis=1)
         self.log_plateau = curve.max(axis=1)
         self.log_top = grid[top]
+        # Falls are sought beyond the top of the curve.
         after = np.arange(SIZES) >= top[:, None]
         levels = self.log_plateau[:, None] + np.log(list(SHARES.values()))
+        # Last the wall: no room for the fastest batch.
         falls = [after & (curve < levels[:, [k]]) for k in range(len(SHARES))] + [after & (room < 0.0)]
         self.levels = np.concatenate([levels, np.zeros((n_scenarios, 1))], axis=1)
         self.exists = np.stack([fall.any(axis=1) for fall in falls], axis=1)
+        # An interval needs a left end.
         first = np.stack([np.maximum(fall.argmax(axis=1), 1) for fall in falls], axis=1)
         self.low, self.high = grid[first - 1], grid[first]
 
@@ -137,6 +141,7 @@ class _Brackets:
         speed = np.broadcast_to(np.asarray(NAMES)[:, None] == "wall", inner.shape)
         flat, kinds = inner.reshape(n_scenarios, -1), speed.reshape(n_scenarios, -1)
         values = _values(survey_logs(flat, self.scenarios, kinds), flat, self.scenarios, kinds).reshape(inner.shape)
+        # The right end is below the level.
         below = np.concatenate([values < self.levels[..., None], np.ones((*self.low.shape, 1), bool)], axis=-1)
         ends = np.concatenate([self.low[..., None], inner, self.high[..., None]], axis=-1)
         first = below.argmax(axis=-1)[..., None]
@@ -158,6 +163,7 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
     # Points left of the roots, where plans are feasible; and the plateau, in the same call.
     ends = np.concatenate([brackets.low, brackets.log_top[:, None]], axis=1)
     speed = np.broadcast_to(np.asarray([*(name == "wall" for name in NAMES), False]), ends.shape)
+    # The size of curves: a shared compilation.
     padded = np.pad(ends, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     kinds = np.pad(speed, [(0, 0), (0, SIZES - ends.shape[1])], mode="edge")
     plans = survey_logs(padded, stacked, kinds)
@@ -177,6 +183,7 @@ def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
         moved = table[:, :-1] - np.where(is_share, table[:, -1:], 0.0)
         scale = np.asarray(value)[:, None]
         slope_of_root = np.where(brackets.exists, along[:, :-1], 1.0)
+        # d ln T / d ln theta = -theta F_theta / F_lnT
         return np.where(brackets.exists, -scale * moved / slope_of_root, np.nan)
 
     elasticities = jax.tree.map(scaled, fields, stacked)

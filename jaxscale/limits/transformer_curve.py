@@ -148,6 +148,7 @@ class TransformerCurve:
             return math.inf
         last = above[-1]
         high, low = self.utilisation[last], self.utilisation[last + 1]
+        # Beyond the wall there is no value to interpolate.
         share = (high - level) / (high - low) if low > 0.0 else 0.0
         logs = np.log(self.training_flop)
         return float(np.exp(logs[last] + share * (logs[last + 1] - logs[last])))
@@ -182,7 +183,8 @@ class BestRun(NamedTuple):
 
 
 def coarse(value: float) -> float:
-    """Nearest whole number with three significant binary digits after the first, so that powers of two divide it."""
+    """Nearest whole number with three significant binary digits after the first."""
+    # Powers of two divide the result.
     step = 2.0 ** max(math.floor(math.log2(max(value, 1.0))) - 3, 0)
     return max(round(value / step) * step, 1.0)
 
@@ -192,12 +194,16 @@ def designs(training_flop: float, laws: FrontierScenario) -> list[TransformerDes
     work = workload(jnp.log(training_flop), jax.tree.map(jnp.asarray, laws))
     params, batch = float(jnp.exp(work.log_params)), max(float(jnp.exp(work.log_batch)) / SEQUENCE, 1.0)
     layers = coarse(float(jnp.exp(work.log_layers)))
+    # N = 12 L d^2
     width = math.sqrt(params / (12.0 * layers))
     model = Transformer(layers, width, width / HEAD, SEQUENCE, vocab_size=VOCABULARY)
+    # The tolerance guards the logarithm of a power of two.
     batches = {factor * 2.0 ** math.floor(math.log2(batch / factor) + 1e-9): factor for factor in FACTORS}
     found = []
     for whole in sorted((one for one in batches if one.is_integer()), reverse=True)[:LARGEST]:
+        # 6 N B
         flop = 6.0 * params * whole * SEQUENCE
+        # t_train B / D, with T = 6 N D
         deadline = laws.training_time * flop / training_flop
         found.append(TransformerDesign(model, batches[whole], whole, flop, deadline))
     return found
@@ -215,6 +221,7 @@ def plan_space(factor: float = 1.0, cells: Mapping[str, Any] | None = None) -> P
     stated = stated_space(cells, software_of(cells).plan)
     powers = [2**k for k in range(10)]
     odd = round(factor * 8.0)
+    # Odd factor of the number of chips.
     odd //= odd & -odd
     usual = {
         "tp": powers[:8],
@@ -296,6 +303,7 @@ def _best(wanted: TransformerDesign, search: _Search) -> BestRun | None:
     divisible = Transformer(layers, HEAD * MANY_HEADS, MANY_HEADS, SEQUENCE, vocab_size=VOCABULARY)
     space, chip = plan_space(wanted.factor, search.cells), search.first.cluster.chip
     rate = float(chip.peak(translate("precisions", search.cells["precision"]) or "bf16"))
+    # n >= 6 N B / (C t_max)
     least = max(wanted.flop / (rate * wanted.deadline), 1.0)
     first = math.ceil(math.log2(least / wanted.factor))
     best = None
@@ -310,10 +318,12 @@ def _best(wanted: TransformerDesign, search: _Search) -> BestRun | None:
         allowed = (scores.memory <= task.memory_limit) & (scores.step_time <= wanted.deadline)
         row = int(np.argmin(np.where(allowed, scores.step_time, np.inf)))
         seconds = float(scores.step_time[row])
+        # U = 6 N B / (n C t_step), of the 16-bit peak
         share = wanted.flop / (n_chips * float(chip.peak("bf16")) * seconds) if allowed[row] else 0.0
         if best is not None and share < best.share:
             break
         if share > (0.0 if best is None else best.share):
+            # Documents state memory without the bytes of the framework.
             held = float(scores.memory[row]) - number(task.coefficients.framework_bytes)
             best = BestRun(share, n_chips, wanted.batch, wanted.model, table.plan(row), seconds, held)
     return best

@@ -29,6 +29,7 @@ def cached_width(model: Transformer) -> Array:
     of a head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
     """
     full = mean_over_heads(model, key_value_numbers)
+    # No branch: different kinds of attention stack and trace.
     return full + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - full)
 
 
@@ -61,6 +62,7 @@ def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:
         "n_params": float(n_params(model)),
         "n_active_params": float(n_active_params(model)),
         "n_embedding_params": float(embedding_params(model)),
+        # A tied matrix also makes the logits, hence counts.
         "n_active_params_without_input_embedding": float(n_active_params(model) - (1.0 - tied) * head_params(model)),
         "flop_per_token": float(model_flops(model)),
         "flop_per_token_causal": float(model_flops(model, causal=True)),

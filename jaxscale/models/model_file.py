@@ -77,6 +77,7 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
         InputError: an unreadable file, or a file without a model.
     """
     described = _from_file(Path(path))
+    # Refuses a shape no transformer can have.
     described.transformer(str(path))
     return described.fields
 
@@ -115,6 +116,7 @@ def read_json(path: Path) -> Any:
 def _toml_fields(path: Path) -> dict[str, Any]:
     """Fields of a TOML file, checked."""
     fields = read_toml(path)
+    # Fields under [model], or at the top.
     fields = fields.get("model", fields)
     if not isinstance(fields, dict):
         raise InputError(f"{path}: model = {fields!r} is no table; expected [model] with n_layers and so on")

@@ -39,6 +39,7 @@ def model_keys(name: str) -> tuple[str, ...]:
     for candidate in (text, *(text.removeprefix(start) for start in _BEGINNINGS if text.startswith(start))):
         while True:
             keys.append(_SEPARATORS.sub("", candidate))
+            # Endings go successively; each shorter name is a key.
             shorter = _ENDINGS.sub("", candidate)
             if shorter == candidate:
                 break

@@ -163,9 +163,11 @@ class Transformer(eqx.Module):
 
     def __post_init__(self, *stated: Any):
         """Fill in dependent fields; `stated` are the counts of layers and sizes given in place of shares and ratios."""
+        # Checked first: divisors below.
         MODEL.check({name: getattr(self, name) for name in ("n_layers", "n_heads")})
         for share, count in zip(LAYER_SHARES, stated, strict=False):
             if count is not None:
+                # As a share: a deeper model keeps the proportions.
                 setattr(self, share, as_float(count) / self.n_layers)
         for name, follows in FOLLOWING.items():
             if hasattr(self, name) and getattr(self, name) is None:
@@ -250,6 +252,7 @@ def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, n
         All of `ARGUMENTS` [argument][model].
     """
     filled: dict[str, np.ndarray] = {}
+    # Independent arguments first, then arguments that follow from earlier arguments.
     for name in (*(name for name in ARGUMENTS if name not in {**FOLLOWING, **_COUNTED}), *FOLLOWING, *_COUNTED):
         stated = np.asarray(arguments.get(name, np.full(n_models, np.nan)), float)
         follows = FOLLOWING.get(name) or _COUNTED.get(name)
@@ -288,6 +291,7 @@ def dense_layers(model: Transformer) -> Number:
 
 def _dense_share(model: Transformer) -> Number:
     """Share of the stated layers whose MLP is dense [1]."""
+    # dense_share in a mixture, mlp_share in a dense model.
     return model.dense_share + is_dense(model.n_experts) * (model.mlp_share - model.dense_share)
 
 
@@ -324,6 +328,7 @@ def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
     A causal query has $S / 2$ keys on average, with a window of w tokens $w - w^2 / (2 S)$.
     """
     m, window = model, smaller(model.window, model.seq_len)
+    # Twice the causal mean w - w^2 / (2 S); the causal mask halves.
     windowed = window * (2.0 - window / model.seq_len)
     full = Heads(1.0 - m.window_share, m.n_heads, m.n_kv_heads, m.head_dim, m.v_head_dim, m.shared_key_value, m.seq_len)
     heads, kv_heads, width, value_width = (
@@ -353,12 +358,16 @@ def attention_params(model: Transformer) -> Array:
 def _params_of_heads(model: Transformer, kind: Heads) -> Array:
     """Matmul parameters of an attention layer with the given heads [1]."""
     d, heads, h, h_v = model.d_model, kind.n_heads, kind.head_dim, kind.v_head_dim
+    # r_q (d + H h)
     full_query, latent_query = d * heads * h, model.q_lora_rank * (d + heads * h)
     full_key_value = d * key_value_numbers(kind)
     unrotated = h - model.rope_head_dim
+    # d (r_kv + h_r) + r_kv H (h - h_r + h_v)
     latent_key_value = d * (model.kv_lora_rank + model.rope_head_dim) + model.kv_lora_rank * heads * (unrotated + h_v)
+    # No branch: different architectures stack.
     query = full_query + indicator(model.q_lora_rank) * (latent_query - full_query)
     key_value = full_key_value + is_latent(model) * (latent_key_value - full_key_value)
+    # r_o (H h_v / g + d)
     full_output, latent_output = heads * h_v * d, model.o_lora_rank * (heads * h_v / model.o_groups + d)
     output = full_output + indicator(model.o_lora_rank) * (latent_output - full_output)
     return query + key_value + output + model.attention_gate * full_output
@@ -411,6 +420,7 @@ def router_params(model: Transformer) -> Number:
 
 def shared_expert_params(model: Transformer) -> Number:
     """Matmul parameters of a mixture layer that see every token: shared experts, projections to the latent [1]."""
+    # Down and up projection of the latent.
     return model.n_shared_experts * mlp_params(model, model.d_ff_expert) + 2.0 * model.d_model * model.moe_latent_size
 
 
@@ -470,12 +480,14 @@ def dense_layer_params(model: Transformer) -> Array:
 
 
 def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
+    # A norm of width d before each mixer and MLP, and before the logits.
     norms = model.d_model * (attention_layers(model) + mlp_layers(model) + ssm_layers(model) + 1.0)
     return dense_layer_params(model) + moe_layers(model) * routed + norms
 
 
 def embedding_params(model: Transformer) -> Number:
     """Input and output embeddings and learned positions [1]."""
+    # Two matrices, a single matrix where tied.
     vocabulary = (2.0 - model.tied_embeddings) * model.vocab_size * model.d_model
     return vocabulary + model.position_embeddings * model.d_model
 
@@ -499,6 +511,7 @@ def scores_per_token(model: Transformer) -> Number:
 def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Number:
     """Forward flops of scores and weighted values per token and attention layer: `2 H (h + h_v) keys` [flop]."""
     flops = mean_over_heads(model, lambda kind: 2.0 * kind.n_heads * (kind.head_dim + kind.v_head_dim) * kind.keys)
+    # The causal mask halves the keys.
     return flops * (1.0 - 0.5 * causal)
 
 
@@ -514,5 +527,6 @@ def model_flops(model: Transformer, causal: bool = False) -> Array:
     Returns:
         Flops per token [flop].
     """
+    # Backward takes twice the forward flops.
     attention = 3.0 * attention_layers(model) * attention_flops_per_token(model, causal * model.causal)
     return 6.0 * matmul_params_per_token(model) + attention

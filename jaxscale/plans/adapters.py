@@ -73,12 +73,16 @@ def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
         model: the transformer.
         targets: switch of each of `MATMULS` [1], [..., matmul].
     """
+    # (..., matmul) -> an array for each matmul.
     q, k, v, o, gate, up, down = jnp.moveaxis(jnp.asarray(targets), -1, 0)
     d, heads, h, h_v = model.d_model, model.n_heads, model.head_dim, model.v_head_dim
     key = d + model.n_kv_heads * h
+    # Down projection to the latent and the rotary width.
     key = key + is_latent(model) * (d + model.kv_lora_rank + model.rope_head_dim - key)
     value = d + model.n_kv_heads * h_v
+    # Up projections of plain keys and of values, from the latent.
     value = value + is_latent(model) * (model.kv_lora_rank + heads * (h - model.rope_head_dim + h_v) - value)
+    # Two matmuls d x r and r x H h, or a single matmul for r = 0.
     query = d + heads * h + 2.0 * model.q_lora_rank
     attention = attention_layers(model) * (q * query + k * key + v * value + o * (heads * h_v + d))
     of_mlp = gate * model.gated_mlp + up + down
@@ -87,9 +91,11 @@ def adapter_widths(model: Transformer, targets: Any) -> AdapterWidths:
     mlps = mlps + mixtures * model.n_shared_experts * (d + model.d_ff_expert)
     expert = mixtures * (expert_input(model) + model.d_ff_expert)
     dense = attention + mlps
+    # A token passes the chosen experts alone.
     return AdapterWidths(dense, model.n_experts * expert, dense + model.moe_top_k * expert)
 
 
 def trained_by(model: Transformer, rank: Number) -> Number:
     """Trained share of the weights of the model: zero beside adapters of rank one or more [1]."""
+    # Adapters freeze all weights of the model.
     return model.trainable_share * (1.0 - indicator(rank))

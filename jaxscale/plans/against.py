@@ -100,12 +100,14 @@ class AgainstBest:
     @property
     def probability_slower(self) -> float:
         """Probability that the plan takes longer than the best plan, after errors common to two plans cancel [1]."""
+        # The errors of two plans are independent: variances add.
         spread = math.sqrt(2.0) * PLAN_SPREAD
         return NormalDist().cdf(math.log(self.theirs.step_time / self.ours.step_time) / spread)
 
     @property
     def is_told_apart(self) -> bool:
         """Whether the difference in time lies outside the 90 % interval of a difference of two plans."""
+        # 90 % interval of a difference of two plans.
         return abs(math.log1p(self.time_cost)) > Z90 * math.sqrt(2.0) * PLAN_SPREAD
 
     def to_json(self) -> dict[str, Any]:
@@ -195,6 +197,7 @@ def against_best(
     else:
         theirs, notes = _completed(question, stated, fit, oom_probability), _notes(question, stated)
     ours = found.table.plan(int(found.ranked(1)[0]))
+    # Each difference alone: a field of the plan takes the value of the best plan.
     changed = [(name, _with(theirs, ours, name, task)) for name in FIELDS if _differs(theirs, ours, name)]
     plans = [plan for _, plan in changed if isinstance(plan, Plan)]
     mine, best, *others = scored_plans(task, question.usable(fit), [theirs, ours, *plans])
@@ -221,10 +224,12 @@ def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_
     """
     run = {kind: question.levels.get(kind) for kind in (*SOFTWARE_KINDS, "gpu")}
     own = {name: stated[name] for name in TAKEN if stated.get(name) is not None}
+    # A shard group for a different number of chips does not carry over.
     if stated.get("n_gpus") not in (None, question.n_chips):
         own.pop("shard_group", None)
     cells = {**run, **own}
     asked = plan_question(question.model, question.cluster, question.batch, cells, question.levels)
+    # Recipes may break rules of a framework: then the rules of all frameworks alone.
     for rules in (asked.space.rules, RULES):
         task = asked._replace(space=replace(asked.space, rules=rules)).task(fit, oom_probability)
         (found,) = find_plans([task])
@@ -264,6 +269,7 @@ def _plain(value: Any) -> str:
 def _whole(words: Mapping[str, Any], task: PlanTask) -> Plan | str:
     """Plan on all chips of a cluster, with replicas and microbatches computed; the reason where no plan exists."""
     replica = math.prod(words.get(name, 1) for name in ("tp", "pp", "cp"))
+    # dp = n / (tp pp cp), m = B / (dp b)
     dp = task.n_chips / replica
     passes = task.stated_batch / dp / words.get("micro_batch_size", 1)
     if dp != int(dp):
@@ -283,14 +289,17 @@ def _broken(plan: Plan, task: PlanTask) -> list[str]:
 def _differs(theirs: Plan, ours: Plan, name: str) -> bool:
     """Whether two plans differ in a field that both plans use."""
     one, other = theirs.words(), ours.words()
+    # Fields without effect at a degree of 1.
     uses = {"sequence_parallel": "tp", "tp_overlap": "tp", "vpp": "pp", "schedule": "pp", "moe_dispatcher": "ep"}
     if name in uses and min(one[uses[name]], other[uses[name]]) == 1:
         return False
     if name == "schedule":
         # Interleaving is the choice of vpp.
         return one[name].replace("interleaved", "1f1b") != other[name].replace("interleaved", "1f1b")
+    # Shard groups exist at ZeRO 3 alone.
     if name == "shard_group":
         return one["zero_stage"] == other["zero_stage"] == 3 and _copies(one) != _copies(other)
+    # A single replica shards nothing.
     if name == "zero_stage":
         return one[name] != other[name] and max(one["dp"] * one["cp"], other["dp"] * other["cp"]) > 1
     return one[name] != other[name]
@@ -304,12 +313,14 @@ def _copies(words: Mapping[str, Any]) -> int:
 def _with(theirs: Plan, ours: Plan, name: str, task: PlanTask) -> Plan | str:
     """Plan with one field from a second plan, and dependent fields adapted; the reason where no plan exists."""
     words, other = theirs.words(), ours.words()
+    # Copies stay where dp changes.
     copies = _copies(other if name == "shard_group" else words)
     words[name] = other[name]
     if name == "recompute":
         words["recompute_full"] = other["recompute_full"]
     words["sequence_parallel"] = words["sequence_parallel"] and words["tp"] > 1
     words["vpp"] = words["vpp"] if words["pp"] > 1 else 1
+    # Interleaving is the choice of vpp.
     if words["schedule"] in ("1f1b", "interleaved"):
         words["schedule"] = "interleaved" if words["vpp"] > 1 else "1f1b"
     whole = _whole(words, task)
@@ -334,10 +345,12 @@ def _place(found: FoundPlans, scored: ScoredPlan) -> tuple[int, int]:
     words, columns = scored.plan.words(), found.table.columns
     pace = scored.step_time / (words["dp"] * words["micro_batch_size"] * words["n_microbatches"])
     work = np.stack([np.asarray(column, float) for column in columns.values()])
+    # Replicas and ranks of cp count alike, as in `FoundPlans.ranked`.
     names = list(columns)
     cp = columns["cp"].astype(float)
     for name, power in (("dp", 1), ("shard_group", 1), ("micro_batch_size", -1), ("cp", -1)):
         work[names.index(name)] *= cp**power
+    # Rounding of times makes no plan faster.
     is_faster = np.log(found.pace) < math.log(pace) - 10.0**-SAME_DIGITS
     counts = [np.unique(work[:, found.fits & chosen], axis=1).shape[1] for chosen in (is_faster, True)]
     return 1 + counts[0], max(counts[1], 1 + counts[0])

@@ -74,6 +74,7 @@ def best_plan(
     """
     record = fit_of(fit, hardware)
     machine, gpu = cluster_and_chip(cluster, n_chips, hardware or load_hardware())
+    # Stated levels override the level of the chip.
     levels = {"gpu": gpu, **(levels or {})}
     if isinstance(model, AbstractWork):
         _check(global_batch, oom_probability)
@@ -183,6 +184,7 @@ def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom
     ranked = scored_plans(question.task(fit, oom_probability), question.usable(fit), plans)
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
     capacity = number(question.cluster.chip.hbm_bytes)
+    # The unstated fact that would narrow the interval of memory most.
     blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
     return _choice(found, ranked, interval, (*blank, *hottest_experts(question.model, plans[0])))
 
@@ -210,6 +212,7 @@ def _choice(
 def refuse_none(task: PlanTask, found: FoundPlans) -> None:
     """Raise the error where no plan is valid or fits, with valid batches or chips."""
     if not len(found.table):
+        # Degrees for any batch tell the valid batches.
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
         raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched)
     if not found.fits.any():
@@ -236,6 +239,7 @@ def scored_plans(task: PlanTask, usable: MemoryLimit, plans: Sequence[Plan]) -> 
     risks = probability_of_oom(np.asarray([one.memory for one in details]), number(task.cluster.chip.hbm_bytes), usable)
     scored = []
     for plan, one, risk in zip(plans, details, np.asarray(risks).tolist(), strict=True):
+        # A printed peak counts allocations of the program, not driver and contexts.
         printed = one.memory - one.memory_terms["framework"]
         scored.append(ScoredPlan(plan, one.step_time, one.mfu, printed, risk, one.terms, one.memory_terms))
     return tuple(scored)

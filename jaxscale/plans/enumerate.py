@@ -126,6 +126,7 @@ class PlanTable:
 
     def plan(self, row: int) -> Plan:
         """Plan of one row, in concrete numbers."""
+        # Whole numbers of the table as floats, as all fields of plans trace.
         return with_fields(self.space.software, {name: float(column[row]) for name, column in self.columns.items()})
 
 
@@ -189,6 +190,7 @@ def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
     }
     admitted: Columns = {}
     for name, values in candidates.items():
+        # Rules on degrees alone: no interleaving.
         valid = obeys({**facts, "vpp": 1, name: values}, about=name, rules=space.rules)
         admitted[name] = _admitted(values[np.broadcast_to(valid, values.shape)], getattr(space, name))
     return {**admitted, "vpp": _chunks(facts, space)}
@@ -206,8 +208,10 @@ def _chunks(facts: Mapping[str, float], space: PlanSpace) -> np.ndarray:
     """Virtual stages per chip that the layers and the space admit [1]."""
     layers = facts["n_layers"]
     if not space.whole_chunks:
+        # At least two stages share the layers.
         return _admitted(np.arange(1, math.floor(layers / 2) + 1), space.vpp)
     ends = [0 if stated is None else stated[0] for stated in (space.first_stage_layers, space.last_stage_layers)]
+    # Shortened ends leave L + 2 layers for equal chunks.
     others = layers - sum(ends) if any(ends) else layers + 2.0 * _may_shorten(space)
     return _admitted(np.union1d(divisors(layers), divisors(max(others, 1))), space.vpp)
 
@@ -239,8 +243,10 @@ def _degrees(facts: Mapping[str, float], space: PlanSpace) -> Columns:
     options, n_chips, batch = _admissible(facts, space), facts["n_chips"], facts.get("global_batch_size_seqs")
     columns: Columns = {"tp": options["tp"]}
     columns = _cross(columns, "pp", options["pp"])
+    # Rows go as soon as a rule is decided: the table stays small.
     columns = _keep(columns, divides(columns["tp"] * columns["pp"], n_chips))
     columns = _cross(columns, "cp", options["cp"])
+    # Beyond the chips integer division gives 0: removed by the rule of chips.
     columns["dp"] = np.maximum(round(n_chips) // (columns["tp"] * columns["pp"] * columns["cp"]), 1)
     columns = _keep(columns, _obey(facts, columns, space, "dp") & _among(columns["dp"], space.dp))
     if batch is not None and BATCH_RULE in space.rules:
@@ -288,18 +294,22 @@ def count_degrees(
 def _sharding(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -> Columns:
     """Add ZeRO stages and shard groups to the columns."""
     columns = _cross(columns, "zero_stage", np.unique(space.zero_stage))
+    # A single replica shards nothing: the lowest stage stands for all.
     alone = columns["dp"] * columns["cp"] == 1
     differs = ~alone | (columns["zero_stage"] == min(space.zero_stage))
     columns = _keep(columns, _obey(facts, columns, space, "zero_stage") & differs)
     if space.shard_group is not None:
         columns = _cross(columns, "shard_group", np.asarray(space.shard_group))
+        # A group beyond the replicas is all replicas.
         columns["shard_group"] = np.minimum(columns["shard_group"], columns["dp"])
         return _keep(columns, _obey(facts, columns, space, "shard_group"))
     hybrid = (columns["zero_stage"] == 3) & space.hybrid_sharding
     single, several = _keep(columns, ~hybrid), _keep(columns, hybrid)
     copies = [divisors(float(dp)) for dp in np.unique(several["dp"])]
+    # Without FSDP plans there is no dp to divide.
     several = _cross(several, "copies", np.unique(np.concatenate([np.ones(1, np.int64), *copies])))
     several = _keep(several, divides(several["copies"], several["dp"]))
+    # s = dp / copies
     several["shard_group"] = several["dp"] // several.pop("copies")
     return _joined({**single, "shard_group": single["dp"]}, several)
 
@@ -316,6 +326,7 @@ def _schedules(facts: Mapping[str, float], columns: Columns, space: PlanSpace) -
     plain = _keep(plain, _obey(facts, {**plain, "dual_pipe": is_dual}, space, "dual_pipe"))
     one_stage = np.ones_like(flat["pp"])
     ends = dict.fromkeys(END_STAGES, 0 * one_stage)
+    # Without a pipeline all schedules are equal.
     tables = [{**flat, **ends, "schedule": one_stage * SCHEDULES.index("1f1b"), "vpp": one_stage}, plain]
     if "interleaved" in space.schedule:
         # The rule on microbatches is equal for every vpp above one, so rows are removed before the columns grow.
@@ -345,6 +356,7 @@ def _dispatchers(schedule: np.ndarray, space: PlanSpace) -> Columns:
 def _activations(columns: Columns, space: PlanSpace) -> Columns:
     """Add sequence parallelism and recomputation to the columns."""
     columns = _cross(columns, "sequence_parallel", np.unique(space.sequence_parallel).astype(np.int64))
+    # Without a tensor group, no norm is split: a single value is enough.
     unsplit = int(min(space.sequence_parallel))
     columns = _keep(columns, (columns["tp"] > 1) | (columns["sequence_parallel"] == unsplit))
     if space.recompute is None:
@@ -352,6 +364,7 @@ def _activations(columns: Columns, space: PlanSpace) -> Columns:
         return {**columns, **{name: np.full(len(columns["tp"]), number(share)) for name, share in shares.items()}}
     words = [word for word in RECOMPUTE if word in space.recompute]
     if number(space.software.flash_attention) and "none" in words:
+        # Fused attention stores no scores: selective recomputation equals none.
         words = [word for word in words if word != "selective"]
     columns = _cross(columns, "recompute", np.asarray([RECOMPUTE.index(word) for word in words]))
     recompute = columns.pop("recompute")

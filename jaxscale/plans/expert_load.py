@@ -45,17 +45,22 @@ def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
     Returns:
         The sum [1].
     """
+    # Single precision stays single.
     dtype = jnp.result_type(first, count, exponent, 1.0)
     a, n, s = (jnp.asarray(number, dtype) for number in (first, count, exponent))
     low = a + FIRST_TERMS
+    # A fractional n adds a fraction of the last term.
     total = sum((jnp.clip(n - j, 0.0, 1.0) * (a + j) ** -s for j in range(FIRST_TERMS)), start=jnp.zeros((), dtype))
     high = low + larger(n - FIRST_TERMS, 0.0)
     stretch = jnp.log(high / low)
     power = (1.0 - s) * stretch
+    # s near 1: series in place of 0 / 0.
     is_flat = jnp.abs(power) < 1e-3
     safe = jnp.where(is_flat, 1.0, power)
     growth = jnp.where(is_flat, 1.0 + power / 2.0 + power**2 / 6.0, jnp.expm1(safe) / safe)
+    # Integral of x^-s from a + 8 to a + n.
     integral = low ** (1.0 - s) * stretch * growth
+    # Euler-Maclaurin: half terms at the ends, then odd derivatives.
     ends = 0.5 * (low**-s - high**-s)
     slopes = s / 12.0 * (low ** (-s - 1.0) - high ** (-s - 1.0))
     third = s * (s + 1.0) * (s + 2.0) / 720.0 * (low ** (-s - 3.0) - high ** (-s - 3.0))
@@ -79,12 +84,15 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
         jnp.where(skew == 0.0, jax.lax.stop_gradient(number), number)
         for number in map(jnp.asarray, (n_experts, top_k, plan.ep, plan.balanced_experts))
     )
+    # E / r experts on each rank.
     every, held = power_sum(1.0, n_experts, skew), n_experts / ranks
     is_capped = capacity > 0.0
     cap = jnp.where(is_capped, capacity, jnp.inf)
     over = _beyond_capacity(n_experts, every, plan)
     # Experts of the first rank at capacity, and the remaining experts of the first rank.
+    # Experts 1, 1 + r, 1 + 2 r, ... of the first rank.
     full = jnp.clip(jnp.floor((over - 1.0) / ranks) + 1.0, 0.0, held) * (over >= 1.0)
+    # lambda = r / H sum (1 + j r)^-s, with r^-s before the sum.
     rest = ranks**-skew * power_sum(1.0 / ranks + full, held - full, skew) * ranks / every
     dealt = full / held * jnp.where(is_capped, capacity, 0.0) + rest
     fewest = larger(held - 1.0, 0.0)
@@ -92,6 +100,7 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
     # With equally many experts on each rank, the first expert is beside the last experts.
     first = smaller(n_experts / every, cap) * ranks / n_experts
     kept = 1.0 - _dropped(n_experts, every, over, plan)
+    # No placement brings the hottest rank below the mean of the kept copies.
     balanced = larger(first + last * ranks / every, kept)
     # A token visits each expert at most once.
     most = ranks * smaller(held, top_k) / top_k
@@ -104,17 +113,20 @@ def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
 
 def _beyond_capacity(n_experts: ArrayLike, every: Array, plan: Plan) -> Array:
     """Number of experts whose tokens exceed the capacity, from the most popular on, as a whole number [1]."""
+    # A factor of 0 is no limit.
     capacity = jnp.where(jnp.greater(plan.capacity_factor, 0.0), plan.capacity_factor, jnp.inf)
     excess = jnp.log(n_experts / (capacity * every))
     # An expert exactly at capacity, such as all of a uniform law with a factor of one, is not beyond capacity.
     log_rank = jnp.where(excess > 1e-6, excess, 0.0) / larger(plan.expert_skew, LEAST_SKEW)
     count = jnp.floor(jnp.exp(smaller(log_rank, jnp.log(jnp.asarray(n_experts, log_rank.dtype)))))
+    # A whole number has no slope.
     return jax.lax.stop_gradient(jnp.where(excess > 1e-6, count, 0.0))
 
 
 def _dropped(n_experts: ArrayLike, every: Array, over: Array, plan: Plan) -> Array:
     """Share of the copies of tokens that exceed the capacity of experts [1]."""
     taken = power_sum(1.0, over, plan.expert_skew) / every
+    # Copies of the first experts less the capacity of the experts.
     return jnp.where(over > 0.0, taken - over * plan.capacity_factor / n_experts, 0.0)
 
 
@@ -153,10 +165,12 @@ def rank_loads(
     if ranks < 1 or len(ordered) % ranks:
         raise InputError(f"ranks = {ranks} do not hold equally many of {len(ordered)} experts; expected a divisor")
     if not is_balanced:
+        # Dealt in turn: (experts of a rank, ranks).
         loads = ordered.reshape(-1, ranks).sum(axis=0)
         return loads / loads.mean()
     loads, room = np.zeros(ranks), np.full(ranks, len(ordered) // ranks)
     for load in ordered:
+        # Longest-processing-time rule: the next expert goes to the emptiest rank with room.
         place = int(np.argmin(np.where(room > 0, loads, np.inf)))
         loads[place] += load
         room[place] -= 1
@@ -176,6 +190,7 @@ def fitted_skew(counts: Sequence[float | int] | Real[np.ndarray, " expert"]) -> 
     logs, weights = np.log(np.arange(1, len(ordered) + 1)), ordered / ordered.sum()
 
     def surprise(skew: float) -> float:
+        # Negative log likelihood of the shares i^-s / H, per token.
         return float(skew * weights @ logs + np.log(np.exp(-skew * logs).sum()))
 
     found = minimize_scalar(surprise, bounds=(0.0, MOST_SKEW), method="bounded", options={"xatol": 1e-8})

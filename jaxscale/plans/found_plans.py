@@ -74,11 +74,13 @@ class FoundPlans(NamedTuple):
             return self.cost
         columns = self.table.columns
         sequences = columns["dp"] * columns["micro_batch_size"] * columns["n_microbatches"]
+        # 64 bits: paces of equal plans are compared to six digits.
         return self.scores.step_time.astype(float) / sequences
 
     @property
     def merits(self) -> np.ndarray:
         """Pace of plans that fit; else a value far above every pace, which grows with memory [s], [plan]."""
+        # Where nothing fits, the leanest plan is the best.
         return np.where(self.fits, self.pace, MISFIT * self.scores.memory / self.memory_limit)
 
     @property
@@ -96,6 +98,7 @@ class FoundPlans(NamedTuple):
             most: largest number of rows; all rows where None [1].
         """
         rows = np.flatnonzero(self.fits)
+        # Rounding differs between programs: equal digits are equal times.
         pace = np.round(np.log(self.pace[rows]), SAME_DIGITS)
         rows = rows[np.lexsort((self.scores.memory[rows], pace))]
         kept: dict[tuple[float, ...], int] = {}
@@ -116,6 +119,7 @@ class FoundPlans(NamedTuple):
         """Work of a plan on each chip, independent of the spelling: replicas and context-parallel ranks count alike."""
         plan = {name: float(column[row]) for name, column in self.table.columns.items()}
         cp = plan.pop("cp")
+        # Replicas and ranks of cp hold equal weights.
         plan["dp"] *= cp
         plan["shard_group"] *= cp
         plan["micro_batch_size"] /= cp

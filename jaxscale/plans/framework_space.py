@@ -52,19 +52,23 @@ def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
         The space: stated decisions only, and for open decisions the choices that the framework of the row can run.
     """
     framework = cells.get("framework")
+    # A stated count is the only admitted value.
     stated = {name: (round(cells[name]),) for name in COUNTS if cells.get(name) is not None}
     recomputes = any(cells.get(name) is not None for name in ("activation_recompute", "recompute_modules"))
     stated_flag = cells.get("sequence_parallel")
     degrees = {name: tuple(values) for name, values in default_for("degrees", framework, None).items()}
     rules = tuple(FRAMEWORK_RULES[name] for name in default_for("plan_rules", framework, None))
     return PlanSpace(
+        # Stated values replace the framework's.
         **{"zero_stage": tuple(default_for("zero_stages", framework, None)), **degrees, **stated},  # pyright: ignore
         rules=(*RULES, *rules),
         sequence_parallel=(False, True) if stated_flag is None else (bool(stated_flag),),
         schedule=_schedules(cells.get("schedule"), framework),
         # The framework's own recomputation, with its cost, is no choice of a search.
         software=software if recomputes else with_fields(software, {"recompute_cost": 1.0}),
+        # A stated dispatcher holds for every schedule.
         dispatchers={} if cells.get("moe_dispatcher") else _dispatchers(framework),
+        # Stated recomputation is in the software plan.
         **({"recompute": None} if recomputes else {}),
     )
 
@@ -82,5 +86,6 @@ def _dispatchers(framework: str | None) -> dict[str, str]:
     """Token dispatcher set by a schedule, by schedule, from the facts about a framework."""
     tables = framework_defaults()
     facts = [fact for name in ("default", framework or "") for fact in tables.get(name, {}).get("facts", [])]
+    # Facts conditional on the schedule alone.
     of_schedule = [fact for fact in facts if set(fact["when"]) == {"schedule"} and "moe_dispatcher" in fact["set"]]
     return {fact["when"]["schedule"]: fact["set"]["moe_dispatcher"] for fact in of_schedule}

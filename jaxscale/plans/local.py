@@ -142,6 +142,7 @@ class LocalPlan(eqx.Module):
             ends: 1 for an end stage of the pipeline, which holds embeddings, else 0 [1].
         """
         stage = layers / total_layers(self.model)
+        # Embeddings are on end stages alone.
         held = self.params.embedding * ends
         return replace(self, params=LocalParams(self.dense_params * stage, self.routed_params * stage, held))
 
@@ -159,6 +160,7 @@ class LocalPlan(eqx.Module):
         Returns:
             Weights of the busiest stage: dense weights over `shard_ranks`, experts over `expert_shard_ranks` [1].
         """
+        # Blend between no sharding and all ranks: smooth in the ZeRO switch.
         shards = 1.0 + sharded * (self.shard_ranks - 1.0)
         expert_shards = 1.0 + sharded * (self.expert_shard_ranks - 1.0)
         return self.params.dense / shards + self.params.experts / expert_shards
@@ -184,7 +186,9 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     Returns:
         The plan with its derived quantities.
     """
+    # Adapters freeze the model: no gradient, no optimizer state of base weights.
     model = with_fields(model, {"trainable_share": trained_by(model, plan.lora_rank)})
+    # Ranks of cp hold equal weights and share the shards.
     shard_ranks = shard_group(plan) * plan.cp
     etp = expert_tensor_degree(plan, temperature)
     spread = plan.ep * etp
@@ -199,12 +203,14 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
     dense = dense_layer_params(model) / plan.tp + attention_layers(model) * copied
     routed = moe_layers(model) * model.n_experts * expert_params(model) / spread
     layers = stage_layers(model, plan, temperature)
+    # Layers of the fullest stage over all layers.
     stage = larger(layers.first, layers.middle) / total_layers(model)
     widths = adapter_widths(model, plan.lora_targets)
     adapters = plan.lora_rank * (widths.dense / plan.tp + widths.routed / spread)
     return LocalPlan(
         model=model,
         plan=plan,
+        # t = b S / cp
         tokens=plan.micro_batch_size * model.seq_len / plan.cp,
         element_bytes=mean_over_formats(plan.precision, lambda entry: entry.element_bytes),
         gathered_bytes=mean_over_formats(plan.precision, lambda entry: entry.gathered_bytes),
@@ -221,6 +227,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
         shard_ranks=shard_ranks,
         expert_tensor_degree=etp,
         expert_shard=spread,
+        # dp cp tp / (ep etp)
         expert_replicas=plan.dp * plan.cp * plan.tp / spread,
         expert_shard_ranks=expert_shard_ranks(shard_ranks * plan.tp, spread, temperature),
         layers=layers,
@@ -234,20 +241,16 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1].
-
-    At the ends of the domain, stages 0 and 3, the value is not clipped, so that the slope is equal to the slope inside.
-    """
+    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1]."""
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
+    # Not clipped at the ends of the domain, stages 0 and 3: the slope is equal to the slope inside.
     begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
     return begun if stage == ZERO_STAGES[-1] else smaller(begun, 1.0)
 
 
 def end_share(model: Transformer, plan: Plan) -> Array:
-    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices.
-
-    Tied embeddings are one matrix, held by the first and the last stage.
-    """
+    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices."""
+    # Tied embeddings are a single matrix, held by the first and the last stage.
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 
 
@@ -304,4 +307,5 @@ def expert_shard_ranks(group_chips: Number, expert_shard: Number, temperature: T
     Returns:
         Ranks [1].
     """
+    # max(s c tp / (ep etp), 1) in logarithms.
     return jnp.exp(positive_part(jnp.log(group_chips / expert_shard), temperature))

@@ -49,4 +49,5 @@ def mixed_precision_bytes(precision: str, optimizer: str = "adamw") -> StateByte
     if optimizer not in MOMENT_BYTES:
         raise InputError(f"optimizer = {optimizer!r} is unknown; expected one of {', '.join(MOMENT_BYTES)}")
     element = FORMATS[PRECISIONS.index(precision)].element_bytes if precision in PRECISIONS else 2.0
+    # A 32-bit weight needs no master copy.
     return StateBytes(element, MOMENT_BYTES[optimizer] + MASTER_BYTES * (element < 4.0))

@@ -96,6 +96,7 @@ def switches_of(choice: str, codes: Any) -> dict[str, Any]:
         Every switch of the choice by name: 1 where the word of the switch is chosen, else 0.
     """
     words = SWITCHES[choice]
+    # Codes may be arrays: plans stack.
     return {switch: np.equal(codes, place) * 1.0 for place, switch in enumerate(words.values()) if switch}
 
 
@@ -132,6 +133,7 @@ def _format_shares(precision: Any) -> Any:
     """Share of each number format in the matmuls [1], from the name of a single format; shares pass unchanged."""
     if not isinstance(precision, str):
         return precision
+    # A single format has the whole share.
     return np.eye(len(PRECISIONS))[_place("precision", precision, PRECISIONS)]
 
 
@@ -295,6 +297,7 @@ class Plan(eqx.Module):
 
     def __post_init__(self, *words: str | None):
         """Turn words into switches."""
+        # Mixed shares of formats take the bytes of 16 bits.
         usual = mixed_precision_bytes(self.precision if isinstance(self.precision, str) else "bf16")
         for name, value in (("optimizer_bytes", usual.optimizer), ("weight_bytes", usual.weight)):
             if getattr(self, name) is None:

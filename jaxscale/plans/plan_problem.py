@@ -58,6 +58,7 @@ class PlanProblem(eqx.Module):
         share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
         room = jnp.log(self.cluster.n_chips)
         split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
+        # B / dp sequences for each replica.
         return plan_with(share, split, jnp.log(self.batch) - split["dp"], self.family, self.software)
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
@@ -109,6 +110,7 @@ class PlanTask(NamedTuple):
 
 def plan_goals(tasks: list[PlanTask]) -> Goals:
     """Goals of the search, one row per task: least step time within the limits of memory and replicas."""
+    # Step time is the objective and has no bound.
     unbounded = np.full(len(tasks), UNBOUNDED)
     memory_limits = np.asarray([task.memory_limit for task in tasks])
     most_replicas = np.asarray([task.most_replicas for task in tasks])

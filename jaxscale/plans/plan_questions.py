@@ -94,6 +94,7 @@ def plan_question(
     if precision is not None and translate("precisions", precision) is None:
         raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
     software = software_of(cells)
+    # Stated levels override levels of model and software.
     every = {**software.levels, **model_levels(model), "gpu": cells.get("gpu"), **(levels or {})}
     return PlanQuestion(model, cluster, batch, every, stated_space(cells, software.plan))
 
@@ -116,6 +117,7 @@ def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> lis
     small = iter(every_plan([task for task, small in zip(tasks, is_small, strict=True) if small]))
     large = [task for task, small in zip(tasks, is_small, strict=True) if not small]
     searched = iter(search_plans(large) if large else [])
+    # Back in the order of the tasks.
     return [next(small) if is_one else next(searched) for is_one in is_small]
 
 
@@ -126,6 +128,7 @@ def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
     for task in tasks:
         table = enumerate_plans(task.model, task.n_chips, task.batch, task.space)
         waiting.append((task, Judged(task.model, table, task.cluster, task.coefficients)))
+        # A bound on memory: tables are scored before more are made.
         if sum(len(judged.table) for _, judged in waiting) > SCORED_TOGETHER:
             found += _scored(waiting)
             waiting = []

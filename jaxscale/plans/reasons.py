@@ -40,6 +40,7 @@ def _differences(table: PlanTable, best: int) -> dict[str, np.ndarray]:
     c = table.columns
     unsplit = (c["tp"] == 1) | (c["tp"][best] == 1)
     unpiped = (c["pp"] == 1) | (c["pp"][best] == 1)
+    # ZeRO over a single replica is no choice.
     replicas = c["dp"] * c["cp"]
     alone = (replicas == 1) | (replicas[best] == 1)
     # Without FSDP a shard group has no copies; a change to FSDP means one group of all replicas.
@@ -65,12 +66,15 @@ def alternatives(found: FoundPlans, best: int) -> tuple[Alternative, ...]:
     chosen = decisions(found.table)
     nearest = []
     for name, column in chosen.items():
+        # A single decision differs.
         rows = np.flatnonzero(differs[name] & (changes == 1))
         values = np.unique(column[rows])
+        # Nearest value on each side.
         below, above = values[values < column[best]][-1:], values[values > column[best]][:1]
         for value in (*below, *above):
             here = rows[column[rows] == value]
             fits = found.fits[here]
+            # Plans within memory first, then by time.
             row = int(here[np.lexsort((scores.step_time[here], ~fits))[0]])
             nearest.append(_alternative(name, column[best], value, found, best, row))
     return tuple(sorted(nearest, key=lambda alternative: alternative.time_change))
@@ -174,7 +178,9 @@ def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster)
     largest = max(peak, key=lambda name: peak[name])
     chip = f"a chip of {math.ceil(need / limit * capacity / GB)} GB"
     rest = need - sum(peak[name] for name in STATIC_TERMS)
+    # Static memory falls with the chips, the remainder stays.
     if largest in STATIC_TERMS and rest < limit:
+        # n (need - rest) / (limit - rest): static terms must shrink to the room.
         more = math.ceil(n_chips * (need - rest) / (limit - rest))
         remedy = f"expected {chip}, about {more} chips, or a smaller model"
     elif largest in STATIC_TERMS:

@@ -54,13 +54,18 @@ def splits(
 ) -> dict[str, Array]:
     """Logarithms of the degrees tp, cp, pp, vpp, ep, each a share of the room left by the earlier ones, and of dp."""
     fewest = jnp.log(family.smallest_pp)
+    # Room for the fewest stages of the family.
     tp = share["tp"] * _least(room - fewest, log_heads)
+    # 2 cp divides the sequence under a causal mask.
     cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
+    # At most a stage per layer.
     layers = jnp.log(total_layers(model)) - fewest
     stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
     pp = fewest + share["pp"] * stages
     vpp = share["vpp"] * _least(jnp.log(total_layers(model)) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
+    # ep lies within the chips of a stage.
     ep = share["ep"] * _least(jnp.log(model.n_experts), room - pp)
+    # dp = n / (tp cp pp): all chips are used.
     dp = room - tp - cp - pp
     return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "shard_group": dp}
 

@@ -53,6 +53,7 @@ def relax_plans(
         Optima of each task, the best first.
     """
     of_task = [task.problems() for task in tasks]
+    # (problems,): index of the task.
     owner = np.repeat(np.arange(len(tasks)), [len(problems) for problems in of_task])
     every = Problems.of([problem for problems in of_task for problem in problems])
     wanted = plan_goals([tasks[index] for index in owner.tolist()])
@@ -73,6 +74,7 @@ def _exact(points: np.ndarray, problems: Problems, wanted: Goals, parts: list[np
     """Exact optima from rough points, ranked within each group of `parts`."""
     optimum = polish(points, problems, wanted)
     best = [part[best_candidate(optimum.rows(part), wanted.rows(part))] for part in parts]
+    # Multipliers and residual of the best optimum of each task.
     optimum = certify(optimum, np.asarray(best), problems, wanted)
     return [_ranked(optimum.rows(part), wanted.rows(part), problems.rows(part)) for part in parts]
 
@@ -86,6 +88,7 @@ def _ranked(optimum: Optimum, wanted: Goals, problems: Problems) -> list[Relaxed
             plan=plans[row],
             step_time=float(np.exp(optimum.values[row, 0])),
             residual=float(optimum.residual[row]),
+            # The objective has no multiplier.
             multipliers=optimum.multipliers[row, 1:],
         )
         for row in order
@@ -128,6 +131,7 @@ def _near(task: PlanTask, optima: list[RelaxedPlan]) -> FoundPlans:
             if best is None or window.merits[window.best] < best.merits[best.best]:
                 best = window
     if best is None:
+        # No plan has half a chip: an empty table with the right columns.
         empty = enumerate_plans(task.model, 0.5, task.batch, task.space)
         best = FoundPlans(empty, Scores(np.zeros(0), np.zeros(0)), task.memory_limit, 0)
     return best._replace(searched=searched, relaxed=optima[0])
@@ -136,6 +140,7 @@ def _near(task: PlanTask, optima: list[RelaxedPlan]) -> FoundPlans:
 def _windows_from(centre: Centre, task: PlanTask, seen: set[Centre]) -> Iterator[FoundPlans]:
     """Scored windows, each around the best plan of the previous window, until the best plan no longer improves."""
     lowest = math.inf
+    # A window seen from an earlier start ends the walk.
     while centre not in seen:
         seen.add(centre)
         table = _window(task, centre)
@@ -145,6 +150,7 @@ def _windows_from(centre: Centre, task: PlanTask, seen: set[Centre]) -> Iterator
         window = FoundPlans(table, scores, task.memory_limit, len(table))
         yield window
         merit = float(window.merits[window.best])
+        # Not less, or nan: stop.
         if not merit < lowest:
             return
         lowest = merit
@@ -166,9 +172,11 @@ def _window(task: PlanTask, centre: Centre) -> PlanTable | None:
             return table
         if all(len(near[name]) == len(options[name]) for name in WINDOW):
             return None
+        # Degrees of whole numbers may be sparse around the centre.
         widening *= 2
 
 
 def _nearest(options: np.ndarray, wanted: float, count: int) -> np.ndarray:
+    # Degrees are compared by ratio.
     order = np.argsort(np.abs(np.log(options) - np.log(max(wanted, 1.0))), kind="stable")
     return np.sort(options[order[:count]])

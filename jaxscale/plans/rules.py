@@ -50,6 +50,7 @@ class Rule:
 
     def sentence(self, columns: Columns) -> str:
         """Sentence for one plan that breaks the rule."""
+        # A sentence may read fewer fields than the condition.
         return self.text(**{name: float(columns[name]) for name in inspect.signature(self.text).parameters})
 
 
@@ -61,8 +62,6 @@ def divides(divisor: Any, number: Any) -> Any:
 def suits_domain(tp: Any, domain_size: Any) -> Any:
     """Whether tensor-parallel groups of neighbours fill scale-up domains without straddling two domains.
 
-    A group on two nodes, with a fraction of the network links of each, is slower than every group in whole nodes.
-
     Args:
         tp: tensor-parallel degrees, a number or an array [1].
         domain_size: chips of a domain; single chips, 1, suit any whole degree [1].
@@ -70,7 +69,9 @@ def suits_domain(tp: Any, domain_size: Any) -> Any:
     Returns:
         For each degree, whether tp divides the domain, except for a share of `IDLE`, or the domain divides tp.
     """
+    # Unused chips of a domain: racks of 72 take groups of 64.
     left = np.mod(domain_size, tp)
+    # A group on two nodes has a fraction of the links of each: slower than groups in whole nodes.
     return np.where(np.less_equal(tp, domain_size), left <= np.multiply(IDLE, domain_size), divides(domain_size, tp))
 
 
@@ -289,6 +290,7 @@ def broken_rules(columns: Columns, n_rows: int, rules: Sequence[Rule] = RULES) -
         if not len(broken):
             continue
         numbers = (np.broadcast_to(columns[name], n_rows)[broken] for name in rule.fields)
+        # Equal numbers give equal sentences: written once.
         distinct = together(*(Categorical.of_numbers(np.asarray(column, float)) for column in numbers))
         texts = distinct.map(lambda values, rule=rule: rule.sentence(dict(zip(rule.fields, values, strict=True))))
         found.append(texts.spread(broken, n_rows, ""))

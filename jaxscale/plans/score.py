@@ -77,10 +77,12 @@ def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
     lengths = [len(one.table) for one in every]
     owner = np.repeat(np.arange(len(every)), lengths)
     shared = stacked([(one.model, one.table.space.software, one.cluster) for one in every])
+    # (coefficients, tables)
     coefficients = np.stack([values_of(one.coefficients) for one in every], axis=1)
     fields = every[0].table.columns
     columns = {name: np.concatenate([one.table.columns[name] for one in every]) for name in fields}
     blocks = []
+    # Blocks of a fixed size need a single compilation.
     for start in range(0, len(owner), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         model, software, cluster = _of_owners(shared, owner[rows])
@@ -125,6 +127,7 @@ def _of_plans(
     """Columns of a few arbitrary plans, by the program that scores tables of plans [plan]."""
     count = len(plans)
     model, cluster = _of_owners(stacked([(model, cluster)]), np.zeros(count, dtype=int))
+    # (coefficients, plans)
     rows = np.repeat(np.asarray(values_of(coefficients))[:, None], count, axis=1)
     block = started(RunBatch(model, stacked(plans), cluster, np.ones(count)), rows)
     return {name: np.asarray(block[name])[:count] for name in names}

@@ -50,6 +50,7 @@ def elasticity(fn: Callable[..., Any], args: Any) -> Any:
     value, slopes = _value_and_slopes(fn, numbers, rest)
     if not (np.isfinite(number(value)) and number(value) > 0.0):
         raise InputError(f"elasticity: the function is {number(value):g} here; expected a positive finite number")
+    # (x / f) df / dx; 0 at x = 0, where 0 * inf has no value.
     scaled = jax.tree.map(lambda leaf, slope: jnp.where(leaf == 0.0, 0.0, leaf * slope / value), numbers, slopes)
     result = eqx.combine(scaled, rest)
     return result if type(args) is tuple else result[0]
@@ -180,9 +181,11 @@ def improvements(
     question = question_of_levels(model, cluster, global_batch_size_seqs, levels, space)
     today = answered(question, record).best
     fitted = record.coefficients(question.levels, question.n_chips)
+    # A single sample: the program for samples serves.
     alone = jax.tree.map(lambda leaf: np.asarray([leaf]), fitted)
     table = []
     for what, (_, _, more) in IMPROVEMENTS.items():
+        # A lower latency is better.
         better = with_resource(cluster, what, 1.0 + share if more else 1.0 / (1.0 + share))
         same = float(sampled_seconds(model, today.plan, better, alone)[0])
         choice = answered(question._replace(cluster=better), record)

@@ -51,6 +51,7 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
     if is_divisible(temperature):
         return ratio
     whole = jnp.floor(ratio)
+    # 1 / p is the exact form; wider forms are smoother.
     width = larger(jnp.divide(1.0, stages), (temperature / DIVISIBLE) ** 3)
     return jnp.where(jnp.less_equal(stages, 1.0), ratio, whole + smaller((ratio - whole) / width, 1.0))
 
@@ -58,10 +59,12 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
 def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
     """Size of the logits head in layers of equally many matmul parameters, used by frameworks to balance stages [1].
 
-    Rounded up, as the earlier stages hold whole layers, unless `DIVISIBLE`.
+    Rounded up unless `DIVISIBLE`.
     """
     head = logits_per_token(model) * head_params(model)
+    # c_h: parameters of the head over parameters of a layer.
     ratio = head * total_layers(model) / (matmul_params_per_token(model) - head)
+    # The earlier stages hold whole layers.
     return ratio if is_divisible(temperature) else jnp.ceil(ratio - HEAD_ROUNDING)
 
 
@@ -106,6 +109,7 @@ def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
     share = busiest_layers(layers + head, plan.pp, temperature)
     # Layers of the remaining stages: a difference, so that the smooth form of a single stage still holds all layers.
     by_cost = layers - smooth_max(layers - share, 0.0, temperature)
+    # Share less the head, at least no layer.
     last_by_cost = smooth_max((layers + head) / plan.pp, head, temperature) - head
     balanced = plan.balanced_stages * jnp.where(is_stated, 0.0, 1.0)
     middle, end = even + balanced * (by_cost - even), left / others + balanced * (last_by_cost - left / others)
@@ -122,5 +126,6 @@ def shortened_ends(n_layers: Any, stages: Any) -> Any:
     Returns:
         $(L + 2) / p - 1$ where this number is whole and $L / p$ is not; else 0, for not stated [1].
     """
+    # More than two stages: a stage between the ends takes L + 2 over p.
     is_short = (np.mod(n_layers, stages) != 0) & (np.mod(np.add(n_layers, 2), stages) == 0) & np.greater(stages, 2)
     return np.where(is_short, np.add(n_layers, 2) // stages - 1, 0)

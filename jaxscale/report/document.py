@@ -80,6 +80,7 @@ class Picture:
 
     def html(self) -> str:
         """HTML of the figure with the embedded image."""
+        # Embedded, so the HTML file stands alone.
         data = base64.b64encode(self.image).decode()
         caption = html.escape(self.caption)
         source = f"data:image/png;base64,{data}"

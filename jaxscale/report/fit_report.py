@@ -46,6 +46,7 @@ def fit_figure(result: FitResult) -> "Figure":
     """Figure of predicted against measured step times of held-out runs, else of fitted runs."""
     measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
     sources = result.levels.column("source").tolist()
+    # `tested`: log of predicted over measured time.
     return predicted_against_measured(measured, measured * np.exp(result.tested), sources)
 
 
@@ -76,6 +77,7 @@ def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_COLUMNS}}
     numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}
     words = {kind: levels.column(kind).tolist() for kind in LEVEL_COLUMNS}
+    # A constant column shows neither slope nor step.
     return {name: values for name, values in {**numbers, **words}.items() if len(set(values)) > 1}
 
 

@@ -30,6 +30,7 @@ def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
     table = make_table(
         "", tuple(PLAN_COLUMNS.values()), [tuple(plan_cells(one.plan.words()).values()) for one in shown]
     )
+    # Columns equal in all plans do not tell the plans apart.
     distinct, _ = table.without_equal_columns()
     labels = []
     for rank, cells in enumerate(distinct.rows, start=1):
@@ -55,6 +56,7 @@ def run_figure(run: Mapping[str, Any]) -> "Figure":
     for key, label in (("days", "days"), ("energy_mwh", "energy [MWh]"), paid):
         at = {(one[along], one[across]): one[key] for one in every}
         lines = {
+            # A gap for chips and batch without a candidate.
             f"{axes[across]} {other:g}": np.asarray([at.get((x, other), np.nan) for x in values[along]])
             for other in values[across]
         }

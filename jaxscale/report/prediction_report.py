@@ -53,6 +53,7 @@ def terms_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
 
 def compared(prediction: Prediction) -> np.ndarray:
     """Indices of rows with a measurement and a prediction [row]."""
+    # nan > 0 is false: rows without a prediction drop out.
     return np.flatnonzero(np.isfinite(prediction.measured) & (prediction.step_time > 0.0))
 
 
@@ -100,10 +101,12 @@ def add_measured(report: Report, runs: Runs, prediction: Prediction, rows: np.nd
     columns: dict[str, Any] = {}
     for name in NUMBERS:
         values = runs.numbers(name)[rows]
+        # A constant column shows no slope.
         if np.isfinite(values).all() and np.ptp(values) > 0.0:
             columns[name] = values.tolist()
     for name in prediction.levels:
         words = _words(prediction, name, rows)
+        # A single level shows no step.
         if len(set(words)) > 1:
             columns[name] = words
     if columns:

@@ -87,11 +87,12 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
-    """Empty figure of the given size [inch], outside pyplot, which would keep and show every figure."""
+    """Empty figure of the given size [inch]."""
     from matplotlib.figure import Figure
 
     from jaxscale.report.text_layout import WrappedLayout
 
+    # Outside pyplot, which would keep and show every figure.
     return Figure(figsize=(width, height), layout=WrappedLayout())
 
 
@@ -119,17 +120,21 @@ def legend_below(figure: "Figure", entries: Mapping[str, Any], axes: "Axes | Non
 
     from jaxscale.report.text_layout import broken
 
+    # Room of the legend [inch].
     inches = figure.get_figwidth() if axes is None else axes.get_position().width * figure.get_figwidth()
     looks = {"fontsize": RC["legend.fontsize"], **looks}
     looks.setdefault("ncols", fitting_columns(list(entries), inches, looks["fontsize"]))
     if axes is None:
+        # A title takes a row.
         rows = -(-len(entries) // looks["ncols"]) + ("title" in looks)
         figure.set_figheight(figure.get_figheight() + ROW * looks["fontsize"] * rows)
         legend = figure.legend(entries.values(), entries.keys(), loc="outside lower center", **looks)
     else:
+        # BELOW inches under the axes, past tick labels and axis label.
         beneath = axes.transAxes + ScaledTranslation(0.0, -BELOW, figure.dpi_scale_trans)
         looks |= {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": beneath, "borderpad": 0.0}
         legend = axes.legend(entries.values(), entries.keys(), **looks)
+    # In a single column, a label longer than the room breaks.
     for text in legend.get_texts() if looks["ncols"] == 1 else ():
         broken(text, figure.dpi * (inches - HANDLE * looks["fontsize"] / 72.0))
     return legend
@@ -142,8 +147,10 @@ def fitting_columns(labels: Sequence[str], inches: float, size: float) -> int:
 
     font = FontProperties(family=RC["font.family"], size=size)
     longest = max((TextPath((0.0, 0.0), label, prop=font).get_extents().width for label in labels), default=0.0)
+    # 72 points per inch.
     most = max(int(72.0 * inches / (longest + HANDLE * size)), 1)
     rows = -(-len(labels) // most)
+    # The fewest columns for as many rows.
     return -(-len(labels) // max(rows, 1)) or 1
 
 
@@ -211,7 +218,9 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
         write_whole(path, png(figure))
         return
     packed = io.BytesIO()
+    # Drawing breaks long texts before the vector file is written.
     drawn(figure)
+    # Settings as `svg.fonttype` apply while the file is written.
     with style():
         figure.savefig(packed, format=suffix.removeprefix("."), metadata=UNDATED[suffix])
     write_whole(path, packed.getvalue())
@@ -238,12 +247,14 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
         axis: abscissa or ordinate.
         most: largest number of ticks; every second tick is dropped until the number fits [1].
     """
+    # Beyond two and a half decades, powers of ten suffice.
     if limits[1] / limits[0] > 300.0:
         return
     decades = 10.0 ** np.arange(np.floor(np.log10(limits[0])), np.ceil(np.log10(limits[1])) + 1)
     ticks: list[float] = []
     for steps in ((1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
         ticks = [tick for decade in decades for step in steps if limits[0] <= (tick := decade * step) <= limits[1]]
+        # Fewer than four ticks: try a finer set.
         if len(ticks) >= 4:
             break
     while len(ticks) > most:
@@ -256,6 +267,7 @@ def number_text(value: float) -> str:
     """Label of a number: decimal from a thousandth to a million, else a multiple of a power of ten."""
     if 1e-3 <= abs(value) < 1e6 or value == 0.0:
         return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
+    # log10 of a power of ten may round to just below an integer.
     exponent = int(np.floor(np.log10(abs(value)) + 1e-9))
     factor = round(value / 10.0**exponent, 2)
     return f"${'' if factor == 1.0 else f'{factor:g}' + chr(92) + 'cdot '}10^{{{exponent}}}$"
@@ -263,7 +275,9 @@ def number_text(value: float) -> str:
 
 def literal(name: str) -> str:
     """Label with the literal text of a name: without mathematics, and never hidden from a legend."""
+    # Matplotlib reads text between dollars as mathematics.
     shown = name.replace("$", r"\$")
+    # Matplotlib hides labels with a leading underscore.
     return f"\N{THIN SPACE}{shown}" if shown.startswith("_") else shown
 
 
@@ -279,6 +293,7 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 def seconds(value: float) -> str:
     """Text of a time in a suitable unit: `3.2 s`, `870 ms`, `41 us`."""
+    # From a thousand on, three significant digits would need an exponent.
     if abs(value) >= 1000.0:
         return f"{value:.0f} s"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):

@@ -20,6 +20,7 @@ def rounded_text(value: float | None, digits: int = 3) -> str:
     """Text of a number with the given digits, without exponent below a million; a dash for None."""
     if value is None or not np.isfinite(value):
         return "-"
+    # From 10^digits on, format g would write an exponent.
     return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
 
 
@@ -130,6 +131,7 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
         TableColumn("mean error of memory", "memory", "%"),
     ]
     groups = errors["by"].get(by, {})
+    # A single group equals the whole.
     entries = [("all", errors), *groups.items()] if len(groups) != 1 else list(groups.items())
     rows = [
         (
@@ -237,6 +239,7 @@ def run_table(run: Mapping[str, Any]) -> Table:
             rounded_text(one["chip_hours"]),
             "-" if one["price"] is None else rounded_text(one["price"]),
         )
+        # Objectives with an equal run share a row.
         same = next((label for label, known in rows.items() if known == cells), None)
         if same is not None:
             del rows[same]
@@ -266,6 +269,7 @@ def plan_differences(against: Mapping[str, Any]) -> Table:
     return make_table(title if rows else "Nothing differs from the best plan", columns, rows)
 
 
+# Fractions of time in per cent.
 _COSTS = {"time_cost": 100.0, "memory_cost_gb": 1.0}
 
 
@@ -320,6 +324,7 @@ def shape_choice(document: Mapping[str, Any]) -> Table:
 def price_list(prices: Mapping[str, float], objective: Sequence[str]) -> Table:
     """Table of shadow prices, the largest first: change of the objective for one per cent more of each quantity."""
     ranked = sorted(prices.items(), key=lambda pair: -abs(pair[1]))
+    # Prices of 0.000 are left out.
     rows = [(name.replace("_", " "), f"{price:+.3f}") for name, price in ranked if abs(price) >= 5e-4]
     changed = " and ".join(objective).replace("_", " ")
     columns = (

@@ -55,10 +55,14 @@ def break_texts(figure: Figure) -> bool:
     for axes in shown:
         box = axes.get_window_extent()
         others = [other.get_window_extent() for other in plots if other is not axes]
+        # Neighbours in the row.
         beside = [other for other in others if other.y0 < box.y1 and other.y1 > box.y0]
+        # Neighbours in the column.
         stacked = [other for other in others if other.x0 < box.x1 and other.x1 > box.x0]
         is_last = all(other.x0 < box.x1 for other in beside)
+        # The last title of a row may reach the edge of the figure.
         title = canvas.x1 - box.x0 if is_last else box.width
+        # Labels are centred on the axis, up to the edge of the figure without neighbours.
         across = box.width if beside else centred_room(box.x0, box.x1, canvas.x0, canvas.x1)
         upright = box.height if stacked else centred_room(box.y0, box.y1, canvas.y0, canvas.y1)
         places = ((axes._left_title, title), (axes.xaxis.label, across), (axes.yaxis.label, upright))  # pyright: ignore
@@ -81,6 +85,7 @@ def broken(text: Text, length: float) -> bool:
     lines: list[str] = []
     for paragraph in whole.split("\n"):
         line = ""
+        # A per-cent sign stays with the number.
         for word in re.split(r" (?!%)", paragraph):
             if line and extent(text, f"{line} {word}") > length:
                 lines.append(line)

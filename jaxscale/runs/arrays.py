@@ -56,6 +56,7 @@ ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 
 def bucket_of(n: int) -> int:
     """Padded number of rows: the next bucket, or a multiple of the largest bucket [1]."""
     largest = ROW_BUCKETS[-1]
+    # Whole multiples of the largest bucket.
     return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
 
 
@@ -63,6 +64,7 @@ def padded(tree: PyTree, n: int, size: int | None = None) -> Any:
     """Leaves of n rows as arrays of a size, or of a bucket's, filled up with copies of the first row."""
     size = size or bucket_of(n)
     if n < size:
+        # The first row is repeated.
         rows = np.pad(np.arange(n), (0, size - n))
         tree = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], tree)
     # All leaves at once: a transfer of each by itself costs more than its bytes.
@@ -158,6 +160,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
 def _sharded_to_fit(batch: RunBatch, is_stated: np.ndarray) -> RunBatch:
     """Runs with FSDP assumed for rows without ZeRO stage and pipeline whose state would not fit otherwise [row]."""
     plan = batch.plan
+    # FSDP needs replicas, and no pipeline that reuses weights.
     is_open = np.flatnonzero(~is_stated & (plan.pp == 1.0) & (plan.dp * plan.cp > 1.0))
     if not len(is_open):
         return batch
@@ -186,6 +189,7 @@ def _state_over_memory(batch: RunBatch) -> Float[Array, " row"]:
 def _models(shapes: Shapes) -> Transformer:
     """Transformers of the rows, each distinct shape built once [row]."""
     built = Transformer(**customary(shapes.arguments, len(shapes.arguments["n_layers"])))
+    # Distinct shapes are built once, then spread over the rows.
     return jax.tree.map(lambda leaf: leaf[shapes.codes], built)
 
 
@@ -211,6 +215,7 @@ def clusters_of(machine: Categorical, n_chips: Float[np.ndarray, " row"], hardwa
     """
     machines = []
     for gpu, gpus_per_node, gbit_per_s in machine.values:
+        # Gbit/s to byte/s.
         bandwidth = None if gbit_per_s is None else gbit_per_s * GBIT
         machines.append(Cluster(hardware[gpu].chip(), hardware[gpu].network(gpus_per_node, bandwidth), 1.0))
     clusters = jax.tree.map(lambda leaf: leaf[machine.codes], stacked(machines))

@@ -9,6 +9,7 @@ from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.words import without_separators
 
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?) ?([kmgbt]?) ?(?:tok|toks|tokens?)", re.IGNORECASE)
+# Decimal prefix first, then binary: 4M tokens is 4e6 or 4 x 2^20.
 _PREFIXES = {"": (1.0, 1.0), "k": (1e3, 2.0**10), "m": (1e6, 2.0**20), "g": (1e9, 2.0**30), "b": (1e9, 2.0**30)}
 
 
@@ -68,6 +69,7 @@ def sequences_in(text: str, seq_len: int | float) -> float | None:
     if prefix not in _PREFIXES:
         return None
     decimal, binary = (float(match[1]) * scale / float(seq_len) for scale in _PREFIXES[prefix])
+    # Whole sequences tell the meaning of the prefix.
     whole = next((count for count in (decimal, binary) if count >= 1.0 and count.is_integer()), None)
     return whole if whole is not None else max(1.0, float(round(decimal)))
 

@@ -50,10 +50,14 @@ def degrees(runs: Runs) -> dict[str, np.ndarray]:
     chips, cp = runs.numbers("n_gpus"), _filled(runs.numbers("cp"), 1.0)
     dp, tp, pp = (runs.numbers(name) for name in ("dp", "tp", "pp"))
     no_dp, no_tp, no_pp = (np.isnan(degree) for degree in (dp, tp, pp))
+    # tp = n / (dp pp cp), with pp = 1 where stated nowhere.
     whole_tp = np.where(no_tp, np.where(no_pp, 1.0, chips / (dp * pp * cp)), tp)
+    # pp = n / (dp tp cp)
     whole_pp = np.where(no_pp, np.where(no_tp | no_dp, 1.0, chips / (dp * tp * cp)), pp)
+    # dp = n / (tp pp cp)
     whole_dp = np.where(no_dp, chips / (whole_tp * whole_pp * cp), dp)
     stated = {"dp": whole_dp, "tp": whole_tp, "pp": whole_pp, "cp": cp}
+    # With tp and dp open, the split is open.
     is_exact = (whole_dp * whole_tp * whole_pp * cp == chips) & ~(no_tp & no_dp)
     for degree in stated.values():
         is_exact &= degree == np.floor(degree)
@@ -87,10 +91,12 @@ def _batch_checks(runs: Runs) -> list[Check]:
     """B = b m dp; where b dp does not divide B, frameworks round m up or down."""
     dp, batch = degrees(runs)["dp"], runs.numbers("global_batch_size_seqs")
     micro, count = runs.numbers("micro_batch_size"), runs.numbers("n_microbatches")
+    # b m = B / dp
     share = batch / dp
     least = _filled(micro, _filled(count, 1.0))
     is_short = share < least
     slots = share / micro
+    # Frameworks round a short last microbatch up or down.
     is_other = ~((count == np.floor(slots)) | (count == np.ceil(slots))) & ~np.isnan(slots) & ~np.isnan(count)
     candidates = np.flatnonzero(is_other & ~is_short)
     quoted = quotes_count(count[candidates], runs.categories("notes").take(candidates))
@@ -153,6 +159,7 @@ def _adapter_checks(runs: Runs) -> list[Check]:
     words = runs.categories("adapter").map(lambda word: word and translate("adapter", str(word)))
     weight, is_none = runs.numbers("weight_bytes"), words.matches(lambda word: word == "none")
     ranked = np.nan_to_num(runs.numbers("lora_rank")) > 0.0
+    # Adapters of QLoRA lie beside weights of at most 8 bits.
     is_wide = words.matches(lambda word: word == "qlora") & (np.nan_to_num(weight) > 1.0)
     return [
         Check(
@@ -175,6 +182,7 @@ def shape_checks(shapes: Shapes) -> list[Check]:
         shapes: shapes of the rows, from cells, files and the catalogue.
     """
     stated = shapes.arguments
+    # Rows without a shape get a placeholder, and no problem is told.
     missing = np.any([np.isnan(stated[name]) for name in SHAPE], axis=0)
     numbers = customary({name: np.where(missing, 1.0, column) for name, column in stated.items()}, len(missing))
     width = _filled(stated["head_dim"], np.where(missing, 1.0, numbers["head_dim"]))

@@ -69,12 +69,14 @@ def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardwa
     is_open = unanswered & np.any([np.isnan(runs.numbers(name)) for name in OPEN], axis=0)
     for name in GIVEN:
         is_open &= ~runs.categories(name).matches(lambda value: value is None)
+    # A larger count is a slip.
     is_open &= runs.numbers("n_gpus") < MAX_GPUS
     rows = np.flatnonzero(is_open)
     if not len(rows):
         return None
     names = [column.name for column in COLUMNS if column.name not in _SAYS_NOTHING and column.name in runs.values]
     asked = together(*(runs.categories(name).take(rows) for name in names))
+    # First row of each question.
     first = np.asarray([np.flatnonzero(asked.codes == code)[0] for code in range(len(asked.values))], dtype=int)
     cells = [dict(zip(names, values, strict=True)) for values in asked.values]
     questions = _questions(runs.take(rows[first]), cells, hardware)
@@ -95,6 +97,7 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
     """Search for a plan of each row, None for a row without a shape."""
     chips = Categorical.of_numbers(runs.numbers("n_gpus"))
     undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
+    # A placeholder plan: a replica and a sequence on each chip.
     whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
     described = describe_runs(whole, hardware)
     questions: list[PlanQuestion | None] = [None] * len(runs)
@@ -143,12 +146,14 @@ def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
     fastest, slowest = np.ones(len(runs)), np.ones(len(runs))
     answers = find_plans([question.task(fit) for question in asked.questions])
     for place, (question, cells) in enumerate(zip(asked.questions, asked.cells, strict=True)):
+        # Stated cells may break a rule: the search then drops rules.
         found = answers[place] if len(answers[place].table) else _without_rules(question, cells, fit)
         if not len(found.table):
             continue
         chosen = _best_and_near(found, question, fit)
         plan = found.table.plan(chosen.best).words()
         values = {name: _cell(name, plan) for name in FILLED if not _states(cells, name)}
+        # All rows with equal cells.
         rows = asked.rows[asked.question == place]
         for name, value in values.items():
             columns[name][rows] = value
@@ -204,6 +209,7 @@ def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -
     The search drops the rules that the stated cells break, then the rule of the batch, then all rules that read a
     stated cell, then all rules but the number of chips.
     """
+    # Rules broken by the stated cells are dropped.
     stated = {name: float(cells[name]) for name in COUNTS if cells.get(name) is not None}
     facts = {**model_columns(question.model), **stated, "domain_size": number(question.cluster.network.level(0)[0])}
     kept = tuple(rule for rule in RULES if rule not in decided(facts) or rule.holds_for(facts))
@@ -219,6 +225,7 @@ def _without_rules(question: PlanQuestion, cells: Mapping[str, Any], fit: Fit) -
 
 def _best_and_near(found: FoundPlans, question: PlanQuestion, fit: Fit) -> Alternatives:
     """Best plan and near alternatives, by the rule of `best_and_near`."""
+    # Where nothing fits, risks decide.
     if found.fits.any():
         return near(found.pace, found.fits, int(found.ranked(1)[0]))
     capacity = number(question.cluster.chip.hbm_bytes)

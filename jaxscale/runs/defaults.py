@@ -23,6 +23,7 @@ def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
     tables = read_toml(data_path("frameworks.toml"))["frameworks"]
     own = {name: {key: _value(entry) for key, entry in table.items()} for name, table in tables.items()}
     like = {name: own[table["same_as"]] for name, table in own.items() if "same_as" in table}
+    # A framework with features beside `same_as` is no mere alias.
     has_own = {name: bool({*own[name]} - {"same_as", "source", "date"}) for name in like}
     return {**own, **{name: {**table, **own[name], "has_own": has_own[name]} for name, table in like.items()}}
 
@@ -74,6 +75,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
         frameworks.get((framework or "").lower(), {}),
         frameworks["default"],
     )
+    # Facts about a source come before facts about a framework.
     return next((table[name] for table in candidates if name in table), None)
 
 
@@ -125,11 +127,14 @@ def recomputation(word: str, modules: str | None, framework: str | None) -> Reco
     Returns:
         Sum of the shares of the modules, at most 1; unknown modules count as a whole layer.
     """
+    # The modules of "selective" depend on the framework.
     meant = framework_defaults().get((framework or "").lower(), {}).get("recompute_words", {}).get(word, word)
     parts = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
     table = vocabularies()["recompute_modules"]
+    # Unknown modules count as a whole layer.
     entries = [table.get(part.strip(), table["full"]) for part in parts if part.strip() not in ("none", "selective")]
     keys = ("dropped", "of_mixtures", "again")
+    # Modules may overlap.
     shares = [min(sum(entry.get(key, entry["dropped"]) for entry in entries), 1.0) for key in keys]
     if "selective" in parts or "core_attn" in parts:
         return Recomputation("selective", *shares)
@@ -143,6 +148,7 @@ def known_frameworks() -> tuple[str, ...]:
 
 def meets(value: Any, wanted: str | float) -> bool:
     """Whether a cell equals a number or matches a regular expression; an empty cell matches none."""
+    # A pattern must match the whole cell.
     return re.fullmatch(wanted, value or "") is not None if isinstance(wanted, str) else value == wanted
 
 
@@ -176,6 +182,7 @@ class EmptyCells:
             The first fact that holds for the row, else the default of source, framework or unnamed framework.
         """
         column = self._stacks.map(lambda stack: default_for(name, *stack))
+        # The first fact wins: later facts are overwritten.
         for holds, says in reversed(self._facts):
             if name in says:
                 column = column.where(holds, says[name])

@@ -92,6 +92,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
     shapes = shapes_of(runs, lookup, empty)
     lacks = _lacking(runs, shapes, empty).where(of_a_kind(runs), OF_A_WORKLOAD)
     index = np.flatnonzero(lacks.matches(lambda reason: reason is None))
+    # Tables without gaps are not copied.
     complete = runs
     if len(index) < len(runs):
         complete = runs.take(index)
@@ -131,6 +132,7 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
     is_open = np.isnan(known["dp"])
     missing = {name: np.isnan(shapes.column(name)) for name in SHAPE}
     missing |= {name: runs.categories(name).matches(lambda value: value is None) for name in REQUIRED_BESIDE_SHAPE}
+    # Open degrees are told by the columns to state.
     missing |= {name: is_open & np.isnan(runs.numbers(name)) for name in ("tp", "pp")}
     # A framework may cut a step into microbatches of a size of its own choice, a pipeline must.
     may_accumulate = (empty.default("accumulates").numbers() > 0.0) | (known["pp"] > 1.0)
@@ -153,13 +155,16 @@ def _plan_numbers(
         "ep": _or(runs.numbers("ep"), 1.0),
         "etp": _or(empty.filled_numbers("etp"), 0.0),
         **{name: _or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
+        # A shard group beyond the replicas is all replicas.
         "shard_group": np.minimum(_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
         **_microbatches(runs, empty, stated["dp"]),
         "zero_stage": empty.filled_numbers("zero_stage"),
         **is_on,
+        # Without a tensor group, no norm is split.
         "sequence_parallel": is_on["sequence_parallel"] * (stated["tp"] > 1.0),
         "flash_attention": kernel.matches(lambda name: is_fused(str(name))).astype(float),
         "attention_rate": np.where(
+            # "flash" names no version: the rate is the framework's.
             kernel.matches(lambda name: str(name).lower() == "flash"),
             empty.default("attention_rate").numbers(),
             kernel.numbers(lambda name: attention_rate(str(name))),
@@ -169,7 +174,10 @@ def _plan_numbers(
         **_recomputed_shares(recomputed, is_mixture),
         **_state_bytes(runs, empty, is_on["wide_weights"]),
         "lora_rank": np.where(
-            adapters_of(runs).matches(lambda word: word == "none"), 0.0, empty.filled_numbers("lora_rank")
+            # adapter = none switches a default rank off.
+            adapters_of(runs).matches(lambda word: word == "none"),
+            0.0,
+            empty.filled_numbers("lora_rank"),
         ),
         **_offloaded(empty),
     }
@@ -194,6 +202,7 @@ def _recomputed_shares(recomputed: Categorical, is_mixture: np.ndarray) -> dict[
     again = recomputed.numbers(lambda entry: entry.again)
     return {
         "recompute_full": dropped,
+        # Recomputed forward pass over dropped share; 1 where nothing is dropped.
         "recompute_cost": np.where(dropped > 0.0, again / np.maximum(dropped, 1e-9), 1.0),
     }
 
@@ -218,6 +227,7 @@ def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str
     state = _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer))
     # A row that states the width of its weights says itself what is kept of them, and a small state has no master copy.
     by_habit = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
+    # A stated cell beats the habit of the framework.
     is_wide = np.where(np.isnan(runs.numbers("wide_weights")), by_habit, is_wide)
     weight = _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight))
     is_qlora = adapters_of(runs).matches(lambda word: word == "qlora") & np.isnan(runs.numbers("weight_bytes"))
@@ -242,8 +252,10 @@ def _microbatches(runs: Runs, empty: EmptyCells, dp: np.ndarray) -> dict[str, np
     """Microbatch b and count m with b m dp = B; m is not whole where the last microbatch of a step is short."""
     share = runs.numbers("global_batch_size_seqs") / dp
     micro, count = empty.filled_numbers("micro_batch_size"), runs.numbers("n_microbatches")
+    # Without a microbatch, the replica's batch over the stated count.
     even = share / np.where(np.isnan(count), 1.0, count)
     micro = np.where(np.isnan(micro), even, micro)
+    # m = B / (b dp), not whole where the last microbatch is short.
     return {"micro_batch_size": micro, "n_microbatches": share / micro}
 
 

@@ -38,6 +38,7 @@ class Meanings:
             for meaning in framework_defaults().get(str(name).lower(), {}).get("may_mean", ()):
                 is_own = frameworks.matches(lambda other, name=name: other == name)
                 is_open = {column: ~empty.is_told(column) for column in meaning["set"]}
+                # The words matter with several ranks of the degree alone.
                 concerned = is_own & (degrees[meaning["when"]] > 1.0) & np.any([*is_open.values()], axis=0)
                 self._take(runs, np.flatnonzero(concerned), is_open, meaning["set"], times, predicted)
 
@@ -56,6 +57,7 @@ class Meanings:
         some = runs.take(rows)
         said = {column: _where(some.categories(column), is_open[column][rows], word) for column, word in words.items()}
         ratio = predicted(filled(some, said)) / times[rows]
+        # nan of rows without an answer counts for nothing.
         self.fastest[rows] = np.fmin(self.fastest[rows], ratio)
         self.slowest[rows] = np.fmax(self.slowest[rows], ratio)
         flags = [Categorical(is_open[column][rows].astype(int), (False, True)) for column in words]
@@ -67,6 +69,7 @@ class Meanings:
             ]
             return f"blank cells: {' and '.join(named)} would take {factor:g} times as long, which the interval covers"
 
+        # Rows of nearly equal effect share a note.
         texts = together(Categorical.of_numbers(np.round(ratio, 2)), *flags).map(told)
         self.notes = joined([self.notes, texts.spread(rows, len(runs), "")])
 

@@ -57,6 +57,7 @@ def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
     if batch is not None:
         _check_shares(runs, described.index, batch)
     zero_stage = described.numbers["zero_stage"]
+    # FSDP was assumed where the assembled stage differs.
     is_inferred = np.zeros(0, dtype=bool) if batch is None else batch.plan.zero_stage != zero_stage
     return Described(
         batch,
@@ -85,6 +86,7 @@ def _check_shares(runs: Runs, index: np.ndarray, batch: RunBatch) -> None:
         return
     some = batch.take(rows)
     widths = adapter_widths(some.model, some.plan.lora_targets)
+    # r (d_in + d_out) per matmul.
     weights = np.asarray(some.plan.lora_rank * (widths.dense + widths.routed))
     share = weights / (np.asarray(n_params(some.model)) + weights)
     for row in np.flatnonzero(np.abs(stated[rows] / share - 1.0) > AGREEING)[:1].tolist():
@@ -121,6 +123,7 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
     times = runs.numbers("step_time_s")
     n_gpus = runs.numbers("n_gpus")
     tokens = runs.numbers("global_batch_size_seqs") * runs.numbers("seq_len")
+    # T = B S / (tokens per second and chip * n)
     times = np.where(np.isnan(times), tokens / (runs.numbers("tokens_per_s_per_gpu") * n_gpus), times)
     rate = runs.numbers("tflops_per_gpu")
     has_rate_alone = np.isnan(times[described.index]) & ~np.isnan(rate[described.index])
@@ -132,7 +135,9 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
             models = padded(described.batch.take(has_rate_alone).model, len(rows))
             flops = np.asarray(_model_flops(models))[: len(rows)]
         flops = flops * convention.numbers(FLOPS_OF.get)  # nan where the source counts in another way
+        # Flop of a step over the flop rate of all chips; Tflop/s to flop/s.
         times[rows] = flops * tokens[rows] / (rate[rows] * 1e12 * n_gpus[rows])
+    # The time of a failed run is no step time.
     has_ended = runs.categories("status").matches(lambda status: status in (None, "ok"))
     return np.where(has_ended, times, np.nan)
 
@@ -217,6 +222,7 @@ def groups_of(measured: Measured) -> np.ndarray:
 
 def fold_of(groups: np.ndarray, n_folds: int, seed: int = 0) -> np.ndarray:
     """Fold of each run: whole groups, dealt at random into folds of about equal size [row]."""
+    # Ties of size are broken at random, with a fixed seed.
     order = np.random.default_rng(seed).permutation(groups.max() + 1)
     sizes = np.bincount(groups)
     loads, fold = np.zeros(n_folds), np.zeros(groups.max() + 1, dtype=int)

@@ -39,6 +39,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
 
 def _fields(name: str, folder: Path, code: int, problems: dict[int, str]) -> dict[str, float]:
     """Shape columns of a file, none for a file with errors."""
+    # Paths beside the table first, then in the current folder.
     path = next((path for path in (folder / name, Path(name)) if path.is_file()), folder / name)
     try:
         fields = model_file_fields(path)

@@ -93,6 +93,7 @@ class Prediction:
     @property
     def fits(self) -> np.ndarray:
         """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
+        # Less likely than not to run out.
         return self.oom_probability < 0.5
 
     @property
@@ -144,6 +145,7 @@ class Prediction:
             ImportError: pandas is not installed (`pip install jaxscale[tables]`).
         """
         frame, added = self.runs.to_pandas(), self.columns()
+        # New predictions replace columns of an earlier prediction.
         kept = frame[[name for name in frame.columns if name not in added]]
         return kept.assign(**added).infer_objects()
 
@@ -171,6 +173,7 @@ class Prediction:
         # What a run had taken when it ran out says little of its peak.
         held = rows[~is_oom & np.isfinite(self.measured_memory[rows])]
         memory_ape = 100.0 * np.abs(self.memory[held] / self.measured_memory[held] - 1.0)
+        # A fit is right where an ok run fits and an oom run does not.
         is_right = (self.fits[rows] != is_oom)[is_oom | is_ok]
         return {
             "n": len(scored),
@@ -245,7 +248,11 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
     found = predict_described(completion.runs, describe_runs(completion.runs, hardware), fit)
     found = _over_meanings(found, fit, hardware)
     return replace(
-        found, lo=found.lo * completion.fastest, hi=found.hi * completion.slowest, assumed=completion.assumed
+        # The interval covers plans of nearly equal time.
+        found,
+        lo=found.lo * completion.fastest,
+        hi=found.hi * completion.slowest,
+        assumed=completion.assumed,
     )
 
 
@@ -292,6 +299,7 @@ def _joined(runs: Runs, parts: Sequence[Prediction], rows: np.ndarray) -> Predic
     """
     if len(parts) == 1:
         return parts[0]
+    # Back in the order of the table.
     place = np.argsort(rows)
     arrays = (*NUMBERS, "assumed", "notes", "measured", "measured_memory", "status")
     return replace(
@@ -345,6 +353,7 @@ def as_measured(answers: Mapping[str, np.ndarray], counted: np.ndarray | float =
         answers: columns by name, `BESIDE` among them [row].
         counted: 1 where a measured peak includes memory of the driver, else 0 [row].
     """
+    # Contexts and communicators are left out of a program's peak.
     share = 1.0 - answers[BESIDE] * (1.0 - counted) / answers["memory"]
     return {**answers, **{name: answers[name] * share for name in ("memory", "memory_lo", "memory_hi")}}
 

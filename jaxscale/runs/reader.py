@@ -42,6 +42,7 @@ class RunsSchema(AbstractSchema[Runs]):
         """Absent required columns that no present column fills."""
         columns = header.columns
         needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
+        # A model or a file of the model fills the shape.
         missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
         if not missing:
             return ""
@@ -76,6 +77,7 @@ class RunsSchema(AbstractSchema[Runs]):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
         # A row of a workload needs no model.
         judged = ~of_a_kind(table)
+        # A row with a problem is not judged twice.
         judged[list(bad)] = False
         yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))
 

@@ -32,6 +32,7 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
             return None
         if not absent:
             return "no degrees dp, tp, pp and cp whose product is n_gpus"
+        # A missing shape beside a name: the catalogue lacks the name.
         is_unknown = bool(model) and any(name in SHAPE for name in absent)
         return f"missing {', '.join(absent)}" + (f"; model {model!r} is not in the catalogue" if is_unknown else "")
 
@@ -55,6 +56,7 @@ def remarks_on(
     count, seq_len = runs.numbers("n_microbatches"), runs.numbers("seq_len")
     is_counted = ~np.isnan(count)
     is_uncut = np.isnan(runs.numbers("micro_batch_size")) & ~is_counted
+    # The batch decides where counts contradict.
     is_other = is_counted & (count != plan["n_microbatches"])
     is_quoted = np.zeros(len(runs), dtype=bool)
     is_quoted[is_other] = quotes_count(count[is_other], runs.categories("notes").take(is_other))
@@ -118,5 +120,6 @@ def _said(concerned: np.ndarray, text: Callable[..., str], *numbers: np.ndarray)
         ]
         distinct = together(*columns)
         values += tuple(text(*row) for row in distinct.values)
+        # Code 0 is the empty text.
         codes[rows] = distinct.codes + 1
     return Categorical(codes, values)

@@ -88,6 +88,7 @@ def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorica
     for fact, (cells, defaults) in GUESSED.items():
         told = together(*(runs.categories(name) for name in cells))
         says = told.matches(lambda row: any(cell is not None for cell in row)) | empty.is_known(defaults)
+        # Frozen weights have no optimizer state, trained weights no adapters.
         says |= is_frozen if fact == "optimizer_bytes" else ~is_frozen & (fact == "adapter_bytes")
         columns.append(Categorical(says.astype(int), (fact, "")))
     return together(*columns).map(lambda facts: GUESSES.join(fact for fact in facts if fact) or None)
@@ -171,6 +172,7 @@ def model_levels(model: Transformer) -> dict[str, str | None]:
 
 def _length(seq_len: float) -> str:
     """Sequence length to the nearest power of two."""
+    # Lengths within a factor of sqrt 2 share a level.
     return f"s{2 ** round(math.log2(seq_len))}"
 
 

@@ -59,6 +59,7 @@ def catalogue_entry(
         The fields; none where stated width or heads contradict the catalogue model.
     """
     entry = (lookup(model) if model else None) or {}
+    # A different width or head count is a different model under a known name.
     is_another = d_model not in (None, entry.get("d_model")) or n_heads not in (None, entry.get("n_heads"))
     return {} if is_another else entry
 
@@ -80,6 +81,7 @@ def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells | None = None) 
         columns |= {f"usual {name}": empty.default(name) for name in _USUAL}
     distinct = together(*columns.values())
     values = {name: [row[place] for row in distinct.values] for place, name in enumerate(columns)}
+    # Absent columns are nan.
     gaps = np.full(len(distinct.values), np.nan)
     stated = dict.fromkeys((*MODEL_FIELDS, "seq_len", *(f"usual {name}" for name in _USUAL)), gaps)
     stated |= {name: np.asarray(column, dtype=float) for name, column in values.items() if name != "model"}
@@ -116,11 +118,14 @@ def _rescaled(entries: Categorical, n_layers: np.ndarray) -> dict[str, np.ndarra
     names |= dict.fromkeys(name for entry in entries.values for name in entry)
     fields = {name: entries.numbers(operator.methodcaller("get", name)) for name in names}
     depth = fields["n_layers"]
+    # Depth of the row over depth of the catalogue.
     share = _first_stated(n_layers / depth, np.ones(len(depth)))
     for name in _LAYER_COUNTS:
         if name in fields:
             fields[name] = fields[name] * share
     dense = fields["n_dense_layers"]
+    # Leading dense layers stay, up to the depth of the row.
     first = np.where(np.isnan(n_layers), dense, np.minimum(dense, n_layers))
+    # Alternating dense layers shrink with the depth.
     fields["n_dense_layers"] = np.where(dense >= PATTERN * depth, dense * share, first)
     return fields

@@ -73,16 +73,16 @@ def deviations(
         [row].
     """
     group = classes(batch, [levels.column(kind) for kind in kinds])
+    # Mean of each group.
     count = np.bincount(group)[group]
     mean = (np.bincount(group, log_time) / np.bincount(group))[group]
+    # The mean follows the runs: sqrt(n / (n - 1)) restores the scatter of a run.
     widened = np.sqrt(count / np.maximum(count - 1.0, 1.0)) * (log_time - mean)
     return np.where(count > 1, widened, np.nan)
 
 
 def contradicted(measured: Measured) -> np.ndarray:
     """Whether each run contradicts more than half of its siblings.
-
-    Runs of equal settings have equal siblings and bounds, hence settings are compared instead of runs.
 
     Args:
         measured: runs with their step times.
@@ -94,19 +94,25 @@ def contradicted(measured: Measured) -> np.ndarray:
         return np.zeros(0, dtype=bool)
     plan, family = measured.batch.plan, families(measured)
     varied = np.stack([np.asarray(getattr(plan, name), float) for name in VARIED])
+    # Runs of equal settings have equal siblings and bounds: settings are compared instead of runs.
     setting = classes((family.astype(float), *varied), [])
     first = np.unique(setting, return_index=True)[1]
     micro, count, stages, replicas = varied[:4, first]
+    # m + (p - 1) / v slots of a pipeline.
     slots = count + (stages - 1.0) / np.asarray(plan.vpp)[first]
+    # The reduction of gradients may dominate a step of few slots.
     few = np.where(slots < FEW_SLOTS, REDUCTION, 1.0)
     log_slot = np.log(np.asarray(measured.step_time) / slots[setting])
     sorted_slots = _SortedGroups(log_slot, setting)
     siblings, broken = np.zeros(len(setting)), np.zeros(len(setting))
     for one, other in pairs_within(family[first]):
         ratios = np.stack([part[other] / part[one] for part in (micro, stages, replicas)])
+        # Product of the factors up or down.
         is_near = np.prod(np.maximum(ratios, 1.0 / ratios), axis=0) <= REACH
         one, other, ratios = one[is_near], other[is_near], ratios[:, is_near]
+        # Longest slot of the second setting over the first, with scatter.
         highest = np.log(MARGIN * _longest(ratios, few[other]))
+        # The reverse bound: a slot of the first over the second.
         lowest = -np.log(MARGIN * _longest(1.0 / ratios, few[one]))
         for pairs in _in_parts(sorted_slots.sizes[one]):
             rows, place = sorted_slots.members(one[pairs])
@@ -126,6 +132,7 @@ def contradicted(measured: Measured) -> np.ndarray:
 def _longest(ratios: np.ndarray, few: np.ndarray) -> np.ndarray:
     """Upper bound of the ratio of slot times of two siblings, from microbatch, stages and replicas [1], [pair]."""
     micro, stages, replicas = ratios
+    # Larger microbatches take at most in proportion, fewer stages at most all work.
     return np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
 
 
@@ -135,6 +142,7 @@ def _in_parts(sizes: np.ndarray) -> Iterator[slice]:
     begin = 0
     while begin < len(sizes):
         limit = (ends[begin - 1] if begin else 0) + PAIRS_AT_ONCE
+        # At least a pair of settings, however many runs.
         end = max(int(np.searchsorted(ends, limit, side="right")), begin + 1)
         yield slice(begin, end)
         begin = end

@@ -50,6 +50,7 @@ def software_of(cells: Mapping[str, Any]) -> Software:
     # Two ranks that split tensors, so that what depends on a split is there.
     table = {**ANY_SHAPE, "gpu": "", **cells, **UNDECIDED, "tp": 2.0, "dp": 1.0, "global_batch_size_seqs": 1.0}
     columns = {name: Categorical.constant(value, 1) for name, value in table.items()}
+    # A table of a single row: rows and command lines share the rules.
     described = describe_rows(Runs(Path(), (), np.zeros(1, dtype=int), {}, columns), catalogue_model)
     levels = of_search(described.levels.row(0))
     plan = jax.tree.map(lambda leaf: leaf[0], plans_of(described))
@@ -60,5 +61,6 @@ def software_of(cells: Mapping[str, Any]) -> Software:
 def of_search(levels: Mapping[str, str | None]) -> dict[str, str | None]:
     """Levels of a run whose plan is searched: none of a plan, and no guess at what the search itself recomputes."""
     guesses = (levels["unstated"] or "").split(GUESSES)
+    # The search decides the recomputation.
     unstated = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None
     return {**{kind: name for kind, name in levels.items() if kind not in OF_PLANS}, "unstated": unstated}

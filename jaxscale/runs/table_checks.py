@@ -108,6 +108,7 @@ def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarra
         By warning: whether each run is concerned [row], and the text.
     """
     held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
+    # Ratio of two statements of a speed, in logarithms.
     apart = np.abs(np.log(stated_twice(runs)[index])) > TOLERANCE
     return [
         (
@@ -132,6 +133,7 @@ def is_copy(runs: Runs) -> np.ndarray:
     columns = [column.map(lambda value: value) for name, column in runs.values.items() if name != PLACE]
     group = together(*columns).codes
     first = np.full(group.max() + 1, len(group))
+    # First row of each group of equal rows.
     np.minimum.at(first, group, np.arange(len(group)))
     return first[group] < np.arange(len(group))
 
@@ -152,6 +154,7 @@ def _least_times(batch: RunBatch) -> jax.Array:
 
 
 def _least_time(run: RunBatch) -> jax.Array:
+    # Forward and input gradients are 2 of 3 multiply-adds, weight gradients by trained share.
     flops = model_flops(run.model, causal=True) * (2.0 + trained_by(run.model, run.plan.lora_rank)) / 3.0
     seconds_per_flop = run.cluster.chip.seconds_per_flop(run.plan.precision)
     return flops * tokens_per_step(run.model, run.plan) * seconds_per_flop / run.cluster.n_chips
@@ -161,4 +164,5 @@ def stated_twice(runs: Runs) -> np.ndarray:
     """Ratio of stated step time to the step time from the stated throughput; 1 where either is absent [1], [row]."""
     names = ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len", "n_gpus")
     time, throughput, batch, length, n_gpus = (runs.numbers(name) for name in names)
+    # T (tokens per second and chip) n / (B S)
     return np.nan_to_num(time * throughput * n_gpus / (batch * length), nan=1.0)

@@ -99,9 +99,11 @@ def engine_table(
             raise InputError(f"precision {word!r} is unknown; expected one of {', '.join(WEIGHT_FORMATS)}")
     powers = [2**k for k in range(int(np.log2(max(n_chips, 1.0))) + 1)]
     heads, depth = float(model.n_heads), float(total_layers(model))
+    # Tensor parallelism splits heads within a domain.
     tps = [tp for tp in (space.tp or powers) if tp <= min(n_chips, domain_size) and heads % tp == 0]
     pps = [pp for pp in space.pp if pp <= depth]
     is_mixture = float(model.n_experts) > 1.0
+    # Ranks with separate attention share experts alone.
     dps = list(space.attention_dp or powers) if is_mixture else [1]
     ladder = _ladder() if batches is None else batches
     rows = []
@@ -113,6 +115,7 @@ def engine_table(
                     rows += [(place, tp, pp, dp, n, prefill) for n, prefill in _splits(copies, space.disaggregated)]
     if not rows:
         raise InputError(f"no engine fits on {n_chips:g} chips; expected tp of {tps or 'a divisor of the heads'}")
+    # (degrees x batches, fields)
     table = np.repeat(np.asarray(rows, dtype=float), len(ladder), axis=0)
     batch = np.tile(ladder, len(rows))
     return _table(table, batch, space, input_len, output_len)
@@ -120,6 +123,7 @@ def engine_table(
 
 def _ladder() -> np.ndarray:
     count = int(np.log(MOST_SEQUENCES) / np.log(BATCH_STEP)) + 1
+    # Rounding repeats small batches.
     return np.unique(np.round(BATCH_STEP ** np.arange(count + 1)))
 
 
@@ -137,6 +141,7 @@ def _table(
 ) -> EngineTable:
     place, tp, pp, dp, copies, prefill = rows.T
     words = [WEIGHT_FORMATS[word] for word in space.precisions]
+    # Default of tables: the cache in 8 bits with weights below 16 bits.
     narrow = np.asarray([1.0 if word in ("fp8", "fp4") else 2.0 for word in space.precisions])
     formats = np.asarray([[1.0 if name == entry[1] else 0.0 for name in PRECISIONS] for entry in words])
     index = place.astype(int)
@@ -144,6 +149,7 @@ def _table(
         tp, pp,
         attention_dp=dp, copies=copies, weight_bytes=np.asarray([entry[0] for entry in words])[index],
         cache_bytes=narrow[index], formats=formats[index], overlap=np.zeros(len(batch)),
+        # No limit on the domains of a token.
         expert_nodes=np.full(len(batch), 1e3),
     )  # fmt: skip
     n, zeros = len(batch), np.zeros(len(batch))
@@ -151,6 +157,7 @@ def _table(
         concurrency=batch * copies, input_len=np.full(n, input_len), output_len=np.full(n, output_len),
         continuous=np.ones(n), at_limit=zeros, disaggregated=(prefill > 0).astype(float), n_requests=zeros,
         prefix_hit=zeros, draft_tokens=zeros, acceptance=np.full(n, 0.7), request_rate=zeros, gap_variance=zeros,
+        # Lengths of a plan are stated.
         length_variance=zeros, lengths_open=zeros,
     )  # fmt: skip
     return EngineTable(engine, requests, prefill, index)
@@ -273,6 +280,7 @@ def _scored(
     def one(engine: Engine, load: Requests, prefill: Array) -> tuple[Array, ...]:
         times = serving_time(model, engine, cluster, load, coefficients)
         ranks = engine.copies * engine.attention_dp
+        # Each rank holds a share of the batch.
         batch = load.concurrency / ranks
         memory = serving_memory(model, engine, cluster, n_sequences=batch, context=load.input_len + load.output_len)
         # Prefill copies process prompts one by one; the slower of prefill and decode sets the rate.
@@ -341,6 +349,7 @@ def best_serving_plan(
     arguments = (model, n_chips, domain, space, float(input_len), float(output_len))
     table = engine_table(*arguments)
     scores = score_engines(model, cluster, coefficients, table)
+    # (candidates,)
     is_allowed, gain = _judged(table, scores, cluster, tpot_limit, ttft_limit)
     _refuse(scores, is_allowed, cluster, tpot_limit, ttft_limit)
     keys = _keys(table)
@@ -348,9 +357,11 @@ def best_serving_plan(
     for key in _best_keys(keys, gain, is_allowed, top):
         mine = np.flatnonzero((keys == key).all(axis=1))
         around = table.requests.concurrency[mine] / table.engine.copies[mine]
+        # Engines beyond a limit rank last.
         peak = mine[np.argmax(np.where(is_allowed[mine], gain[mine], -1.0))]
         centre = table.requests.concurrency[peak] / table.engine.copies[peak]
         lower, upper = around[around < centre], around[around > centre]
+        # Neighbours of the best batch bracket the optimum.
         ends = (lower.max() if len(lower) else 1.0, upper.min() if len(upper) else centre)
         chosen.append((key, np.unique(np.round(np.linspace(*ends, FINE)))))
     fine = [_refined(table, key, batches) for key, batches in chosen]
@@ -362,6 +373,7 @@ def best_serving_plan(
         ranked.append(_engine_of(part, found, row, own[row], space, dollars_per_chip_hour))
     ranked.sort(key=lambda scored: -scored.throughput_per_chip)
     prices = _prices((model, cluster, coefficients), ranked[0], tpot_limit, ttft_limit)
+    # Memory alone bounds the front.
     is_kept = np.asarray(scores.memory <= USABLE * number(cluster.chip.hbm_bytes))
     frontier = _pareto(scores.tpot[is_kept], gain[is_kept])
     return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)))
@@ -409,7 +421,9 @@ def _keys(table: EngineTable) -> np.ndarray:
 
 def _best_keys(keys: np.ndarray, gain: np.ndarray, is_allowed: np.ndarray, top: int) -> list[np.ndarray]:
     """Degrees and splits ranked by the throughput at their best batch, best first."""
+    # Engines within the limits come first: the slice drops the rest.
     order = np.argsort(-np.where(is_allowed, gain, -np.inf))[: int(is_allowed.sum())]
+    # First place of each combination: the combination at the best batch.
     first = np.unique(keys[order], axis=0, return_index=True)[1]
     return [keys[order[place]] for place in np.sort(first)[:top]]
 
@@ -437,6 +451,7 @@ def _engine_of(
         lambda leaf: np.asarray(leaf)[row] if np.ndim(leaf) > 1 else float(np.asarray(leaf)[row]),
         (table.engine, table.requests),
     )
+    # Dollars per hour / 3600 / (token/s), for a million tokens.
     money = float("nan") if price is None else price / 3600.0 / float(gain) * 1e6
     return ScoredEngine(
         engine, requests, int(table.n_prefill[row]), space.precisions[int(table.precision[row])],
@@ -477,13 +492,16 @@ def _prices(
     shares = {name: 0.0 if limit is None else value / limit for name, (value, limit) in used.items()}
     binding = max(shares, key=lambda name: shares[name])
     prices = dict.fromkeys(used, 0.0)
+    # A batch is a whole number: a binding limit is not met exactly.
     if shares[binding] > NEAR:
+        # d ln X / d ln l by the slopes along the batch.
         prices[binding] = float(slope[0] / slope[1 + list(used).index(binding)])
     return prices
 
 
 def _pareto(tpot: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """Points on the Pareto front [point, 2]."""
+    # By time per token; at equal time the highest throughput first.
     order = np.lexsort((-gain, tpot))
     best = np.maximum.accumulate(gain[order])
     is_new = np.concatenate([[True], best[1:] > best[:-1]]) if len(order) else np.zeros(0, dtype=bool)

@@ -1,7 +1,6 @@
 """Engines for inference, and the requests to engines: the inputs of every time and size of serving.
 
 An engine is a copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
-Words such as the kind of serving become switches, so that all rows stack and a single program evaluates them.
 """
 
 from typing import Any
@@ -119,11 +118,13 @@ class Engine(eqx.Module):
             InputError: a precision that is not in the tables of this module.
         """
         stored, computed = _entry("precision", precision, WEIGHT_FORMATS)
+        # Default of tables: the cache in 8 bits with weights below 16 bits.
         usual_cache = "bf16" if precision not in ("fp8", "fp4") else "fp8"
         self.tp, self.pp, self.attention_dp, self.copies = map(as_float, (tp, pp, attention_dp, copies))
         self.weight_bytes = stored if weight_bytes is None else as_float(weight_bytes)
         word = cache_precision or usual_cache
         self.cache_bytes = _entry("cache_precision", word, CACHE_FORMATS) if cache_bytes is None else cache_bytes
+        # Words become switches: all rows stack, and a single program evaluates all rows.
         one_hot = [1.0 if name == computed else 0.0 for name in PRECISIONS]
         self.formats = as_float(formats) if formats is not None else _row(one_hot)
 

@@ -38,6 +38,7 @@ class SimulatedRequests(eqx.Module):
     @property
     def tpot(self) -> Float[Array, " request"]:
         """Time per token after the first [s]."""
+        # The first token is in the time to the first token.
         return (self.e2e - self.ttft) / (self.answers - 1.0)
 
     @property
@@ -87,6 +88,7 @@ def simulate_requests(
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     fresh = r.input_len * (1.0 - r.prefix_hit)
+    # Steps at the mean context, as in the formulas under test.
     middle = r.input_len + 0.5 * r.output_len
 
     def step_of(n: Array) -> Array:
@@ -95,10 +97,12 @@ def simulate_requests(
             model, engine, cluster, coefficients, n_sequences=n, context=middle, tokens_each=tokens
         ).total  # fmt: skip
 
+    # (running requests,): steps depend on the count alone.
     steps = coefficients.pace * jax.vmap(step_of)(jnp.arange(places + 1.0))
     work = prefill_pass(
         model, engine, cluster, coefficients, n_sequences=1.0, input_len=fresh, cached_len=r.input_len - fresh
     )  # fmt: skip
+    # Prompts join a running step and add no launches.
     floors, each = coefficients.pace * work.floors, coefficients.pace * (work.total - work.floors)
     yielded = tokens_yielded(r)
     n = len(arrivals)
@@ -107,7 +111,9 @@ def simulate_requests(
 
     def advance(state: _State, _: None) -> tuple[_State, None]:
         answered = (state.last <= state.now).sum()
+        # A client sends a request for each answer.
         is_sent = (arrivals <= state.now) & (order < r.concurrency + answered)
+        # A client without spare places sends later than the arrival.
         moment = jnp.where(r.concurrency >= n, arrivals, jnp.maximum(arrivals, state.now))
         sent = jnp.where(is_sent & jnp.isinf(state.sent), moment, state.sent)
         is_active = is_sent & jnp.isinf(state.last)
@@ -115,6 +121,7 @@ def simulate_requests(
         is_decoding = is_running & (state.prompt <= 0.0)
         count = is_decoding.sum()
         waiting = jnp.where(is_running, state.prompt, 0.0)
+        # Token budget after a token per decoding request, first come, first served.
         taken = jnp.clip(chunk - count - (jnp.cumsum(waiting) - waiting), 0.0, waiting)
         alone = jnp.where(count > 0, steps[count], floors)
         # An idle engine sleeps until the next request is sent.
@@ -124,12 +131,16 @@ def simulate_requests(
         )
         end = jnp.where(is_running.any(), state.now + alone + taken.sum() / fresh * each, later)
         prompt = state.prompt - taken
+        # Rounding leaves a rest of the prompt.
         is_first = is_running & (state.prompt > 0.0) & (prompt <= 1e-6 * fresh)
+        # The prefill yields the first token.
         answer = state.answer - jnp.where(is_decoding, yielded, 0.0) - is_first
+        # A token reaches the client a step later.
         told = end + steps[jnp.maximum(count, 1)] + coefficients.first_token
         first = jnp.where(is_first, told, state.first)
         last = jnp.where(is_running & (answer <= 1e-6) & (is_first | is_decoding), told, state.last)
         prompt = jnp.where(is_first, 0.0, prompt)
+        # After the last answer the clock stands still.
         return _State(jnp.where(jnp.isfinite(end), end, state.now), prompt, answer, sent, first, last), None
 
     start = _State(arrivals[0], jnp.full(n, fresh), answers, never, never, never)

@@ -74,6 +74,7 @@ def _scales(problem: ServingProblem, solution: MixedSolution) -> np.ndarray:
     """Median absolute error of each class as a standard deviation [class]."""
     classes = problem.mixed.classes
     return np.asarray(
+        # Median absolute error of a normal distribution times 1.48 is the standard deviation.
         [1.48 * np.median(np.abs(solution.log_errors[classes == code])) for code in range(classes.max() + 1)]
     )
 
@@ -82,6 +83,7 @@ def _own_widths(
     measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
 ) -> tuple[ServingWidth, ...]:
     """Widths from left-out folds of the rows; empty for few rows."""
+    # Quantiles at 5 and 95 % need rows.
     if len(measured.groups) < 10:
         return ()
     rows = np.arange(len(measured.groups)).astype(str)
@@ -108,6 +110,7 @@ def stacks_left_out(
         unseen[mine] = held.log_errors[mine]
         for stack in np.unique(stacks[is_out]).tolist():
             rows = np.flatnonzero(stacks == stack)
+            # Ten shown rows must leave enough rows to score.
             if len(rows) < LEAST_ROWS:
                 continue
             shown = rows[drawn_by_group(measured.groups[rows], FEW_ROWS)]
@@ -146,6 +149,7 @@ def fit_and_hold_out(
         everything = np.ones(len(measured.groups), dtype=bool)
         tell(f"fitting {len(problem.row)} measurements of {len(everything)} rows")
         solution = solve_mixed(problem.mixed, everything)
+        # Last steps with fixed spreads: effects at the optimum of the final spreads.
         solution = solve_mixed(problem.mixed, everything, solution, steps=12, learns_spreads=False)
         errors = {"fit": solution.log_errors}
         few_rows = np.empty(0)

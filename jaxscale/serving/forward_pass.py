@@ -109,6 +109,7 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
     """Quantities of a model on a chip of its engine, independent of the tokens of a pass."""
     tp, ranks = engine.tp, engine.tp * engine.attention_dp
     mixtures = moe_layers(model)
+    # Router and dense layers are used by every token.
     wide = _split(dense_layer_params(model) + mixtures * router_params(model), tp)
     formats = jnp.asarray(engine.formats)
     attention, mlps = attention_layers(model) + ssm_layers(model), mlp_layers(model) - mixtures
@@ -127,8 +128,10 @@ def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Share
         head=head_params(model) / tp,
         layers=jnp.asarray(total_layers(model)),
         peak=cluster.chip.seconds_per_flop(formats),
+        # Logits and attention are computed in 16 bits.
         wide_peak=cluster.chip.seconds_per_flop(wide_shares(formats)),
         latency=(attention + mlps) * small + mixtures * small_moe,
+        # Stages send the residual stream once.
         link=link * per_token + (engine.pp - 1.0) * per_token / jnp.asarray(cluster.network.bandwidth)[..., 0],
         ramp=((attention + mlps) * slow + mixtures * slow_moe) * jnp.sqrt(per_token),
         sends=(engine.pp - 1.0) * SEND_LATENCY,
@@ -142,19 +145,22 @@ def _split(params: ArrayLike, tp: ArrayLike) -> Array:
 def _collective(n: ArrayLike, cluster: Cluster) -> tuple[Array, Array, Array]:
     """All-reduce among n chips: latency relative to two chips [1], time of a byte [s/byte], and ramp [s^0.5/byte^0.5].
 
-    The latency grows as (1 + log2 n) / 2, and doubles for a group larger than a domain. Within a domain the bytes are
-    reduced first, so that each chip sends its own share over the network. Links reach full bandwidth with large
-    messages only: a message of m bytes takes an additional time proportional to the root of m and growing with the
-    peers (all-reduce times of `data/serving.toml`, 64 kB to 16 MB).
+    The latency grows as (1 + log2 n) / 2, and doubles for a group larger than a domain. Links reach full bandwidth with
+    large messages only: a message of m bytes takes an additional time proportional to the root of m and growing with
+    the peers (all-reduce times of `data/serving.toml`, 64 kB to 16 MB).
     """
     domain = jnp.asarray(cluster.network.domain_size)[..., 0]
     inside, outside = (jnp.asarray(cluster.network.bandwidth)[..., level] for level in (0, 1))
     peers = larger(cluster.network.link_peers, 1.0)
+    # Direct links reach a peer each: fewer peers use fewer links.
     used = smaller(larger(jnp.asarray(n) - 1.0, 1.0) / peers, 1.0)
     crosses = several(larger(jnp.divide(n, domain), 1.0))
+    # Bytes are reduced within a domain first: each chip sends 1 / domain over the network.
     per_byte = 1.0 / (inside * used) + crosses / (outside * domain)
+    # a(n) = alpha (1 + log2 n) / 2
     latency = several(n) * 0.5 * (1.0 + jnp.log2(n)) * (1.0 + crosses)
     ramp = (smaller(n, RAMP_PEERS) - 1.0) / RAMP_PEERS * jnp.sqrt(2.0 * per_byte)
+    # An all-reduce moves 2 (n - 1) / n of the bytes.
     return latency, 2.0 * (1.0 - 1.0 / jnp.asarray(n)) * per_byte, ramp
 
 
@@ -166,12 +172,15 @@ def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
     network = cluster.network
     domain, outside = jnp.asarray(network.domain_size)[..., 0], jnp.asarray(network.bandwidth)[..., 1]
     n = larger(engine.tp * engine.attention_dp / domain, 1.0)
+    # N (1 - (1 - 1 / N)^k) by logarithms, exact for many domains.
     reached = smaller(-n * jnp.expm1(model.moe_top_k * jnp.log1p(-1.0 / (n + 1e-6))), engine.expert_nodes)
+    # Dispatch and combine.
     return 2.0 * several(n) * reached * (1.0 - 1.0 / n) / outside * several(engine.attention_dp)
 
 
 def experts_touched(model: Transformer, n_tokens: ArrayLike) -> Array:
     """Number of experts of a layer used by at least one of n tokens: E (1 - (1 - k/E)^n) [1]."""
+    # Dense models have k = E: log(0).
     spared = jnp.log1p(-smaller(model.moe_top_k / model.n_experts, 1.0 - 1e-6))
     return -model.n_experts * jnp.expm1(n_tokens * spared)
 
@@ -201,17 +210,21 @@ def weight_times(
     Returns:
         Time of the reads, and time of the flops [s].
     """
+    # Experts serve the tokens of all ranks.
     everywhere = n_tokens * engine.attention_dp
     touched = experts_touched(model, everywhere)
     is_mixture = 1.0 - is_dense(model.n_experts)
     bandwidth = coefficients.weight_bandwidth * cluster.chip.hbm_bandwidth
     experts = is_mixture * touched * shares.expert / coefficients.expert_bandwidth
+    # The logits head stays in 16 bits.
     read = (shares.dense + experts) * engine.weight_bytes + shares.head * WIDE_BYTES
+    # Half a tile per touched expert is padding.
     rows = everywhere * model.moe_top_k + touched * 0.5 * EXPERT_TILE
     routed = is_mixture * rows * shares.expert / coefficients.expert_bandwidth
     # Matmuls attain a smaller share of the higher peak in narrower formats.
     peak = shares.peak * coefficients.narrow_matmul ** -jnp.log2(shares.wide_peak / shares.peak)
     computed = (n_tokens * shares.dense + routed) * peak + n_logits * shares.head * shares.wide_peak
+    # A multiply-add is 2 flop.
     return read / bandwidth, 2.0 * computed / efficiency
 
 
@@ -227,6 +240,7 @@ def _collectives(
     latency = shares.latency * coefficients.collective_latency + shares.sends
     ramp = shares.ramp * jnp.sqrt(n_tokens * coefficients.link_ramp)
     large = ramp + n_tokens * shares.link / coefficients.link
+    # Bandwidth hides behind work, latency does not.
     return latency + large - engine.overlap * smaller(large, work)
 
 
@@ -265,6 +279,7 @@ def decode_pass(
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature)
     fetched = cache / (coefficients.cache_bandwidth * cluster.chip.hbm_bandwidth)
     # Absorbed latent attention multiplies by the cached latent vectors (arXiv 2405.04434, section 2.1.2).
+    # Scores and values over the latent width, scores over the rotary width.
     latent = 2.0 * model.kv_lora_rank + model.rope_head_dim
 
     def scored(kind: Heads, keys: ArrayLike) -> Array:
@@ -326,5 +341,6 @@ def prefill_pass(
         weights=weights,
         attention=attention,
         collectives=_collectives(engine, shares, coefficients, tokens, weights + attention),
+        # The floor per sequence is of decode steps.
         floors=_floors(shares, coefficients, 0.0),
     )

@@ -31,6 +31,7 @@ def over_cached_keys(
 ) -> Number:
     """Mean over attention layers of a function of the heads and of the number of cached tokens."""
     full, windowed = head_kinds(model)
+    # Without a window (0) all tokens are held.
     held = smooth_min(model.window + (1.0 - jnp.clip(model.window, 0.0, 1.0)) * context, context, temperature)
     return full.share * of(full, context) + windowed.share * of(windowed, held)
 
@@ -47,6 +48,7 @@ def state_bytes(model: Transformer) -> Number:
 
 def cached_on_rank(model: Transformer, engine: Engine, kind: Heads, temperature: Temperature = 0.0) -> Array:
     """Numbers of a token in the cache of a layer on one of min(tp, K) ranks; latents in full on every rank [1]."""
+    # Beyond K ranks, keys and values are replicated.
     split = key_value_numbers(kind) / smooth_min(engine.tp, kind.n_kv_heads, temperature)
     return split + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - split)
 
@@ -65,4 +67,5 @@ def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, t
     numbers = over_cached_keys(
         model, context, lambda kind, keys: keys * cached_on_rank(model, engine, kind, temperature), temperature
     )
+    # State-space heads split over tp.
     return attention_layers(model) * numbers * engine.cache_bytes + state_bytes(model) / engine.tp

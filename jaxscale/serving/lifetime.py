@@ -71,11 +71,13 @@ class TrainingPlans(eqx.Module):
 
         times, peaks = jax.vmap(of_plan)(self.plans)
         runs = (peaks <= self.memory_limit) & (True if may_run is None else jnp.asarray(may_run))
+        # Plans beyond memory never win.
         bounded = jnp.where(runs, times, jnp.inf)
         return jnp.min(bounded), jnp.argmin(bounded)
 
     def valid(self, models: Transformer) -> Bool[np.ndarray, "model plan"]:
         """Whether each plan is valid for each of several models, stacked along their leading axis [model, plan]."""
+        # (models, plans)
         columns = {name: np.asarray(column)[:, None] for name, column in model_columns(models).items()}
         plans = {name: np.asarray(column)[None, :] for name, column in plan_columns(self.plans).items()}
         domain = np.asarray(self.cluster.network.domain_size)[0]
@@ -145,6 +147,7 @@ class LifetimeLoad(eqx.Module):
         """Cost of training N parameters on D tokens and of serving, in the unit of the prices."""
         training = self.training_price * FLOP_PER_PARAM_TOKEN * n_tokens
         served = self.prompt_price * self.prompt_tokens + self.answer_price * self.answer_tokens
+        # 6 N D + 2 N D_inf, each with a price.
         return jnp.multiply(n_params, training + SERVING_FLOP * served)
 
 
@@ -174,6 +177,7 @@ def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array
     """
     k = law.joint
     params = law.params_coefficient / jnp.power(n_params, law.params_exponent)
+    # ((A N^-alpha)^(1/k) + (B D^-beta)^(1/k))^k = l - E, solved for D.
     left = jnp.power(jnp.subtract(loss, law.irreducible), 1.0 / k) - jnp.power(params, 1.0 / k)
     return jnp.power(law.tokens_coefficient / jnp.power(left, k), 1.0 / law.tokens_exponent)
 
@@ -192,11 +196,13 @@ def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> Lifet
 
     def log_cost(excess: Array, arguments: tuple[LossLaw, Array, LifetimeLoad, Array]) -> Array:
         own_law, own_loss, own_load, own_least = arguments
+        # N = N_min (1 + e^x): every x is a model with a finite D.
         params = own_least * (1.0 + jnp.exp(excess))
         return jnp.log(own_load.cost(params, tokens_for_loss(own_law, params, own_loss)))
 
     arguments = (law, jnp.asarray(loss), load, least)
     solver = optx.Bisection(rtol=1e-12, atol=1e-12, flip="detect")
+    # e^-12 to e^14 above the least size.
     options = {"lower": -12.0, "upper": 14.0}
     found = optx.root_find(jax.grad(log_cost), solver, jnp.asarray(0.0), arguments, options, max_steps=200, throw=False)
     params = least * (1.0 + jnp.exp(found.value))
@@ -263,12 +269,15 @@ def lifetime_cost(
     """
     params, inner = n_active_params(model), n_params(model) - embedding_params(model)
     rise = 0.0 if shape is None else shape.penalty(model.d_model, total_layers(model), inner)
+    # Effect of experts on the loss: N E^gamma.
     worth = params * jnp.power(model.n_experts, experts_exponent)
+    # A shape with 1 + p times the loss needs the tokens of l / (1 + p).
     tokens = tokens_for_loss(law, worth, jnp.divide(loss, 1.0 + rise))
     times = serving_time(model, engine, cluster, requests, coefficients, temperature)
     if isinstance(training, TrainingPlans):
         per_token, place = training.chip_time(model, may_run)
     else:
+        # 6 N / (MFU peak) per token.
         per_token = FLOP_PER_PARAM_TOKEN * params / (jnp.asarray(training) * cluster.chip.peak("bf16"))
         place = jnp.asarray(0)
     served = answer_tokens / times.throughput * engine.n_chips
@@ -317,7 +326,9 @@ def rollout_time(
     """
     model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
     ends = jnp.sort(jnp.asarray(lengths))
+    # (answers,): interval i runs from the end of answer i - 1.
     starts = jnp.concatenate([jnp.zeros(1), ends[:-1]])
+    # The batch shrinks as answers end.
     running = jnp.asarray(len(ends) - jnp.arange(len(ends), dtype=ends.dtype))
     shares = engine_shares(model, engine, cluster)
 
@@ -328,6 +339,7 @@ def rollout_time(
         ).total  # fmt: skip
 
     steps = jax.vmap(step)(running, jnp.asarray(input_len + 0.5 * (starts + ends)))
+    # Samples of a prompt share the prefill.
     prompts = len(ends) / (samples_per_prompt * engine.attention_dp)
     prefill = prefill_pass(
         model, engine, cluster, coefficients, n_sequences=prompts, input_len=input_len, shares=shares
@@ -368,5 +380,6 @@ def rollout_split(
         swap: time to swap memory between rollout and training on shared chips [s].
     """
     work = jnp.add(rollout_chip_seconds, training_chip_seconds)
+    # n_r = n r / (r + t)
     share, time = jnp.divide(rollout_chip_seconds, work), jnp.divide(work, n_chips)
     return RolloutSplit(jnp.multiply(n_chips, share), jnp.multiply(n_chips, 1.0 - share), time, time + swap)

@@ -154,7 +154,9 @@ def _scored_shapes(points: Array, may_run: Bool[Array, "point plan"], task: Life
         )  # fmt: skip
         context = load.input_len + load.output_len
         memory = serving_memory(model, engine, task.cluster, n_sequences=batch, context=context).total
+        # Infinite time marks a broken bound.
         keeps = (memory <= USABLE * task.cluster.chip.hbm_bytes) & (cost.tpot <= task.tpot_limit)
+        # Key/value heads times the head width must fit in the width.
         keeps &= jnp.isfinite(cost.n_tokens) & (cost.n_tokens > 0.0) & (sizes[2] * model.head_dim <= sizes[1])
         bound = jnp.where(keeps, 0.0, jnp.inf)
         return jnp.stack([cost.training + bound, cost.serving + bound, cost.tpot, cost.n_tokens, cost.place])
@@ -177,9 +179,11 @@ def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) ->
     for start in range(0, len(points), BLOCK_OF_SHAPES):
         block = points[start : start + BLOCK_OF_SHAPES]
         own = allowed[start : start + BLOCK_OF_SHAPES]
+        # A fixed number of points needs a single compilation.
         filled, runs = padded((block, own), len(block), BLOCK_OF_SHAPES)
         blocks.append(np.asarray(_scored_shapes(filled, runs, shared))[: len(block)])
     scores = np.concatenate(blocks)
+    # A missed loss has no tokens.
     scores[np.isnan(scores[:, :2]).any(axis=1), :2] = np.inf
     return scores
 
@@ -266,6 +270,7 @@ def _evaluate_places(
     if not new:
         return
     index: Int[np.ndarray, "point axis"] = np.asarray(new)
+    # (points, axes)
     points = np.stack([axis[index[:, column]] for column, axis in enumerate(axes)], axis=1)
     seen.update(zip(new, score_shapes(points, task), strict=True))
 
@@ -274,10 +279,12 @@ def _starts(
     axes: list[np.ndarray], task: LifetimeTask, seen: dict[tuple[int, ...], np.ndarray]
 ) -> list[tuple[int, ...]]:
     """Best points of a coarse lattice, far apart in depth and width."""
+    # At most five values per axis.
     coarse = [np.unique(np.linspace(0, len(axis) - 1, min(len(axis), 5)).round().astype(int)).tolist() for axis in axes]
     places = list(itertools.product(*coarse))
     _evaluate_places(places, axes, task, seen)
     ranked = sorted(places, key=lambda place: _time(seen[place]))
+    # Best start of each depth and width: the better entry, later in reversed order, wins.
     return list({place[:2]: place for place in reversed(ranked)}.values())[::-1][:N_STARTS]
 
 

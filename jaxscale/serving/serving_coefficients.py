@@ -57,6 +57,7 @@ def release_time(framework: str, release: str) -> float:
         return math.nan
     numbers = tuple(int(number) for number in version.groups() if number)
     times = sorted((tuple(map(int, key.split("."))), _years(date)) for key, date in dated.items())
+    # A version below all dated versions counts as the first.
     return max((time for key, time in times if key <= numbers), default=times[0][1])
 
 
@@ -73,6 +74,7 @@ def nearest_release(level: str, known: Collection[str]) -> str:
         return level
     framework, _, release = level.partition(" ")
     time = release_time(framework, release)
+    # Levels without a release end in a blank.
     unstated = f"{framework} "
     if math.isnan(time):
         return unstated if unstated in known else level
@@ -95,6 +97,7 @@ def framework_level(framework: str, maker: str, release: str) -> str:
     if port is None or port["maker"] != maker:
         return framework
     time = release_time(framework, release)
+    # An unknown time counts as present: a comparison with nan is false.
     return framework if time < _years(port["since"]) else port["level"]
 
 
@@ -149,12 +152,12 @@ def usual_coefficients() -> ServingCoefficients:
 def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:
     r"""Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
 
-    Coefficients in `SHARES` are bounded by one, $x (1 + x^8)^{-1/8}$: a share above one would be compensated by
-    overlong floors, and the times of small models would be overestimated.
+    Coefficients in `SHARES` are bounded by 1.
     """
     import jax.numpy as jnp
 
     values: Array = jnp.exp(jnp.asarray(logs))
+    # x (1 + x^8)^(-1/8): a share above 1 would be offset by overlong floors.
     bounded = values * (1.0 + values**SHARPNESS) ** (-1.0 / SHARPNESS)
     pairs = enumerate(SERVING_NAMES)
     return ServingCoefficients(*((bounded if name in SHARES else values)[index] for index, name in pairs))

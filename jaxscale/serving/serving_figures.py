@@ -89,6 +89,7 @@ def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime"
         load: results of `serving_under_load` at each rate [rate].
     """
     saturation = float(np.asarray(load.saturation).ravel()[0])
+    # Beyond saturation an endless stream has no finite time.
     kept = rates < saturation
     with style():
         figure = new_figure(8.0, 4.2)
@@ -115,7 +116,14 @@ def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -
         figure = new_figure(8.8, 4.6)
         axes: Any = figure.subplots()
         axes.plot(
-            1e3 * latency, throughput, "-", color=INK, lw=1.6, drawstyle="steps-post", label="frontier of all engines"
+            # For a limit between two engines, the faster engine is the best allowed.
+            1e3 * latency,
+            throughput,
+            "-",
+            color=INK,
+            lw=1.6,
+            drawstyle="steps-post",
+            label="frontier of all engines",
         )
         for scored, colour, marker in zip(choice.top, PALETTE, MARKERS, strict=False):
             place = (1e3 * scored.tpot, scored.throughput_per_chip)

@@ -54,6 +54,7 @@ def weights_per_chip(model: Transformer, engine: Engine) -> Array:
     layers = dense_layer_params(model) / engine.tp
     mixtures = moe_layers(model)
     experts = mixtures * model.n_experts * expert_params(model) / (engine.tp * engine.attention_dp)
+    # Embeddings and router in 16 bits.
     wide = 2.0 * (embedding_params(model) + mixtures * router_params(model)) / engine.tp
     return ((layers + experts) * engine.weight_bytes + wide) / engine.pp
 
@@ -61,6 +62,7 @@ def weights_per_chip(model: Transformer, engine: Engine) -> Array:
 def buffers_per_chip(cluster: Cluster) -> Array:
     """Buffers of an engine on a chip: a fixed size, smaller on small chips [byte]."""
     size = jnp.asarray(cluster.chip.hbm_bytes)
+    # 2.5e9 byte on large chips, at most 4 % of a small chip.
     return BUFFERS * size / (size + BUFFERS / LEAST_BUFFERS)
 
 
@@ -85,6 +87,7 @@ def serving_memory(
         Bytes by purpose [byte].
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
+    # A stage caches the keys of the layers of the stage.
     cache = n_sequences * cache_per_sequence(model, engine, context, temperature) / engine.pp
     return ServingMemory(weights_per_chip(model, engine), cache, buffers_per_chip(cluster))
 
@@ -105,4 +108,5 @@ def max_batch(
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
     room = USABLE * cluster.chip.hbm_bytes - weights_per_chip(model, engine) - buffers_per_chip(cluster)
+    # Weights beyond memory: no sequence.
     return larger(room, 0.0) * engine.pp / cache_per_sequence(model, engine, context, temperature)

@@ -106,11 +106,13 @@ def _of_row(row: ServingBatch, logs: Array, *, is_loaded: bool) -> dict[str, Arr
     values, times = answers(model, engine, cluster, load, serving_coefficients(logs), is_loaded=is_loaded)
     ranks = engine.copies * engine.attention_dp
     context = load.input_len + load.output_len
+    # Full length: memory of the last token.
     memory = serving_memory(model, engine, cluster, n_sequences=times.n_sequences / ranks, context=context)
     return {
         **values,
         "memory": memory.total,
         "max_batch": jnp.asarray(times.max_batch),
+        # Models with latent attention bring multi-token prediction (DeepSeek-V3, arXiv 2412.19437).
         "latent": is_latent(model) * load.continuous,
     }
 
@@ -163,6 +165,7 @@ def predict_serving(
     return ServingPrediction(
         *({name: spread(part[name]) for name in names} for part in (found, lo, hi)),
         memory=spread(found["memory"]),
+        # Whole sequences; the allowance keeps exact quotients whole.
         max_batch=spread(np.floor(found["max_batch"] + 1e-6)),
         notes=notes,
     )
@@ -175,6 +178,7 @@ def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
         if rows.batch is None or not mask.any():
             continue
         part = host_arrays((rows.batch.take(mask), logs[mask]))
+        # Buckets of sizes need few compilations.
         size = min(bucket_of(int(mask.sum())), BLOCK)
         values = in_blocks_of(size, lambda block, evaluate=evaluate: evaluate(*block), part)
         for name, column in values.items():
@@ -185,6 +189,7 @@ def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
     """Masks of the rows of each kind of `NOVELTIES` relative to a fit [row]."""
     new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
+    # A new pair of a known framework and a known chip.
     new["stack"] &= ~(new["framework"] | new["chip"])
     return {**new, "seen": ~np.any(list(new.values()), axis=0)}
 

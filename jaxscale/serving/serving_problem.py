@@ -61,6 +61,7 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
             continue
         measured = np.stack([runs.numbers(name) for name in TARGETS], axis=-1)[rows.index]
         is_ok = runs.categories("status").matches(lambda word: word in (None, "ok"))[rows.index]
+        # Rows without a measurement explain nothing.
         kept = is_ok & (measured > 0.0).any(axis=1)
         sources = runs.categories("source").map(lambda name, other=runs.path.stem: name or other).array()[rows.index]
         names = [runs.categories(name).array()[rows.index] for name in ("model", "gpu")]
@@ -108,6 +109,7 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     there = measured.measured > 0.0
     is_stream = np.asarray(measured.batch.requests.request_rate) > 0.0
     is_burst = measured.is_loaded & (np.asarray(measured.batch.requests.at_limit) > 0.0)
+    # Columns: 0 first token, 1 time per token, 2 latency, 3 throughput.
     there[:, 3] &= ~is_stream & (is_burst | (~there[:, 2] & ~there[:, 1]))
     there[:, 2] &= is_burst | ~(there[:, 0] & there[:, 1])
     rows, targets = np.nonzero(there)
@@ -164,11 +166,13 @@ def serving_problem(
     for kind, by_name in (spreads or spec.effect_spreads()).items():
         names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
         is_named = np.asarray([bool(name.strip()) for name in names])
+        # Rows without a name take no effect of the factor.
         codes = np.where(is_named[codes], codes, -1)
         for name, spread in by_name.items():
             blocks.append(Block(kind, SERVING_NAMES.index(name), codes, tuple(names.tolist()), float(spread)))
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]
+    # Errors are relative: the fit works on logarithms.
     logs = np.log(measured.measured[row, target])
     mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks))
     return ServingProblem(mixed, row, target, classes)
@@ -206,12 +210,14 @@ def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -
         (_with_slopes, np.flatnonzero(~measured.is_loaded)),
         (_with_slopes_loaded, np.flatnonzero(measured.is_loaded)),
     )
+    # Padded: a program serves several numbers of rows.
     parts = [(of, rows, padded(host_arrays(measured.batch.take(rows)), len(rows))) for of, rows in kinds if len(rows)]
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, slopes = np.full((n_rows, len(TARGETS)), np.nan), np.zeros((n_rows, len(TARGETS), logs.shape[1]))
         for of, rows, stacked in parts:
             found, along = (np.asarray(part) for part in of(stacked, padded(host_arrays(logs[rows]), len(rows))))
+            # Rows without stated arrivals have no percentiles.
             values[rows, : found.shape[1]] = found[: len(rows)]
             slopes[rows, : found.shape[1]] = along[: len(rows)]
         return values[row, target], slopes[row, target]
@@ -277,6 +283,7 @@ def fits_without(
     """Rows of each fold [row], and the fit of the remaining rows."""
     for part in range(int(parts.max()) + 1):
         is_kept = parts != part
+        # Effects of levels without a row return to zero.
         effects = problem.mixed.without_levels_of(solution.effects, is_kept)
         start = MixedSolution(effects, solution.spreads, solution.noise, solution.log_errors)
         yield ~is_kept, solve_mixed(problem.mixed, is_kept, start, steps=HELD_STEPS, learns_spreads=False)
@@ -314,6 +321,7 @@ def widths_of(
     levels = with_density(levels)
     columns = (targets, *(levels.column(kind) for kind in ("serving", "density", "stack")))
     classes = {tuple(key) for key in zip(*columns, strict=True)}
+    # A class, then without stack, without density, without serving.
     unions = {key for t, s, d, k in classes for key in ((t, s, d, k), (t, s, d, ""), (t, s, "", ""), (t, "", "", ""))}
     widths = []
     for novelty, errors in log_errors.items():
@@ -323,6 +331,7 @@ def widths_of(
                 continue
             mask = np.isfinite(errors) & _is_in(place, columns)
             if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_GROUPS and _count(units[mask]) >= LEAST_UNITS:
+                # log measured - log predicted.
                 widths.append(_width(place, novelty, -errors[mask], units[mask]))
     if "seen" in log_errors:
         widths += _sparse_widths(log_errors["seen"], columns, classes, groups)
@@ -346,6 +355,7 @@ def _sparse_widths(
         for place in ((target, serving, density, ""), (target, serving, "", ""), (target, "", "", "")):
             mask = is_sparse & _is_in(place, columns)
             if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_SPARSE_GROUPS:
+                # A rate above the prediction is a time below.
                 ratios = -sign_of(target) * signs[mask] * errors[mask]
                 widths.append(_width((target, serving, density, stack), "seen", ratios, groups[mask]))
                 break

@@ -149,7 +149,8 @@ def with_density(levels: Levels) -> Levels:
 
 
 def sign_of(target: str) -> float:
-    """1 for times and -1 for rates, since a short time is a high rate [1]."""
+    """1 for times and -1 for rates [1]."""
+    # A short time is a high rate.
     return -1.0 if target.startswith("output") else 1.0
 
 
@@ -202,6 +203,7 @@ class ServingFit(Record):
 
         Older files name models as in tables of runs.
         """
+        # Of equal levels the first entry counts.
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
         head = cls.file.head if cls.file.head in table else cls.file.old_head

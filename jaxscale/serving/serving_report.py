@@ -136,6 +136,7 @@ def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: 
     columns: dict[str, Sequence[object]] = {}
     for column in COUNTS:
         values = runs.numbers(column)[rows]
+        # A constant column explains no error.
         if np.isfinite(values).all() and np.ptp(values) > 0.0:
             columns[column] = values.tolist()
     for column in WORDS:
@@ -178,6 +179,7 @@ def engine_report(
     report.figure("frontier", serving_frontier(choice, bounds.get("tpot")), caption)
     report.text(f"{choice.price_line}.")
     load = number(best.requests.concurrency)
+    # From a single request to four times the chosen load.
     loads = np.unique(np.concatenate([np.geomspace(1.0, 4.0 * load, LOADS), [load]]))
     times = load_curve(model, best.engine, cluster, best.requests, coefficients, loads)
     report.heading("Latency against load")
@@ -222,6 +224,7 @@ def token_terms(
     terms = {}
     for row in rows:
         decode = {name: term / yielded for name, term in _terms(times, row, "decode", pace).items()}
+        # A step is decode and joining prompts: the rest is prompts.
         joined = float(np.asarray(times.tpot)[row]) - sum(decode.values())
         terms[f"{loads[row]:.0f} in flight"] = {**decode, "prompts": max(joined, 0.0)}
     return terms

@@ -176,6 +176,7 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arguments of `Transformer` with every gap filled [row]."""
     d_model = shapes["d_model"]
     experts = np.nan_to_num(shapes["n_experts"], nan=1.0)
+    # A mixture with a dense width of 0 has experts in every layer.
     no_dense = (experts > 1) & (np.nan_to_num(shapes["d_ff"]) == 0.0)
     d_ff = np.where(no_dense, _filled(shapes["d_ff_expert"], 4.0 * d_model), _filled(shapes["d_ff"], 4.0 * d_model))
     # Two matrices of width 4 d_model (GPT), or three of a different width (SwiGLU).
@@ -183,6 +184,7 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     filled = {
         "d_ff": d_ff,
         "gated_mlp": gated,
+        # A token cannot use more experts than exist.
         "moe_top_k": np.minimum(np.nan_to_num(shapes["moe_top_k"], nan=1.0), experts),
         "n_dense_layers": np.where((experts > 1) & ~no_dense, np.nan_to_num(shapes["n_dense_layers"]), 0.0),
     }
@@ -236,6 +238,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
 
 def _is_burst(runs: Runs) -> np.ndarray:
     """Whether all requests of a row are sent at once, rather than limited by a client's concurrency [row]."""
+    # A client with fewer requests in flight than in all waits for answers.
     waits = runs.numbers("concurrency") < runs.numbers("n_requests")
     return runs.categories("arrival").matches(lambda word: word == "burst") & ~waits
 
@@ -268,9 +271,11 @@ def _joined(*columns: np.ndarray) -> np.ndarray:
 def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray]) -> Engine:
     chips, tp, pp, dp = (runs.numbers(name) for name in ("n_gpus", "tp", "pp", "dp"))
     pp, dp = np.nan_to_num(pp, nan=1.0), np.nan_to_num(dp, nan=1.0)
+    # All chips in tensor parallelism unless stated.
     tp = np.where(np.isnan(tp), np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0), tp)
     chips = np.where(np.isnan(chips), tp * pp * dp, chips)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
+    # For dense models, dp means copies.
     attention_dp = np.where(is_mixture, dp, 1.0)
     # Without a stated split, half of the chips of a disaggregated system decode.
     decoding = np.where(levels["serving"] == "disagg", 0.5, 1.0)
@@ -309,6 +314,7 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
         acceptance=_filled(runs.numbers("acceptance"), 0.7),
         request_rate=np.nan_to_num(rate),
+        # Poisson gaps have variation 1, constant gaps 0.
         gap_variance=runs.categories("arrival").matches(lambda word: word != "constant").astype(float),
         length_variance=np.nan_to_num(stated) ** 2,
         # The mean of equal lengths is an integer.

@@ -73,7 +73,9 @@ def tokens_yielded(requests: Requests) -> Array:
 
     Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
+    # p = 1 divides by zero.
     p = jnp.minimum(requests.acceptance, 1.0 - 1e-4)
+    # (1 - p^(g+1)) / (1 - p)
     return -jnp.expm1((requests.draft_tokens + 1.0) * jnp.log(p)) / (1.0 - p)
 
 
@@ -96,6 +98,7 @@ def serving_time(
     shares = engine_shares(model, engine, cluster)
     ranks = engine.copies * engine.attention_dp
     end = r.input_len + r.output_len
+    # Mean context over the life of a request.
     middle = r.input_len + 0.5 * r.output_len
     # Continuous batching: mean length, as pages fill over time; static batch: all at full length together.
     room = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
@@ -110,6 +113,7 @@ def serving_time(
         n_sequences=in_step, context=middle, tokens_each=1.0 + r.draft_tokens, shares=shares, temperature=temperature,
     )  # fmt: skip
     fresh = r.input_len * (1.0 - r.prefix_hit)
+    # A static batch prefills all prompts at once, a running batch each prompt alone.
     prompts = batch + r.continuous * (1.0 - batch)
     prefill = prefill_pass(
         model, engine, cluster, coefficients,
@@ -117,12 +121,15 @@ def serving_time(
     )  # fmt: skip
     guessed = tokens_yielded(r)
     # Prompts join the step of the running batch and add no launches.
+    # b / S_out prompts arrive per step.
     joined = r.continuous * (1.0 - r.disaggregated) * in_step * guessed / r.output_len
     shared_work = prefill.total - prefill.floors
     pace = coefficients.pace
     step = pace * (decode.total + joined * shared_work)
     tpot = step / guessed
+    # Share of the step taken by prompts: utilisation of prefill.
     busy = joined * shared_work / (decode.total + joined * shared_work)
+    # Keys and values of a prompt travel to the decoding engine.
     moved = (
         r.disaggregated
         * cache_per_sequence(model, engine, r.input_len)
@@ -130,10 +137,12 @@ def serving_time(
     )
     # A step of ranks with shared experts ends when the last rank has finished its prompts.
     met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
+    # M/D/1: rho / (2 (1 - rho)), bounded near saturation.
     queue = coefficients.queue * met + 0.5 * busy / larger(1.0 - busy, 0.05)
     is_open = r.is_open
     # A request of an open stream waits for the current step; further arrivals share the next step.
     meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)
+    # Half a step on average, if a step runs: probability 1 - exp(-b).
     sharing = meanwhile * shared_work - 0.5 * jnp.expm1(-batch) * (step / pace)
     behind = pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
     first = pace * (prefill.total + r.continuous * decode.total + moved) + behind + coefficients.first_token
@@ -144,6 +153,7 @@ def serving_time(
     queued = larger(wanted - batch, 0.0) + (1.0 - is_open) * r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
     total = r.output_len * steady * ranks
+    # The batch drains at the end of a benchmark.
     emptying = r.n_requests / (r.n_requests + TAIL * batch * ranks + 1e-9)
     finite = 1.0 + r.at_limit * jnp.clip(r.n_requests, 0.0, 1.0) * (emptying - 1.0)
     static = wanted / (latency + waiting) * r.output_len * ranks
@@ -168,6 +178,7 @@ def _wanted(
     """Sequences of a rank requested by the client, or admitted by the scheduler at maximum load [1]."""
     asked = smooth_max(r.concurrency / ranks, LEAST_BATCH, temperature)
     most = smooth_min(coefficients.batch_limit, room, temperature)
+    # Without a number of requests, the engine stays full.
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
     return asked + r.at_limit * (smooth_min(most, queued, temperature) - asked)
 

@@ -167,10 +167,13 @@ def serving_under_load(
 
     # At saturation memory, scheduler and client limit the requests in flight.
     most = at(1.0, 1.0).n_sequences
+    # The client of a stream may hold a maximum too.
     most = most + is_open * (smooth_min(most, r.concurrency, temperature) - most)
     full = at(most, 0.0)
     capacity = full.throughput / r.output_len
+    # Closed loads have no rate: the capacity keeps unused terms finite.
     rate = jnp.where(r.request_rate > 0.0, r.request_rate, capacity)
+    # The first token is in the time to the first token.
     answers = larger(r.output_len - 1.0, 1.0)
 
     def stay(batch: Array) -> Array:
@@ -181,10 +184,13 @@ def serving_under_load(
     limit = (1.0 - is_open) * r.at_limit
     load = is_open * stream.met * ranks + (1.0 - is_open) * r.concurrency
     times = at(load, limit, limit * r.n_requests)
+    # Lengths without a stated variation take the spread of the fit.
     varied = r.length_variance + r.lengths_open * coefficients.length_spread**2
     # Delays in addition to an empty engine: wait for a place, preceding prompts, backlog of a run.
+    # (c_a^2 + c_s^2) / 2 of Sakasegawa.
     places = _places(rate / capacity, ranks / capacity, most / ranks, 0.5 * (r.gap_variance + varied))
     own = r.n_requests / ranks
+    # A run at a rate above capacity ends with N (1 / X - 1 / rate) of work left.
     backlog = is_open * own * ranks / capacity * positive_part(1.0 - capacity / rate, temperature)
     crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, coefficients.pace, temperature)
     alone = times.ttft - times.behind - (1.0 - r.is_closed) * times.waiting
@@ -192,6 +198,7 @@ def serving_under_load(
 
     def first(share: float) -> Array:
         own_place = is_open * places.quantile(share, temperature)
+        # Waits are about exponential: quantile -mean ln(1 - q).
         return alone - jnp.log1p(-share) * behind + own_place + share * backlog + crowd.quantile(share, temperature)
 
     wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
@@ -200,6 +207,7 @@ def serving_under_load(
     e2e = alone + behind + wait + times.tpot * (answers + is_burst)
     tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
     uneven = coefficients.jitter**2 + is_open * stream.variance
+    # Variance of a uniform delay from 0 to the backlog.
     of_waits = is_open * places.variance + backlog**2 / 12.0 + behind**2 + crowd.variance
     sent = is_open * smaller(r.n_requests, 1.0)
     kept = smooth_min(rate, capacity, temperature)
@@ -222,7 +230,7 @@ def _stream(
     r"""Batch that a request of an open stream meets on its rank.
 
     Newton's method in the logarithm starts below the solution and converges from below, as $\ln b - \ln \lambda T(b)$
-    is increasing and concave. Only the last step is differentiated, as in the implicit function theorem.
+    is increasing and concave.
 
     Args:
         stay: time of a request in a batch [s].
@@ -236,6 +244,7 @@ def _stream(
     def excess(log_batch: Array) -> Array:
         batch = jnp.exp(log_batch)
         # Two points at plus and minus a standard deviation represent the Poisson counts.
+        # The root has no finite slope at 0.
         apart = jnp.sqrt(others * batch + 1e-12)
         time = 0.5 * (stay(batch + others + apart) + stay(larger(batch + others - apart, 1e-3)))
         endless = rate * time
@@ -249,18 +258,23 @@ def _stream(
 
     def newton(log_batch: Array) -> Array:
         value, slope = jax.jvp(excess, (log_batch,), (jnp.ones_like(log_batch),))
+        # The slope vanishes near saturation.
         return log_batch - value / jax.lax.stop_gradient(larger(slope, 0.02))
 
     def held(log_batch: Array) -> Array:
         return smaller(log_batch, top)
 
+    # Far below the solution: Newton converges from below.
     start = held(-excess(jnp.full_like(top, -20.0)) - 20.0)
     near = jax.lax.stop_gradient(jax.lax.fori_loop(0, STEPS, lambda _, b: held(newton(b)), start))
+    # The last step alone is differentiated, as by the implicit function theorem.
     solved = newton(near)
     batch = smooth_min(jnp.exp(solved), most, temperature)
     slope = jax.jvp(excess, (held(solved),), (jnp.ones_like(near),))[1]
+    # d ln T / d ln b
     stretch = 1.0 - slope
     variance = REMEMBERED * others * stretch**2 / ((batch + others) * larger(slope, 0.1))
+    # Poisson arrivals see the time average and the arriving request.
     return Stream(smooth_min(batch + others, most, temperature), variance)
 
 
@@ -278,6 +292,7 @@ class Places(NamedTuple):
     @property
     def variance(self) -> Array:
         """Variance over requests [s^2]."""
+        # Exponential waits of a share s: variance mean^2 (2 / s - 1).
         return self.mean**2 * (2.0 / self.share - 1.0)
 
     def quantile(self, share: float, temperature: Temperature) -> Array:
@@ -295,6 +310,7 @@ def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) ->
         unevenness: mean of the squared coefficients of variation of gaps and of service [1].
     """
     bounded = utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+    # rho^(sqrt(2 (B + 1)) - 1)
     late = bounded ** (jnp.sqrt(2.0 * (batch + 1.0)) - 1.0) + 1e-12
     return Places(late, late * each * unevenness / (1.0 - bounded))
 
@@ -322,6 +338,7 @@ class Crowd(NamedTuple):
     def variance(self) -> Array:
         """Variance of the waits for places [s^2]."""
         rest = larger(self.own - self.most, 0.0)
+        # Mean square of (u - B) / X_B over requests u beyond B.
         return rest**3 / (3.0 * self.own + 1e-9) * self.each**2 - self.beyond**2
 
     def quantile(self, share: float, temperature: Temperature) -> Array:
@@ -335,10 +352,12 @@ def _crowd(
     own: Array, most: Array, is_burst: Array, times: ServingTime, each: Array, pace: Array, temperature: Temperature
 ) -> Crowd:
     """Waits of the requests of a burst; the first requests fill the batch."""
+    # No division by zero without a burst.
     own = own + 1e-9
     prompt, each = is_burst * pace * (times.prefill.total - times.prefill.floors), is_burst * each
     placed = smooth_min(own, most, temperature)
     late = most * positive_part(own / most - 1.0, temperature)
+    # Mean position in the line: the first B wait in turn, later requests for all B.
     line = placed * (1.0 - 0.5 * placed / own) * prompt
     return Crowd(own, most, prompt, each, line, 0.5 * late**2 / own * each)
 
@@ -348,6 +367,8 @@ def _gamma(mean: Array, variance: Array) -> Percentiles:
 
     Exact within 1 % for an exponential and for a normal distribution.
     """
+    # Wilson-Hilferty: cube root normal with variance c^2 / 9.
     ninth = variance / (9.0 * mean**2)
     roots = (1.0 - ninth + jnp.sqrt(ninth) * norm.ppf(share) for share in QUANTILES.values())
+    # A wide spread would make the cube root negative.
     return Percentiles(mean, *(mean * larger(root, 0.05) ** 3 for root in roots))

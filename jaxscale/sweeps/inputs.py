@@ -149,11 +149,13 @@ def _chip_at(chip: Chip, point: Point) -> Chip:
     changes = {name: point[name] for name in ("hbm_bandwidth", "hbm_bytes") if name in point}
     if "peak_flops" in point:
         peaks = np.asarray(chip.peak_flops, float)
+        # Peaks of all formats in the ratio to bf16.
         changes["peak_flops"] = peaks / peaks[PRECISIONS.index("bf16")] * point["peak_flops"]
     return with_fields(chip, changes) if changes else chip
 
 
 def _network_at(network: Network, point: Point) -> Network:
+    # (levels,): inside a domain, and two levels between domains
     inside, outside = np.asarray([1.0, 0.0, 0.0]), np.asarray([0.0, 1.0, 1.0])
     bandwidth, latency = (np.asarray(leaf, float) for leaf in (network.bandwidth, network.latency))
     levels: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "domain_size": network.domain_size}
@@ -161,9 +163,11 @@ def _network_at(network: Network, point: Point) -> Network:
         size = np.asarray(network.domain_size, float)
         # A rail connects at least as many chips as a domain.
         reach = np.asarray([0.0, size[1], size[2]])
+        # max(reach - size, 0), for numbers and tracers
         larger = (reach - point["domain_size"] + abs(reach - point["domain_size"])) / 2.0
         levels["domain_size"] = point["domain_size"] + larger
     for name, base in (("bandwidth", bandwidth), ("latency", latency)):
+        # Latencies may be 0.
         ratio = base / base[1] if base[1] > 0.0 else np.ones(3)
         if (key := f"network_{name}") in point:
             levels[name] = inside * levels[name] + outside * ratio * point[key]

@@ -87,6 +87,7 @@ def _evaluation(spec: SweepSpec) -> ArrayFunction:
         def column(name: str, usual: Any = math.nan) -> Any:
             return columns[name] if name in columns else jnp.full_like(first, numbers.get(name, usual))
 
+        # Words arrive as indices.
         row, chip = (column(name, 0.0).astype(int) if name in columns else 0 for name in ("scenario", "gpu"))
         base = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[row, chip], first.shape), _scenarios(spec))
         scenario = dataclasses.replace(base, **{name: column(name) for name in given})

@@ -152,6 +152,7 @@ class SweepSpec:
             else self.axes[name][parts[name]]
             for name in wanted
         ]
+        # The last axis runs fastest.
         return {name: column.ravel() for name, column in zip(wanted, np.meshgrid(*values, indexing="ij"), strict=True)}
 
     @functools.cached_property
@@ -161,6 +162,7 @@ class SweepSpec:
 
         named = [name for name, asked in self.inputs.items() if asked.is_word]
         files = [self.hardware, *(word for name in named for word in self.words(name))]
+        # The content of files belongs to the specification.
         found = {name: Path(name) for name in files if name and Path(name).is_file()}
         return {
             "version": sys.modules["jaxscale"].__version__,
@@ -170,6 +172,7 @@ class SweepSpec:
             "chunk": self.chunk,
             "hardware": self.hardware,
             "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()},
+            # Results depend on the precision.
             "double": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         }
 

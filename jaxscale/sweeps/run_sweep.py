@@ -126,6 +126,7 @@ def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told 
     start = region_function(spec, jax.local_devices(), told)
     refusals: list[str] = []
     waiting = None
+    # Processes take regions by turns.
     own = [index for index in regions if index % jax.process_count() == jax.process_index()]
     # A device works on the next region while the host writes the current region.
     for index in [*own, None]:
@@ -169,6 +170,7 @@ def _searched(spec: SweepSpec, search: Search, told: Told, index: int) -> Starte
         found = {}
         for name, result in results.items():
             if result.words:
+                # -1: no answer
                 found[name] = np.asarray([result.words.index(row[name]) if name in row else -1 for row in rows])
             else:
                 found[name] = np.asarray([row.get(name, np.nan) for row in rows], float)
@@ -184,6 +186,7 @@ def _spread(spec: SweepSpec, evaluation: ArrayFunction, devices: Iterable[Any], 
     size = int(np.prod(spec.block))
     per_device = -(-size // mesh.size)
     side_by_side = min(SIDE_BY_SIDE, per_device)
+    # Whole blocks of side_by_side points.
     per_device = side_by_side * -(-per_device // side_by_side)
     dtype = jnp.result_type(float)
 
@@ -229,7 +232,9 @@ def _region_of_worker(index: int, asked: tuple[Any, ...], folder: str, double: b
     import zarr
 
     text, axes, of, fixed, chunk, hardware, block = asked
+    # The precision of the client holds on workers.
     with jax.enable_x64(double):
+        # A single thread compiles; further threads wait.
         with _LOCK:
             if text not in _OF_WORKER:
                 spec = replace(sweep_spec(axes, of, fixed, chunk=chunk, hardware=hardware or None), block=block)
@@ -272,6 +277,7 @@ def run_on_workers(
         shared = client.scatter((*asked, spec.block), broadcast=True, hash=False)
         named = {"asked": shared, "folder": str(Path(folder).resolve()), "double": double}
         refusals: list[str] = []
+        # Regions have side effects: no result is reused by key.
         for done in as_completed(client.map(_region_of_worker, list(regions), **named, pure=False)):
             points, refused = done.result()
             refusals += refused

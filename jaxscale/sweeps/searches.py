@@ -174,6 +174,7 @@ def _best_design(spec: SweepSpec, point: Point) -> dict[str, Any]:
     document = choice.to_json()
     return {
         **{name: document[name] for name in DESIGN_SIZES},
+        # Documents have days and GB.
         "training_time": document["training_days"] * DAY,
         "step_time": document["step_time_s"],
         "memory": document["memory_gb"] * GB,
@@ -275,6 +276,7 @@ def _islands(spec: SweepSpec, point: Point) -> dict[str, Any]:
     stated = read_fleet(point["fleet"], spec.catalogue, stated_slow_loss())
     fleet, links = stated.fleet, stated.fleet.links
     square = np.ones((fleet.n_islands, fleet.n_islands))
+    # (islands, islands)
     links = dataclasses.replace(links, **{name: square * value for name, value in among(point, LINKS).items()})
     precision, framework = point.get("precision", "bf16"), point.get("framework")
     cells = [{"gpu": chip, "precision": precision, "framework": framework} for chip in stated.chips]

@@ -84,6 +84,7 @@ def _picked(variants: Sequence[Any], place: Any) -> Any:
     """Element of a sequence of equal trees by a traced index; leaves equal in all trees stay unchanged."""
 
     def leaf(*leaves: Any) -> Any:
+        # Identity first: traced leaves cannot be compared by value.
         if all(leaf is leaves[0] for leaf in leaves):
             return leaves[0]
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) and all(
@@ -124,12 +125,15 @@ class _Assembly:
         numbers = among(point, PLAN_NUMBERS)
         product = numbers.get("tp", 1.0) * numbers.get("pp", 1.0) * numbers.get("cp", 1.0)
         if "n_gpus" in point and "dp" not in numbers:
+            # dp = n / (tp pp cp)
             numbers["dp"] = point["n_gpus"] / product
         if "global_batch" in point:
             sequences = numbers.get("micro_batch_size", 1.0) * numbers.get("dp", 1.0)
+            # m = B / (b dp)
             numbers["n_microbatches"] = point["global_batch"] / sequences
         plan_place: Any = 0
         for name, words in self.words.items():
+            # Index in the product of words, the last word fastest.
             plan_place = plan_place * len(words) + place(name)
         named = [dict(zip(self.words, words, strict=True)) for words in itertools.product(*self.words.values())]
         try:
@@ -139,6 +143,7 @@ class _Assembly:
         n_chips = point.get("n_gpus", plan.n_chips)
         machine = among(point, MACHINE_INPUTS)
         cluster = _picked([cluster_of_point(chip, machine, n_chips) for chip in self.chips], place("gpu"))
+        # Index in the product of fits, chips, precisions and company.
         index: Any = place("fit") * len(self.chips) + place("gpu")
         index = index * len(self.words.get("precision", [""])) + place("precision")
         index = 2 * index + (jnp.asarray(n_chips) > 1.0)
@@ -187,11 +192,13 @@ def _valid(spec: SweepSpec, stacked: Any, index: int) -> np.ndarray:
     with jax.enable_x64(True):
         (model, shape, plan), n_chips = jax.tree.map(np.asarray, stacked(columns))
     rows = {**model_columns(model), **plan_columns(plan)}
+    # A copy: broadcast views are read-only.
     kept = np.broadcast_to(obeys({**rows, "n_chips": n_chips, "domain_size": 1.0}), n_chips.shape).copy()
     for name in DEGREES:
         kept &= rows[name] == np.round(rows[name])
     for broken in MODEL.broken(shape):
         kept &= ~np.broadcast_to(broken.rows, kept.shape)
+    # Axes without effect on the rules have length 1.
     own = kept.reshape([counts[name] if name in ruled else 1 for name in spec.axes])
     return np.broadcast_to(own, tuple(counts.values())).ravel()
 

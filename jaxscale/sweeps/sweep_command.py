@@ -56,6 +56,7 @@ class SweepCommand(Outputs):
         if self.draw or self.over:
             check_drawn(spec, self.draw, self.over, bool(self.plot or self.report))
         if self.coordinator is not None:
+            # Before devices are first queried.
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # A single process locks the folder throughout; several processes set it up in turn, then write concurrently.
         several = self.n_processes > 1

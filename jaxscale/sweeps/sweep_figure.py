@@ -71,6 +71,7 @@ def sweep_figure(dataset: "xarray.Dataset", result: str | None = None, axes: Seq
     chosen = variable.isel(others).transpose(*drawn).sortby([name for name in drawn if not _is_word(variable[name])])
     title = f"{_words(str(variable.name))}{_at(variable.isel(others), list(others))}"
     label = _label(variable)
+    # A pure number up to 1 is a share.
     scale, label = (100.0, label.replace("[1]", "[%]")) if "[1]" in label and _is_share(chosen) else (1.0, label)
     words = [name for name in drawn if _is_word(variable[name])]
     if len(words) == len(drawn) > 1 or words == drawn:
@@ -108,7 +109,8 @@ def _is_share(values: "xarray.DataArray") -> bool:
 
 
 def _is_logarithmic(values: np.ndarray) -> bool:
-    """Whether positive values span at least the ratio `LOGARITHMIC`, so that a linear scale hides small values."""
+    """Whether positive values span at least the ratio `LOGARITHMIC`."""
+    # A linear scale would hide small values.
     known = values[np.isfinite(values)]
     return bool(len(known)) and bool(known.min() > 0.0) and bool(known.max() >= LOGARITHMIC * known.min())
 
@@ -116,6 +118,7 @@ def _is_logarithmic(values: np.ndarray) -> bool:
 def _longest(variable: "xarray.DataArray") -> list[str]:
     """Up to two axes with most values, numbers before words, in the order of the sweep."""
     ranked = sorted(map(str, variable.dims), key=lambda name: (_is_word(variable[name]), -variable.sizes[name]))
+    # An axis of a single value shows nothing.
     several = [name for name in ranked[:2] if variable.sizes[name] > 1] or ranked[:1]
     return [str(name) for name in variable.dims if name in several]
 

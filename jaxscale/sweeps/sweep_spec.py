@@ -56,8 +56,10 @@ def blocks(shape: tuple[int, ...], chunk: int) -> tuple[int, ...]:
     """Number of values of each axis in a region of limited size: the last axes whole, then one axis divided evenly."""
     sizes: list[int] = []
     for count in reversed(shape):
+        # Rounded up.
         pieces = -(-count // max(chunk, 1))
         sizes.insert(0, -(-count // pieces))
+        # Values left for the earlier axes.
         chunk //= sizes[0]
     return tuple(sizes)
 
@@ -115,6 +117,7 @@ def sweep_spec(
 
 def _axis(where: str, values: Any, asked: Input) -> np.ndarray:
     """Checked values of an axis, numbers or words without duplicates."""
+    # Lists may mix words and numbers: numpy would turn all into text.
     listed = np.asarray(values, object) if isinstance(values, list | tuple) else np.asarray(values)
     if listed.ndim != 1 or not 1 <= len(listed) <= LARGEST_AXIS:
         raise InputError(f"{where}: expected a list of 1 to {LARGEST_AXIS:,} values")

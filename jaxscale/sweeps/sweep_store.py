@@ -100,6 +100,7 @@ def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: boo
     first = next(iter(spec.axes))
     if list(before["axes"]) == list(now["axes"]):
         count, length = before["axes"][first]["n"], len(spec.axes[first])
+        # Equal digest: the axis has grown at the end.
         is_longer = count < length and digest(spec.axes[first][:count]) == before["axes"][first]["digest"]
         if is_longer:
             before["axes"] = {**before["axes"], first: now["axes"][first]}
@@ -108,6 +109,7 @@ def _resumed(spec: SweepSpec, folder: Path, kept: Mapping[str, Any], resume: boo
             f"{folder}: holds another sweep than this one; expected the same specification, or more values at the end"
             " of its first axis"
         )
+    # The stored block: regions stay in place.
     return dataclasses.replace(spec, block=tuple(kept["block"]))
 
 
@@ -117,6 +119,7 @@ def _give_up_cut_regions(spec: SweepSpec, folder: Path, group: Any, before: Mapp
     if count == length or not count % spec.block[0]:
         return
     for index in range(spec.n_regions):
+        # Regions at the former end were cut short.
         if (place := spec.place(index))[0] == count // spec.block[0]:
             for name in spec.question.results(spec):
                 if name in group:
@@ -130,6 +133,7 @@ def _arrays(spec: SweepSpec, group: Any) -> None:
         attributes: dict[str, Any] = {"long_name": asked.what, "units": asked.unit}
         if asked.is_word:
             attributes, values = _words(asked.what, values.tolist()), np.arange(len(values), dtype=np.int32)
+        # A grown axis is written anew.
         if name in group and group[name].shape != values.shape:
             del group[name]
         array = _array(group, name, values.dtype, values.shape, values.shape, (name,), attributes)
@@ -139,6 +143,7 @@ def _arrays(spec: SweepSpec, group: Any) -> None:
         dtype, attributes = _kind(spec, result)
         array = _array(group, name, dtype, spec.shape, spec.block, dimensions, attributes)
         if array.shape != spec.shape:
+            # Chunks of earlier regions stay.
             array.resize(spec.shape)
 
 
@@ -167,6 +172,7 @@ def _array(group: Any, name: str, dtype: Any, shape: Any, chunks: Any, dimension
             return group.create_array(
                 name, shape=shape, chunks=chunks, dtype=dtype, dimension_names=dimensions, attributes=attributes,
                 fill_value=np.nan if np.issubdtype(dtype, np.floating) else dtype.type(0),
+                # Empty chunks too: a missing file is a missing region.
                 compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
             )  # fmt: skip
     return group[name].with_config({"write_empty_chunks": True})
@@ -205,6 +211,7 @@ def _is_whole(folder: Path, array: Any, place: tuple[int, ...]) -> bool:
     if not _file(folder, array, place).is_file():
         return False
     try:
+        # Reading verifies the checksum.
         array[tuple(slice(at * size, (at + 1) * size) for at, size in zip(place, array.chunks, strict=True))]
     except UNREADABLE:
         return False
@@ -220,8 +227,6 @@ def clear_leftovers(folder: str | Path) -> None:
 @contextlib.contextmanager
 def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     """Lock on a folder, created if missing, against writes by another sweep.
-
-    The operating system releases the lock at any end of the process.
 
     Args:
         folder: the folder.
@@ -240,6 +245,7 @@ def alone_in(folder: str | Path, waits: bool = False) -> Iterator[None]:
     opened = os.open(folder, os.O_RDONLY)
     try:
         try:
+            # The operating system releases the lock at any end of the process.
             fcntl.flock(opened, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{folder}: another sweep writes there; expected another folder, or its end") from None

@@ -40,6 +40,7 @@ def target_text(gpu: str) -> str:
             f"gpu {gpu!r} has no description for the compiler; {nearest(gpu, [*table['targets'], *table['slices']])}"
         )
     target = table["targets"][gpu]
+    # Facts for readers, not fields of the compiler's description.
     said = {"source", "date", "description", "compute_capability"}
     fields = {name: value for name, value in (table["common"] | target).items() if name not in said}
     major, minor = target["compute_capability"]
@@ -49,6 +50,7 @@ def target_text(gpu: str) -> str:
         f"{name}_version_info {{ major: {table['software'][name][0]} minor: {table['software'][name][1]} }}"
         for name in ("dnn", "runtime")
     ]
+    # The proto names the version of the runtime without _info.
     software[1] = software[1].replace("runtime_version_info", "runtime_version")
     rest = ['platform_name: "CUDA"', *software, f'device_description_str: "{target["description"]}"']
     return "\n".join(["gpu_device_info {", *lines, "}", *rest]) + "\n"
@@ -67,6 +69,7 @@ def absent_gpus(gpu: str, n_chips: int, chips_per_node: int) -> list[Any]:
     """
     text = target_text(gpu)
     load_compiler()
+    # A cluster smaller than a node is a single node.
     per_node = min(chips_per_node, n_chips)
     if n_chips % per_node:
         raise InputError(f"n = {n_chips} chips are no whole nodes of {per_node}; expected a multiple")
@@ -94,6 +97,7 @@ def load_compiler() -> None:
     bridge: Any = xla_bridge
     # Without a GPU, the plugin registers only if the check for one is switched off.
     with mock.patch.dict(os.environ, {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}):
+        # Plugins are discovered at the first use of a backend.
         jax.devices("cpu")
         if "cuda" in bridge._backend_factories:
             return
@@ -131,6 +135,7 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
         )
     shape = slice_shape(n_chips, entry["axes"])
     name = f"{entry['generation']}:{'x'.join(map(str, shape))}"
+    # A host has two by two chips, except in slices of 1 or 2 chips.
     host = (min(shape[0], 2), min(shape[1], 2), 1)
     with mock.patch.dict(os.environ, HOST):
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name, chips_per_host_bounds=host)
@@ -139,8 +144,6 @@ def absent_tpus(gpu: str, n_chips: int) -> list[Any]:
 
 def slice_shape(n_chips: int, axes: int) -> tuple[int, ...]:
     """Shape of the TPU slice nearest to a square or a cube: chips along each axis [1].
-
-    A host has two by two chips, except in slices of one or two chips.
 
     Args:
         n_chips: number of chips [1].
@@ -155,6 +158,8 @@ def slice_shape(n_chips: int, axes: int) -> tuple[int, ...]:
     shapes = [
         shape
         for shape in itertools.product(sizes, repeat=axes)
+        # Whole hosts of two by two chips from 4 chips on.
         if np.prod(shape) == n_chips and (n_chips < 4 or shape[0] % 2 == shape[1] % 2 == 0)
     ]
+    # Nearest to a cube: shortest longest axis, then most even.
     return min(shapes, key=lambda shape: (max(shape), max(shape) / min(shape), shape))

@@ -66,6 +66,7 @@ class _Sums:
         """Reduction points of the whole program."""
         for operation in self.program.operations:
             self.visit(operation)
+        # Results of a program are whole: partial sums left at the end are gradients.
         for value in self.program.outputs:
             self.add_up(value, self.partial.get(value, NONE), "gradient")
         return [self.point(value, *found) for value, found in self.points.items()]
@@ -82,14 +83,17 @@ class _Sums:
             self.zeros.update(operation.outputs)
         found = [self.partial.get(value, NONE) for value in inputs]
         linear = operation.name in LINEAR or (operation.name in SCALING and len(inputs) == 1)
+        # The sum of the outputs of a linear operation is the output of the sum.
         kept = self._kept(inputs, found) if linear else NONE
         for value, classes in zip(inputs, found, strict=True):
             self.add_up(value, classes - kept, "gradient" if operation.phase == "update" else "activation")
         new = summed_classes(operation)
         for output in operation.outputs:
             self.partial[output] = kept | new
+            # A chain of changes of form alone: the reduction may take the narrowest form.
             source = inputs[0] if linear and len(inputs) == 1 and not new and inputs[0] in self.narrowest else None
             narrow = self.narrowest[source] if source is not None else output
+            # A reduction in the narrowest form moves the fewest bytes.
             self.narrowest[output] = output if output.total_bytes < narrow.total_bytes else narrow
 
     def _is_zero(self, inputs: Sequence[Value]) -> bool:
@@ -107,8 +111,10 @@ class _Sums:
         narrow = self.narrowest.get(value, value)
         before, kept = self.points.get(narrow, (NONE, role))
         producer = self.producers.get(narrow)
+        # A sum without a product: mean or variance of a norm, the sum of a loss.
         if role == "activation" and producer is not None and producer.kind == "reduction":
             role = "statistic"
+        # Gradients of look-ups, scattered into an embedding table.
         if producer is not None and producer.name.startswith("scatter") and producer.inputs[0].origin == "weights":
             role = "table"
         self.points[narrow] = (before | classes, kept if before else role)
@@ -117,16 +123,19 @@ class _Sums:
 def summed_classes(operation: Operation) -> Classes:
     """Classes over which an operation sums."""
     work = operation.work
+    # Updates are summed over axes of the updates absent from the result.
     if work is not None and work.kind == "scatter":
         return frozenset(atoms(operation.inputs[-1].axes)) - frozenset(atoms(operation.outputs[0].axes))
     if work is not None and work.kind in ("matmul", "conv", "grouped_conv", "conv3d") and work.k is not None:
         return frozenset(atoms(work.k.axes))
     if operation.kind == "reduction" and operation.name.startswith(("reduce_sum", "reduce_max", "reduce_min")):
         inside, outside = Counter(atoms(operation.inputs[0].axes)), Counter(atoms(operation.outputs[0].axes))
+        # Counters, as an axis may occur twice in a value.
         return frozenset(inside - outside)
     if operation.name == "gather":
         kept = {axis for value in (operation.outputs[0], *operation.inputs[1:]) for axis in atoms(value.axes)}
         numbers = operation.params["dimension_numbers"]
+        # Rows of a table split by index: each chip makes partial look-ups.
         gone = [operation.inputs[0].axes[place] for place in numbers.collapsed_slice_dims]
         return frozenset(atoms(gone)) - kept
     return NONE
@@ -147,6 +156,7 @@ def conflicting_classes(program: FlatProgram) -> Classes:
     for operation in program.operations:
         for value in operation.outputs:
             counts = Counter(atoms(value.axes))
+            # A value with an axis twice, as scores of queries and keys over the sequence.
             twice.update(axis for axis, count in counts.items() if count > 1)
         work = operation.work
         if work is not None and work.kind == "attention" and work.m is not None and work.k is not None:
@@ -193,17 +203,20 @@ def _use(value: Value, readers: dict[Value, list[Operation]]) -> WeightUse:
     pooled: Value | None = None
     while frontier:
         for operation in readers.get(frontier.pop(), []):
+            # The update reads local weights: no gather.
             if operation.phase == "update":
                 continue
             reached.append(operation)
             if operation.name in ALIKE:
                 frontier.extend(operation.outputs)
+                # Products may read a narrower copy, as bf16 of fp32 weights; a gather moves the copy.
                 width = min(width, operation.outputs[0].itemsize)
             if operation.name == "unstack" and operation.loop is not None:
                 loops = [operation.loop.axis]
             if operation.name == "gather":
                 pooled = _pooled(operation.outputs[0], readers)
     phases = {operation.phase for operation in reached if operation.name not in ALIKE}
+    # Weights gathered for a turn of a loop are gathered again for the backward pass.
     again = bool(loops) and bool(phases & {"backward", "recompute"})
     products = [operation for operation in reached if operation.kind == "heavy" and operation.name != "gather"]
     return WeightUse(value, width, 2.0 if again else 1.0, loops, None if products else pooled)
@@ -214,6 +227,7 @@ def _pooled(value: Value, readers: dict[Value, list[Operation]]) -> Value:
     smallest = value
     while True:
         following = readers.get(value, [])
+        # A second reader or a nonlinear reader needs the looked-up rows as read.
         if len(following) != 1 or following[0].name not in LINEAR or len(following[0].inputs) != 1:
             return smallest
         value = following[0].outputs[0]
@@ -237,6 +251,7 @@ class ClassTable:
 
     def add(self, axes: Sequence[Axis], name: str, origin: str) -> None:
         """Register the unnamed classes of an axis under a name."""
+        # A merged axis is a product of classes: each factor has a number behind the name.
         parts = atoms(axes)
         for place, axis in enumerate(parts):
             if axis not in self.places:
@@ -262,6 +277,7 @@ def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
             if value.origin == origin:
                 for place, axis in enumerate(value.axes):
                     table.add([axis], f"{value.label}[{place}]", "data" if origin == "data" else "weights")
+    # Outermost loop first.
     loops = {loop: None for operation in fusion.operations for loop in reversed(loops_of(operation.loop))}
     for place, loop in enumerate(loops):
         table.add([loop.axis], f"loop{place}", "loop")
@@ -304,12 +320,14 @@ def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
     for name in ("m", "n", "k", "batch"):
         terms[name] = [(getattr(work, name) if work else None) or ONE]
     if work is not None and work.flop is not None:
+        # Work is per turn; the quantities of a kernel are of all turns.
         terms["flop"] = [Monomial(work.flop.factor, [*work.flop.axes, *turns])]
     return terms
 
 
 def width_of(kernel: FusedKernel) -> float:
     """Bytes per element of the narrowest input array of a kernel [byte]."""
+    # Scalars do not decide the number format of a kernel.
     widths = [value.itemsize for root in kernel.roots for value in root.inputs if value.size > 1]
     return min(widths, default=4.0)
 
@@ -331,6 +349,7 @@ def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
     found = []
     for row, kernel in enumerate(fusion.kernels):
         for value in kernel.stores:
+            # Saved for the backward pass: written forward, read backward or by recomputation.
             if kernel.phase == "forward" and phases.get(value, set()) & {"backward", "recompute"}:
                 found.append((row, Monomial(value.itemsize, value.all_axes)))
     return found
@@ -368,8 +387,10 @@ def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint])
         turns.add(row, Monomial(1.0, use.loops))
         if use.pooled is not None:
             pooled.add(row, Monomial(use.pooled.itemsize, use.pooled.all_axes))
+    # Loops over layers: turns read slices of the weights.
     handed, layers = TermList(classes), {id(axis) for use in uses for axis in use.loops}
     for operation in program.operations:
+        # The carry of a loop over layers goes from stage to stage.
         if operation.kind == "carry" and operation.phase == "forward" and id(operation.loop.axis) in layers:  # pyright: ignore
             handed.add(0, Monomial(operation.outputs[0].itemsize, operation.outputs[0].axes))
     tables = WorkloadTables(

@@ -91,6 +91,7 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
     rule = RULES.get(name, _same_place)
     axes = rule([value for value in inputs if value is not None], shape, params)
     for axis, size in zip(axes, shape, strict=True):
+        # A rule with mixed-up axes would give wrong classes at changed sizes.
         assert axis.size == size, (name, shape)
     return axes
 
@@ -99,6 +100,7 @@ def _same_place(inputs: Sequence[Value], shape: Sequence[int], params: Params) -
     """Make axes of equal position and length equal; all remaining axes are new."""
     axes: list[Axis | None] = [None] * len(shape)
     for value in inputs:
+        # Broadcasting is explicit in a jaxpr: equal ranks have equal places.
         if len(value.axes) != len(shape):
             continue
         for place, axis in enumerate(value.axes):
@@ -116,6 +118,7 @@ def _broadcast(inputs: Sequence[Value], shape: Sequence[int], params: Params) ->
     axes = [Axis(size) for size in shape]
     if inputs:
         for axis, place in zip(inputs[0].axes, params["broadcast_dimensions"], strict=True):
+            # Axes of length 1 are repeated: a new axis.
             if axis.size == shape[place]:
                 axes[place] = axis
     return tuple(axes)
@@ -128,6 +131,7 @@ def _reshape(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> t
     if len(old) == len(shape) and all(axis.size == size for axis, size in zip(old, shape, strict=True)):
         return tuple(old)
     axes = tuple(Axis(size) for size in shape)
+    # Lengths of 0 have no common refinement.
     if all(axis.size > 0 for axis in axes):
         make_equal(old, axes)
     return axes
@@ -150,6 +154,7 @@ def _slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tup
         start = params["start_indices"][place] if "start_indices" in params else 0
         if size == whole:
             axes.append(axis)
+        # Halves of a head, as in rotary embeddings: the slice is the minor factor.
         elif size > 1 and whole % size == 0 and start % size == 0 and "strides" in params and not params["strides"]:
             part = Axis(size)
             make_equal([axis], [Axis(whole // size), part])
@@ -185,6 +190,7 @@ def _gather(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tu
             axes[place] = operand.axes[source]
     if len(inputs) > 1:
         others = [place for place in range(len(shape)) if place not in numbers.offset_dims]
+        # The last axis of the indices holds coordinates.
         for place, axis in zip(others, inputs[1].axes[:-1], strict=True):
             axes[place] = axis
     return tuple(axes)

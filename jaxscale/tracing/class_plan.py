@@ -98,6 +98,7 @@ def class_plan(
                 f"class {name!r} cannot be split over tensor; expected one of {', '.join(tensor_classes(work))}"
             )
         mask[place] = 1.0
+    # Two split classes in a product would need each chip twice.
     clash = meeting_classes(work, [place for place in range(len(mask)) if mask[place]])
     if clash is not None:
         both = " and ".join(repr(work.tables.class_names[place]) for place in clash)
@@ -127,6 +128,7 @@ def class_plan(
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
     """Two classes of one product or weight array, which cannot be split over the same chips; None without such."""
     for terms in (work.tables.terms["flop"], work.tables.weights):
+        # (places, terms)
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
         for first in range(len(places)):
             for second in range(first + 1, len(places)):
@@ -162,6 +164,7 @@ def batch_class(work: ClassedProgram) -> int:
         raise InputError(
             "the workload has no class of data whose split leaves gradients to add up; expected data_class"
         )
+    # Ties go to the first class.
     return max(gradients, key=lambda place: (gradients[place], -place))
 
 
@@ -169,8 +172,10 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
     """Names of weight classes that can be split: in no value twice, and not the iterations of a loop."""
     tables = work.tables
     products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
+    # 0 is the class of the number 1.
     used = set(tables.weights.classes[products].ravel().tolist()) - {0}
     summed = {place for classes, role in zip(tables.sum_classes, tables.sum_roles, strict=True) for place in classes}
+    # Turns of loops are split by stages, not by tensor.
     turned = set(np.asarray(tables.terms["launches"].classes).ravel().tolist())
     return [
         name
@@ -183,6 +188,7 @@ def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
     """Class sizes on one chip and per microbatch under a plan [1], [class]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
+    # The batch class is split by replicas and by microbatches.
     parts = 1.0 + batch * (plan.data * plan.n_microbatches - 1.0) + plan.split * (plan.tensor - 1.0)
     return sizes / parts
 
@@ -241,26 +247,33 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
     n_sums, n_weights = len(tables.sum_roles), len(tables.weight_names)
     volumes = per_row(tables.sums, sizes, n_sums)
     counts = per_row(tables.sum_counts, sizes, n_sums)
+    # (sums, classes)
     members = np.zeros((len(tables.sum_classes), len(tables.class_names)))
     for row, classes in enumerate(tables.sum_classes):
         members[row, list(classes)] = 1.0
     over_batch = jnp.asarray(members[:, plan.data_class])
+    # A sum over several split classes is a single reduction.
     over_tensor = jnp.minimum(jnp.asarray(members) @ jnp.asarray(plan.split), 1.0)
     backward = np.array([phase == "backward" for phase in tables.sum_phases], bool)
     m = plan.n_microbatches
 
+    # Most collectives run for every microbatch.
     def of(mask: Array, times: Array | float = m) -> Exchange:
         return Exchange(jnp.sum(volumes * mask) * times, jnp.sum(counts * mask) * times)
 
     sharded = (plan.shard > 1.0) * 1.0
     whole = 1.0 - plan.tables_by_table - plan.tables_by_row
+    # Gradients are reduced once per step, after the last microbatch.
     once = has_role(work, "gradient") + whole * has_role(work, "table")
     gradients = of(over_batch * once, 1.0)
+    # With shards, the reduction between copies moves 1 / shard of each gradient.
     copies = jnp.where(plan.shard > 1.0, (plan.data > plan.shard) / plan.shard, (plan.data > 1.0) * 1.0)
     each = of(over_batch * has_role(work, "gradient"), m)
+    # Gathers move weights in the format of the products.
     weights = local_weight_bytes(work, sizes, read=True) * tables.weight_gathers
     turns = per_row(tables.weight_turns, sizes, n_weights) * tables.weight_gathers
     split_data, split_tensor = (plan.data > 1.0) * 1.0, (plan.tensor > 1.0) * 1.0
+    # Look-ups stay on the chip without a data group.
     several = (is_table(work) & (plan.data > 1.0)) * 1.0
     pooled = per_row(tables.pooled, sizes, n_weights) * several
     products = ~is_table(work)
@@ -272,10 +285,14 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
         tensor_forward=scaled(of(over_tensor * has_role(work, "activation", "statistic") * ~backward), split_tensor),
         tensor_backward=scaled(of(over_tensor * has_role(work, "activation", "statistic") * backward), split_tensor),
         look_ups=scaled(
-            Exchange(2.0 * jnp.sum(pooled) * m, 2.0 * m + 0.0 * jnp.sum(pooled)), plan.tables_by_table * split_data
+            # Pooled look-ups travel forward, gradients backward.
+            Exchange(2.0 * jnp.sum(pooled) * m, 2.0 * m + 0.0 * jnp.sum(pooled)),
+            plan.tables_by_table * split_data,
         ),
         partial_look_ups=scaled(
-            Exchange(2.0 * jnp.sum(pooled) * plan.data * m, 2.0 * m * jnp.sum(several)), plan.tables_by_row
+            # Each chip makes partial look-ups for the samples of all chips.
+            Exchange(2.0 * jnp.sum(pooled) * plan.data * m, 2.0 * m * jnp.sum(several)),
+            plan.tables_by_row,
         ),
     )
 

@@ -85,14 +85,17 @@ def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN
         degrees = (data, tensor, pipeline)
         if any(said not in (None, degree) for said, degree in zip(stated[:3], degrees, strict=True)):
             continue
+        # Stages have whole turns of the loop over layers; a stated data degree counts as a mean.
         if turns % pipeline or (stated.data is None and sizes[batch_name] % data):
             continue
         local = sizes[batch_name] / data
+        # The whole tensor group divides every class of a split.
         splits = [one for one in every_split if all(sizes[name] % tensor == 0 for name in one)]
         modes: Sequence[Tables] = table_modes(work) if stated.tables is None else [stated.tables]
         choices = itertools.product(
             [()] if tensor == 1 else splits if stated.split is None else [stated.split],
             microbatch_counts(local, stated),
+            # Whole copies, or a copy shared by all replicas.
             sorted({1, data}) if stated.shard is None else [min(stated.shard, data)],
             modes,
         )
@@ -127,6 +130,7 @@ def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[fl
     if stated.n_microbatches is not None:
         return [stated.n_microbatches]
     if stated.micro_batch is not None:
+        # A batch below a microbatch per chip is a single microbatch.
         return [max(local / stated.micro_batch, 1.0)]
     return [float(m) for m in powers_of_two(MOST_MICROBATCHES) if local % m == 0]
 
@@ -141,6 +145,7 @@ def loop_turns(work: ClassedProgram) -> int:
     if not in_layers(work).any():
         return 1
     places = np.unique(work.tables.weight_turns.classes)
+    # 0 is the class of the number 1.
     return int(min(np.asarray(work.sizes)[places[places > 0]]))
 
 
@@ -151,6 +156,7 @@ def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
         name: float(counts[(work.tables.weights.classes == work.place_of(name)).any(axis=1)].sum())
         for name in tensor_classes(work)
     }
+    # Combinations double with each class: the classes with the most weights count.
     largest = sorted(having, key=lambda name: -having[name])[:MOST_SPLIT]
     sets = [one for size in range(1, len(largest) + 1) for one in itertools.combinations(largest, size)]
     return [one for one in sets if meeting_classes(work, [work.place_of(name) for name in one]) is None]

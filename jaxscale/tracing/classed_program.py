@@ -125,6 +125,7 @@ class KernelColumns(eqx.Module):
 def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Sequence[int]]) -> Terms:
     """Terms from lists of rows, factors and classes of each product."""
     width = max((len(one) for one in classes), default=0) or 1
+    # 0 is the class of the number 1: shorter products are filled up.
     table = np.zeros((len(rows), width), np.int32)
     for place, one in enumerate(classes):
         table[place, : len(one)] = one
@@ -198,6 +199,7 @@ def _tables(document: dict[str, Any]) -> WorkloadTables:
 
 def _terms(lists: dict[str, Any]) -> Terms:
     row, factor = np.asarray(lists["row"], np.int32), np.asarray(lists["factor"], float)
+    # An empty list has no second axis.
     return Terms(row, factor, np.asarray(lists["classes"], np.int32).reshape(len(row), -1 if len(row) else 1))
 
 
@@ -251,6 +253,7 @@ def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str
         key = (group if group in kept else "others", phase)
         sums[key] = sums.get(key, np.zeros(3)) + np.array(amounts)
     order = {group: place for place, group in enumerate([*dict.fromkeys(tables.groups), "others"])}
+    # Phases in the order of a step, groups in the order of the program.
     keys = sorted(sums, key=lambda key: (PHASES.index(key[1]), order[key[0]]))  # pyright: ignore
     return [(*key, float(sums[key][0]), float(sums[key][1]), float(sums[key][2])) for key in keys]
 

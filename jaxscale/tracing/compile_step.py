@@ -91,6 +91,7 @@ class CompiledStep:
     @property
     def peak_bytes(self) -> float:
         """Peak memory of a chip according to the compiler [byte]."""
+        # XLA's temporaries exclude arguments and results.
         return self.argument_bytes + self.result_bytes + self.temporary_bytes
 
     @property
@@ -126,6 +127,7 @@ class CompiledStep:
     def _traced_peak(self) -> float:
         """Peak memory of a chip by the trace: sharded state, all further values at local sizes [byte]."""
         tables, sizes = self.work.tables, local_sizes(self.work, self.plan)
+        # Weights and state are spread over the chips of a copy.
         shared = np.array([origin in ("weights", "state") for origin in tables.point_origins])
         held = tables.points.values(sizes) / jnp.where(shared, self.plan.shard, 1.0)
         return float(jnp.max(jnp.zeros(len(tables.point_phases)).at[tables.points.row].add(held)))
@@ -214,9 +216,11 @@ def leaf_sharding(one: InputAxes, plan: ClassPlan, split: np.ndarray, mesh: Mesh
     parts: list[Any] = [None] * len(one.shape)
     for axis, places in enumerate(one.classes):
         for minor, place in enumerate(places):
+            # The batch is split over copies and shards alike.
             wanted = "tensor" if split[place] else ("copies", "shard") if place == plan.data_class else None
             if wanted is None or ways_of(mesh, wanted) == 1:
                 continue
+            # JAX shards an axis by contiguous blocks: the major factor alone.
             if minor:
                 raise InputError(f"axis {axis} of {one.label} is divided inside a class; expected another split")
             parts[axis] = wanted
@@ -251,6 +255,7 @@ def output_shardings(
     """
     made = jax.eval_shape(function, *leaves)
     old = [leaves[place] for place in state]
+    # A step returns the new state first.
     is_same = len(made) >= len(old) and all(
         (a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(made, old, strict=False)
     )
@@ -308,6 +313,7 @@ def compile_for(
     if chip.id in compile_targets()["slices"]:
         devices = absent_tpus(chip.id, n)
     else:
+        # Chips of a node: the innermost level of the network.
         domain = number(np.asarray(chip.network().domain_size)[0])
         devices = absent_gpus(chip.id, n, max(round(min(domain, n)), 1))
     return compile_on(fn, args, devices, weights, plan, name=f"{n} {gpu}", capacity=number(chip.chip().hbm_bytes))
@@ -382,6 +388,7 @@ def memories_of(compiled: Any) -> Memories:
     told = compiled.memory_analysis()
     return Memories(
         arguments=float(told.argument_size_in_bytes),
+        # Donated arguments hold the results.
         results=float(told.output_size_in_bytes - told.alias_size_in_bytes),
         temporary=float(told.temp_size_in_bytes),
     )

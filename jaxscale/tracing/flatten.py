@@ -113,6 +113,7 @@ class Flattener:
                 place = place._replace(remat=self.blocks)
                 inputs = [self.behind_barrier(value, place) for value in inputs]
         if name == "shard_map":
+            # A program per shard: the body runs once on each, as the turns of an unrolled loop.
             shards = int(np.prod([size for _, size in params["mesh"].shape_tuple]))
             place = place._replace(loop=Loop(place.loop, Axis(shards), True))
             inputs = [
@@ -133,6 +134,7 @@ class Flattener:
         """Append an operation that is folded into its readers, or ends a fusion."""
         name, params = equation.primitive.name, equation.params
         given = [value for value in inputs if value is not None]
+        # Equal operations on equal values are computed once, as by the compiler.
         key = (name, tuple(inputs), _text(equation), place.loop, place.remat)
         if given and key in self.seen:  # constants have equal axes by chance
             return self.seen[key]
@@ -151,6 +153,7 @@ class Flattener:
         if not given or place.loop is None:
             return place.loop
         deepest = max((value.loop for value in given), key=lambda loop: len(loops_of(loop)))
+        # XLA hoists no operation with a result larger than the inputs.
         grows = sum(size_of(out.aval) * itemsize(out.aval) for out in equation.outvars) > sum(
             value.size * value.itemsize for value in given
         )
@@ -214,6 +217,7 @@ class Flattener:
         params = equation.params
         body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
         turns = int(params["length"])
+        # A fully unrolled scan has no stacked values.
         unrolled = params.get("unroll", 1) is True or int(params.get("unroll", 1)) >= turns
         loop = Loop(place.loop, Axis(turns), unrolled)
         inside = place._replace(loop=loop)
@@ -227,6 +231,7 @@ class Flattener:
         slices = []
         for value, aval in zip(stacked, avals[n_consts + n_carry :], strict=True):
             if value is not None:
+                # The leading axis of scanned arrays is the turn.
                 make_equal([value.axes[0]], [loop.axis])
             part = self.link("unstack", value, aval, inside, value.axes[1:] if value else None)
             slices.append(part)
@@ -242,6 +247,7 @@ class Flattener:
             if value is None:
                 outputs.append(None)
             elif index < len(carries):
+                # A carry has equal axes in every turn.
                 for axis, other in zip(value.axes, carries[index].axes, strict=True):
                     make_equal([axis], [other])
                 outer = self.link("carry_out", value, aval, place, value.axes)
@@ -291,6 +297,7 @@ class Flattener:
         for branch in branches:
             start, seen = len(self.program.operations), dict(self.seen)
             self.run(branch.jaxpr, branch.consts, inputs[1:], place)
+            # Work is measured by appending the branch, then taken back.
             work.append(sum(map(total_work, self.program.operations[start:])))
             del self.program.operations[start:]
             self.seen = seen
@@ -326,6 +333,7 @@ def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
 def within(place: Place, stack: str) -> Place:
     """Context of an equation with a name stack, inside an enclosing context."""
     phase = place.phase
+    # Recomputation is marked within the backward pass, the backward pass within jvp.
     if "rematted_computation" in stack:
         phase = "recompute"
     elif "transpose(" in stack:

@@ -81,6 +81,7 @@ class Fusion:
         self.level: dict[Value, int] = defaultdict(int)
         self.follow()
         self.choose()
+        # Stored values change sources and chains.
         self.follow()
         self.kernels = sorted([*self.heavy_kernels(), *self.fused_kernels()], key=lambda kernel: kernel.position)
 
@@ -103,6 +104,7 @@ class Fusion:
                 self.stored.add(self.base(operation.inputs[0]))
             if operation.kind in ("heavy", "carry", "carry_out"):
                 self.stored.update(self.base(value) for value in operation.inputs)
+            # A block behind a barrier recomputes from stored inputs.
             if operation.kind == "carry_out" or operation.name == BARRIER:
                 self.stored.update(operation.outputs)
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
@@ -110,6 +112,7 @@ class Fusion:
     def choose(self) -> None:
         """Store values where storing saves traffic, in reverse order: a stored reader counts as one reader."""
         sinks: dict[Value, set[object]] = {}
+        # Last values first: the number of stored readers must be known.
         for operation in reversed(self.operations):
             for output in operation.outputs:
                 reached: set[object] = set()
@@ -123,6 +126,7 @@ class Fusion:
     def _worth(self, operation: Operation, output: Value, readers: int) -> bool:
         """Whether storing a value costs less traffic than recomputation by each reader."""
         read, own = sum(one.value for one in self.sources[output].values()), output.total_bytes
+        # n R >= R + (1 + n) S, see the module.
         return readers > 1 and (operation.name in COSTLY or readers * read >= read + (1 + readers) * own)
 
     def _reached(self, reader: Operation, sinks: dict[Value, set[object]]) -> set[object]:
@@ -130,6 +134,7 @@ class Fusion:
             return set().union(*(sinks.get(output, set()) for output in reader.outputs))
         if reader.kind in FOLDED or reader.kind == "reduction":
             domain = reader.inputs[0].size if reader.kind == "reduction" else reader.outputs[0].size
+            # Readers of equal loop, domain and phase are a single kernel.
             return {(reader.loop, domain, reader.phase, reader.kind == "reduction")}
         return {reader}
 
@@ -159,6 +164,7 @@ class Fusion:
                     found = {one: self._selected(one, term, value, operation) for one, term in found.items()}
             for source, term in found.items():
                 kept = sources.get(source)
+                # A kernel reads a source once: the largest need counts.
                 sources[source] = term if kept is None or term.value > kept.value else kept
         return sources
 
@@ -167,6 +173,7 @@ class Fusion:
         part = operation.outputs[0]
         if source.size == whole.size:
             return self.bytes_read(source, part, operation.loop)
+        # A slice needs an equal share of the source.
         return Monomial(term.factor * min(part.size / max(whole.size, 1), 1.0), term.axes)
 
     def bytes_read(self, value: Value, part: Value, loop: Loop | None) -> Monomial:
@@ -183,6 +190,7 @@ class Fusion:
             producer = self.producers.get(source)
             if producer is None:
                 continue
+            # Elementwise work over an equal domain joins the kernel of the source.
             feeds = producer.kind in FOLDED and source.size == domain and source.loop is operation.loop
             longest = max(longest, self.level[source] + (0 if feeds else 1))
         return longest
@@ -200,6 +208,7 @@ class Fusion:
     def _heavy_kernel(self, operation: Operation) -> FusedKernel:
         work = operation.work
         assert work is not None
+        # An operand in two layouts is read once.
         bases = {self.base(value): value for value in operation.inputs}
         if work.read is None:
             reads = {base: self.bytes_read(base, value, operation.loop) for base, value in bases.items()}
@@ -216,6 +225,7 @@ class Fusion:
         inner = self.base(operation.inputs[0])
         producer = self.producers.get(inner)
         if producer is not None and producer.kind == "heavy":
+            # A heavy kernel writes a separate result, copied into the stack.
             copy = self._kernel("copy", [operation], {inner: bytes_of(inner)}, [bytes_of(inner)], [])
             copy.loop = inner.loop
             kernels.append(copy)
@@ -232,6 +242,7 @@ class Fusion:
             ):
                 continue
             output = operation.outputs[0]
+            # A reduction works over the input.
             domain = operation.inputs[0].size if operation.kind == "reduction" else output.size
             buckets[(operation.loop, domain, self.level[output], operation.phase)].append(operation)
         return [
@@ -244,6 +255,7 @@ class Fusion:
         """Groups of roots over equal axes that share a large source or feed each other."""
         groups: list[tuple[set[Value], list[Operation]]] = []
         for root in roots:
+            # Scalars and vectors do not join kernels.
             large = {source for source in self.sources[root.outputs[0]] if 2 * source.size >= domain}
             touched = {*large, *root.outputs}
             joined, others = [root], []

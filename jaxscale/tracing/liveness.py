@@ -74,6 +74,7 @@ def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
         for value in kernel.reads:
             reads.setdefault(value, []).append(kernel)
     results = {fusion.base(value) for value in program.outputs if value is not None}
+    # Donated arguments: new weights and state take the place of the old.
     spare = [(value.size, value.itemsize) for value in program.inputs if value.origin in ("weights", "state")]
     end, found = len(fusion.operations), []
     for kernel in fusion.kernels:
@@ -89,6 +90,7 @@ def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
         for inner, outer in loop.carried.items():
             place = fusion.index[fusion.producers[inner]]
             one = _allocation(inner, place, reads.get(inner, []), ranges, end, outer in results)
+            # A carry lives until the loop ends, and as long as the value behind the loop is read.
             after = max([last, *(kernel.position for kernel in reads.get(outer, ()))])
             found.append(one._replace(last=max(one.last, after)))
     return in_place(found, fusion)
@@ -108,6 +110,7 @@ def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
         free = [value for value in kernel.reads if value in by_value and found[by_value[value]].last == kernel.position]
         for stored in kernel.stores:
             for value in free:
+                # An overwritten buffer has the size of the result.
                 if value.loop is stored.loop and value.size * value.itemsize == stored.size * stored.itemsize:
                     place = by_value[value]
                     found[place] = found[place]._replace(last=kernel.position - 1)
@@ -118,6 +121,7 @@ def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
 
 def is_scratch(value: Value, fusion: Fusion) -> bool:
     """Whether a value is written directly into the stack of a rolled loop, or over a loop carry."""
+    # Fused kernels write into a stack directly; heavy kernels need a copy.
     folded = fusion.producers[value].kind != "heavy"
     readers = fusion.readers.get(value, ())
     stacked = any(reader.kind == "stack" and not is_view(reader) for reader in readers)
@@ -183,6 +187,7 @@ def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
         Points, the fullest first; empty without stored values.
     """
     found, end = allocations(program, fusion), len(fusion.operations)
+    # (first or last turns, operations): differences, summed below.
     held = np.zeros((2, end + 2))
     for one in found:
         for state in (0, 1):
@@ -191,7 +196,9 @@ def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
                 held[state, last + 1] -= amount.value
     held = np.cumsum(held, axis=1)[:, :end]
     fixed = [
-        (value.origin, Monomial(value.itemsize, list(value.axes))) for value in (*program.inputs, *program.constants)
+        # Arguments and constants stay in memory throughout.
+        (value.origin, Monomial(value.itemsize, list(value.axes)))
+        for value in (*program.inputs, *program.constants)
     ]
     places = fullest_places(held, fusion)
     points = []
@@ -210,6 +217,7 @@ def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
     """Spans in which a value occupies memory, with the bytes, in first (state 0) or last (state 1) iterations."""
     if one.whole is one.turn:
         return [(one.first, one.last, one.turn)]
+    # First turns: stacks of the loop hold a turn, stacks of the readers are whole; last: reverse.
     early, late = (one.turn, one.whole) if state == 0 else (one.whole, one.turn)
     unrolled = one.value.loop is not None and one.value.loop.unrolled
     inside = (one.first, min(one.own[1], one.last), early if unrolled else one.whole)
@@ -226,6 +234,7 @@ def fullest_places(held: np.ndarray, fusion: Fusion) -> list[tuple[int, int]]:
     best = {}
     for state in (0, 1):
         for phase in range(len(PHASES)):
+            # Operations of further phases count as below empty.
             within = np.where(phases == phase, held[state], -1.0)
             place = int(np.argmax(within))
             if within[place] > 0:

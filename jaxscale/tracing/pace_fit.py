@@ -87,6 +87,7 @@ def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRow
     columns = {name: runs.categories(name) for name in ("workload", "gpu")}
     batch = Categorical.of_numbers(runs.numbers("global_batch_size_seqs"))
     chips = Categorical.of_numbers(runs.numbers("n_gpus"))
+    # Repeats of a setting share a fold, so as not to predict one another.
     groups = together(*columns.values(), chips, batch).codes[kept]
     return PaceRows(
         lines=runs.lines[kept],
@@ -104,6 +105,7 @@ def pace_problem(rows: PaceRows) -> MixedProblem:
     n = len(rows.measured)
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # The fixed coefficient has value 0: the slope on each effect is 1.
         return logs[:, 0], np.ones((n, 1))
 
     spreads = kernel_priors()["paces"]
@@ -112,8 +114,10 @@ def pace_problem(rows: PaceRows) -> MixedProblem:
     for kind, column in zip(KINDS_OF_PACE, (rows.workload, rows.gpu, pairs), strict=True):
         names = Categorical.of(column.tolist())
         is_level = np.asarray([has_pace(kind, name) for name in names.values])
+        # -1: the chip of the kernel fit has no pace.
         codes = np.where(is_level, np.cumsum(is_level) - 1, -1)[names.codes]
         levels = tuple(name for name, kept in zip(names.values, is_level, strict=True) if kept)
+        # Heavy tails: a step of twice the time is a slow workload, not a wrong row.
         blocks.append(Block(kind, 0, codes, levels, float(spreads[kind]["spread"]), is_heavy=True))
     whole = np.arange(n)
     return MixedProblem(evaluate, np.zeros((n, 1)), whole, rows.log_pace, np.zeros(n, dtype=int), tuple(blocks))
@@ -134,9 +138,11 @@ def pace_start(problem: MixedProblem, is_counted: np.ndarray) -> MixedSolution:
     effects = np.zeros(problem.n_effects)
     codes, offset = problem.blocks[-1].codes, problem.offsets[-2]
     for code in np.unique(codes[is_counted]):
+        # The median resists wrong rows.
         effects[offset + code] = np.median(problem.log_measured[is_counted & (codes == code)])
     noise = np.asarray([float(kernel_priors()["paces"]["noise"]["spread"])])
     spreads = np.asarray([block.spread for block in problem.blocks])
+    # Errors at zero effects: predicted minus measured.
     return MixedSolution(effects, spreads, noise, -problem.log_measured)
 
 
@@ -280,6 +286,7 @@ def fit_paces(
         paces = tuple(_paces(rows, problem, solution, start))
         held_out = _held_out(rows, problem, solution, n_folds)
     replaced = {(pace.workload, pace.gpu) for pace in paces}
+    # Paces of the start stay where no row measured a pair.
     kept = tuple(pace for pace in start.paces if (pace.workload, pace.gpu) not in replaced)
     provenance = {
         **dict(start.provenance),
@@ -307,6 +314,7 @@ def _held_out(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, n_
     fold = fold_of(rows.groups, min(n_folds, n_groups))
     for place in range(int(fold.max()) + 1):
         begin = dataclasses.replace(solution, effects=pace_start(problem, fold != place).effects)
+        # Folds keep the spreads learned from all rows.
         without = solve_mixed(problem, fold != place, begin, learns_spreads=False)
         held_out[fold == place] = without.log_errors[fold == place]
     return held_out
@@ -327,6 +335,7 @@ def _paces(rows: PaceRows, problem: MixedProblem, solution: MixedSolution, start
                 workload=workload,
                 gpu=gpu,
                 log_pace=float(has @ solution.effects) + _pace_of(start, workload, gpu),
+                # Uncertainty of the pace and noise of a single run are independent.
                 half_width=float(np.hypot(Z90 * np.sqrt(variance), noise)),
                 n_chips=float(rows.n_chips[of_workload].max()),
             )
@@ -343,6 +352,7 @@ def _levels_of(
         if level in block.levels:
             has[offset + block.levels.index(level)] = 1.0
         elif has_pace(block.kind, level):
+            # Effects without a level have the variance of the spread.
             unseen += float(spread) ** 2
     return has, unseen
 

@@ -142,6 +142,7 @@ def kernel_rows(
     tables = work.tables
     phases = [{"recompute": 1, "update": 2}.get(phase, 0) for phase in tables.phases]
     precisions = [PRECISIONS.index(WIDE_PEAKS.get(float(width), "fp32")) for width in tables.widths]
+    # An eager program copies no inputs of rematerialised blocks.
     kept = np.array([not (eager and name.endswith("barrier")) for name in tables.names], float)
     fused = fused_norm_shares(work, columns)
     return KernelRows(
@@ -188,14 +189,17 @@ def fused_norm_shares(work: ClassedProgram, columns: KernelColumns) -> FusedShar
     if not np.isin(kinds, ("conv", "grouped_conv", "conv3d")).any():
         return FusedShares(ones, ones)
     is_forward = phases == "forward"
+    # A pure sum writes far less than the input: statistics of a norm.
     sums = is_forward & (kinds == "reduction") & (columns.written < SUMS * columns.read)
     statistics = jnp.sum(jnp.where(sums, columns.read, 0.0))
+    # Bytes read beyond the bytes written: added residuals.
     added = jnp.maximum(columns.read - columns.written, 0.0) * (is_forward & (kinds == "elementwise"))
     is_backward = (phases == "backward") & np.isin(kinds, ("elementwise", "reduction"))
     traced = jnp.sum(jnp.where(is_backward, columns.bytes, 0.0))
     # The lower bound of 1 byte avoids 0 / 0 in workloads without a backward pass.
     share = (BACKWARD_PASSES * statistics + jnp.sum(added)) / jnp.maximum(traced, 1.0)
     has_norms = statistics > 0.0
+    # Kernels absorbed by the fused norms: sums, and vectors over channels.
     inside = sums | (is_backward & (kinds == "reduction")) | (_has_vectors_alone(work) & (is_forward | is_backward))
     return FusedShares(
         traffic=jnp.where(is_backward & has_norms, jnp.minimum(share, 1.0), ones),
@@ -223,14 +227,17 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
         Times [s]; zero for collectives.
     """
     peak = jnp.asarray(chip.peak_flops)[rows.precision]
+    # B / (h W)
     memory = rows.bytes / (c.traffic_efficiency * chip.hbm_bandwidth)
     relative = [1.0, c.conv_efficiency, c.grouped_conv_efficiency, c.conv3d_efficiency, 1.0, 1.0, 1.0]
     is_product, is_attention = rows.code < len(PRODUCTS), rows.code == ATTENTION
     share = jnp.stack([jnp.asarray(one, float) for one in relative])[jnp.where(is_product, rows.code, 0)]
     # Kernels without products have no area; the 1 keeps the unused quotient finite.
     loss = 1.0 + c.half_area / jnp.where(is_product, rows.area, 1.0)
+    # F / (e C) (1 + a / (m n)) + x B / (h W)
     product = rows.flop * loss / (share * c.matmul_efficiency * peak) + c.exposed_share * memory
     attention = rows.flop / (c.attention_efficiency * peak) + c.exposed_share * memory
+    # Gathers and scatters pass over the bytes several times.
     other = memory * jnp.where(rows.code == LOOK_UP, c.gather_passes, 1.0) * (rows.code != COLLECTIVE)
     busy = jnp.where(is_product, smooth_max(product, memory, temperature), other)
     return jnp.where(is_attention, attention, busy)
@@ -361,8 +368,10 @@ def _terms(
         "tensor_parallel": _tensor_time(traffic, plan, machine, c, times.matmul * compute, temperature) / p,
         "expert_parallel": _look_up_time(traffic, plan, machine, temperature),
         "data_parallel": _data_time(traffic, plan, machine, c, pass_time, backward, temperature),
+        # (p - 1) T_l / p
         "pipeline_bubble": (p - 1.0) * shares.layers / p,
         "pipeline_transfer": _transfer_time(work, plan, machine, c, temperature),
+        # Each chip updates a shard of the weights; tables are updated where rows lie.
         "optimizer": times.optimizer / (plan.shard * p) + times.table_update,
         "host_per_step": times.host_per_step,
     }
@@ -381,6 +390,7 @@ def exchange_time(
 
 def combined(exchange: Exchange) -> Exchange:
     """Exchange in buckets of `COMBINED` bytes: between 1 and the original number of collectives."""
+    # Buckets of a size, at least 1, at most a collective per value.
     buckets = jnp.minimum(exchange.count, jnp.maximum(exchange.volume / COMBINED, 1.0))
     return Exchange(exchange.volume, buckets)
 
@@ -397,6 +407,7 @@ def _data_time(
     """Exposed time of gradient reductions, gathers, scatters and statistics [s]."""
     parts = plan.tensor * plan.shard
     whole = plan.shard <= 1.0
+    # Whole copies reduce over all replicas, sharded copies over replicas / shard.
     ranks, stride = jnp.where(whole, plan.data, plan.data / plan.shard), jnp.where(whole, plan.tensor, parts)
     reduced = exchange_time(combined(traffic.gradients), reduce_time, ranks, stride, machine, temperature)
     moved = sum(
@@ -404,7 +415,9 @@ def _data_time(
         for one in (traffic.scatters, traffic.gathers)
     )
     statistics = exchange_time(traffic.statistics, reduce_time, plan.data, plan.tensor, machine, temperature)
+    # A single replica reduces nothing.
     hidden = c.dp_overlap * backward * (1.0 - 1.0 / plan.data)
+    # Each stage reduces the weights of the stage.
     once = exposed(reduced / plan.pipeline, hidden, temperature)
     streamed = exposed(moved / plan.pipeline, c.fsdp_overlap * compute, temperature)
     return once + streamed + statistics / plan.pipeline
@@ -446,6 +459,7 @@ def _transfer_time(
     """Exposed time of sends between stages, forward and backward [s]."""
     volume = jnp.sum(work.tables.handed.values(local_sizes(work, plan)))
     one = send_time(volume, plan.tensor * plan.data, plan.pipeline, machine.link, temperature)
+    # Activations forward, gradients backward; no sends without a second stage.
     sends = 2.0 * plan.n_microbatches * jnp.minimum(plan.pipeline - 1.0, 1.0)
     return c.pp_exposed * sends * one
 
@@ -466,6 +480,7 @@ def traced_memory_terms(
     work, plan, cluster, coefficients = as_arrays((work, plan, cluster, checked(coefficients)))
     sizes, tables = local_sizes(work, plan), work.tables
     spread = (plan.tables_by_table + plan.tables_by_row) * (plan.data - 1.0) + 1.0
+    # Tables are spread over the data group, weights over the shard group.
     parts = jnp.where(is_table(work), spread, plan.shard)
     weights = local_weight_bytes(work, sizes)
     held, rows = tables.points.values(sizes), tables.points.row
@@ -475,17 +490,21 @@ def traced_memory_terms(
         return jnp.zeros(len(tables.point_phases)).at[rows].add(held * chosen)
 
     state = at_points("state")
+    # 1F1B: as many microbatches as stages, each with 1 / p of the layers.
     in_flight = jnp.minimum(plan.n_microbatches, plan.pipeline) / plan.pipeline
+    # A gather in a loop takes the weights of a turn.
     read = local_weight_bytes(work, sizes, read=True) / jnp.maximum(
         per_row(tables.weight_turns, sizes, len(weights)), 1.0
     )
     several = jnp.where(plan.n_microbatches > 1.0, 1.0, 0.0)
     return {
         "weights": jnp.sum(weights / parts) / plan.pipeline,
+        # With a single microbatch, no gradient exists while the loss is taken.
         "gradients": several * jnp.sum(weights * ~is_table(work) / parts) / plan.pipeline,
         "optimizer": jnp.max(state, initial=0.0) / (plan.shard * plan.pipeline),
         "activations": jnp.max(at_points("made") + at_points("data") + at_points("constant"), initial=0.0) * in_flight,
         "logits": jnp.zeros(()),
+        # Prefetch: the layer in use and the next layer.
         "buffers": jnp.where(plan.shard > 1.0, 2.0 * jnp.max(jnp.where(is_table(work), 0.0, read), initial=0.0), 0.0),
         "framework": jnp.asarray(coefficients.framework_bytes),
     }

@@ -66,6 +66,7 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
     n_chips = runs.numbers("n_gpus")
     is_measured = fit.workload_paces(rows.levels, n_chips).is_measured
     told = np.asarray(fit.notes(rows.levels.replace(is_measured, {"architecture": ""}), n_chips), dtype=object)
+    # Cases are sorted by row: bounds of the cases of each row.
     bounds = np.searchsorted(cases.row, np.arange(n_rows + 1))
     for row in np.flatnonzero(np.diff(bounds)).tolist():
         places = np.arange(bounds[row], bounds[row + 1])
@@ -73,6 +74,7 @@ def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
         best = places[near.best]
         for name, column in numbers.items():
             column[row] = found[name][best]
+        # The interval covers plans of nearly equal time.
         numbers["lo"][row] *= near.fastest
         numbers["hi"][row] *= near.slowest
         question = rows.questions[cases.question[best]]
@@ -94,10 +96,12 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
     answered = np.unique(cases.row)
     place = np.searchsorted(answered, cases.row)
     clusters = clusters_of(rows.machine.take(answered), n_chips[answered], hardware)
+    # Rows share coefficients by combination of levels.
     table, combination = fit.coefficient_table(rows.levels.take(answered))
     matrix = np.stack(jax.tree.leaves(table))[:, combination]
     own = [hardware.kernels.get(hardware[gpu].id) for gpu, *_ in rows.machine.values]
     stacks = stacked([kernel_coefficients("pytorch"), *(kernel_coefficients("jax", of_chip) for of_chip in own)])
+    # Eager rows have coefficients of PyTorch, compiled rows of JAX on the chip.
     stack = np.where(rows.is_eager[answered], 0, 1 + rows.machine.codes[answered])
     kernels = jax.tree.map(lambda leaf: np.asarray(leaf)[stack], stacks)
     fused = rows.fused_norms[answered]
@@ -106,6 +110,7 @@ def _evaluated(runs: Runs, rows: TracedRows, cases: _Cases, fit: Fit, hardware: 
         mine = np.flatnonzero(np.isin(cases.question, questions))
         asked = [rows.questions[question] for question in cases.question[mine]]
         plans = stacked([one.plans[plan] for one, plan in zip(asked, cases.plan[mine], strict=True)])
+        # (cases, classes)
         sizes = np.stack([np.asarray(one.work.sizes, float) for one in asked])  # pyright: ignore[reportOptionalMemberAccess]
         tables = asked[0].work.tables  # pyright: ignore[reportOptionalMemberAccess]
         of_case = jax.tree.map(

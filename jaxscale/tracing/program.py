@@ -34,6 +34,7 @@ def representative(axis: Axis) -> Axis:
     root = axis
     while root.parent is not None:
         root = root.parent
+    # Path compression: later look-ups reach the root at once.
     while axis.parent is not None:
         axis.parent, axis = root, axis.parent
     return root
@@ -47,6 +48,7 @@ def atoms(axes: Sequence[Axis]) -> list[Axis]:
         root = representative(stack.pop())
         if root.factors:
             stack.extend(reversed(root.factors))
+        # Axes of length 1 are no class.
         elif root.size != 1:
             flat.append(root)
     return flat
@@ -76,6 +78,7 @@ def make_equal(left: Sequence[Axis], right: Sequence[Axis]) -> None:
         if mine.size == other.size:
             other.parent = mine
         elif mine.size % other.size == 0:
+            # (12) = (4, 3): the larger factor splits, the rest meets the next factor.
             ours.extend(reversed(split_axis(mine, other.size)))
             theirs.append(other)
         elif other.size % mine.size == 0:

@@ -67,6 +67,7 @@ def program_text(text: str) -> ProgramText:
         found = _LINE.match(line)
         if found is None:
             header = _HEADER.match(line)
+            # A computation's header has no assignment before the brace.
             if header is not None and " = " not in line.split("{")[0]:
                 current = computations.setdefault(header[2], {})
                 entry = header[2] if header[1] else entry
@@ -85,6 +86,7 @@ def _split(text: str) -> tuple[str, str]:
     """Operands and attributes of an instruction, from the text after the opening parenthesis."""
     depth = 1
     for place, mark in enumerate(text):
+        # Types of operands contain parentheses.
         depth += (mark == "(") - (mark == ")")
         if not depth:
             return text[:place], text[place + 1 :]
@@ -106,6 +108,7 @@ def array_bytes(shape: str, in_memory: bool = False) -> list[float]:
 
 def _width(kind: str) -> float:
     bits = re.search(r"\d+", kind)
+    # Names of formats state the bits, as bf16 and f8e4m3fn.
     return WIDTHS.get(kind, int(bits[0]) / 8 if bits else 4.0)
 
 
@@ -130,10 +133,12 @@ def _of_computation(program: ProgramText, name: str, times: float) -> Iterator[t
             turns = _TURNS.search(one.attributes)
             body = called(one, "body")
             if body is not None:
+                # The trip count is known to the compiler for loops with a fixed end.
                 yield from _of_computation(program, body, times * (float(turns[1]) if turns else 1.0))
         elif one.opcode == "conditional":
             branches = _BRANCHES.search(one.attributes)
             names = re.findall(r"[\w.\-]+", branches[1]) if branches else []
+            # Any branch may run: the longest is an upper bound.
             longest = max(names, key=lambda branch: len(program.computations.get(branch, {})), default=None)
             if longest is not None:
                 yield from _of_computation(program, longest, times)
@@ -204,6 +209,7 @@ def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
     """Kernels of a program, in program order."""
     found = []
     for one, computation, times in executed(program):
+        # A start does the work, a done waits.
         if one.opcode in FREE or _collective(one) or one.opcode.endswith("-done"):
             continue
         size = times * _kernel_bytes(program, one, program.computations[computation])
@@ -219,6 +225,7 @@ def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]
         if kind is None or one.opcode.endswith("-done"):
             continue
         sizes = _moved(one, kind, program.computations[computation])
+        # Scalars, as the loss, cost latency alone.
         moved = [size for size in sizes if size > 8.0]
         if moved:
             total = totals.setdefault((kind, *_group(one.attributes)), [0.0, 0.0])
@@ -239,6 +246,7 @@ def _moved(one: Instruction, kind: str, computation: Mapping[str, Instruction]) 
     results = array_bytes(one.shape)
     # The result of a start operation contains the operands as well.
     made = results[len(operands) :] if one.opcode.endswith("-start") and len(results) > len(operands) else results
+    # Reduced whole, returned in pieces.
     return operands if kind == "reduce-scatter" else made
 
 
@@ -273,6 +281,7 @@ def _on_mesh(attributes: str) -> list[int]:
     shape, kept = [], []
     for name, size in sizes.items():
         part = next(((before, count) for axis, before, count in along if axis == name), None)
+        # A factor of an axis: (major, kept, minor).
         before, count = (1, 1) if part is None else (int(part[0] or 1), int(part[1] or size))
         kept.append(len(shape) + 1)
         shape += [before, count, size // (before * count)]
@@ -291,6 +300,7 @@ def _permuted(text: str) -> np.ndarray:
 
 def _phase(one: Instruction) -> str:
     name = re.search(r'op_name="([^"]*)"', one.attributes)
+    # Without a mark of a transformation, an operation is the update.
     return next((phase for word, phase in PHASES if name and word in name[1]), "update")
 
 
@@ -319,13 +329,16 @@ def _kernel_bytes(program: ProgramText, one: Instruction, computation: Mapping[s
     if not inner:
         read = [_whole(computation[name]) for name in one.operands if name in computation]
         if one.opcode in ("dynamic-slice", "gather", "slice"):
+            # A slice reads as much as is written.
             return 2.0 * _whole(one)
         if one.opcode in ("dynamic-update-slice", "scatter"):
+            # In place: updates are read and written, the operand stays.
             return 2.0 * sum(read[1:])
         return sum(read) + _whole(one)
     readers = _readers(inner)
     read = sum(_parameter_bytes(part, inner, readers) for part in inner.values() if part.opcode == "parameter")
     roots = [part for part in inner.values() if part.is_root]
+    # A fusion with several results has a tuple as root.
     parts = [inner[name] for name in roots[0].operands if name in inner] if roots[0].opcode == "tuple" else roots
     return read + sum(_written(part, inner) for part in parts)
 
@@ -349,6 +362,7 @@ def _parameter_bytes(
     """Bytes that a fusion reads of an operand; slices alone for an operand that is only sliced [byte]."""
     total = 0.0
     for name, reader in _uses(part, readers):
+        # Of a sliced operand the slice is read; indices are read whole.
         if reader.opcode in ("dynamic-slice", "slice", "gather") and reader.operands[0] == name:
             total += _whole(reader)
         elif not (reader.opcode in ("dynamic-update-slice", "scatter") and reader.operands[0] == name):
@@ -372,5 +386,6 @@ def _written(part: Instruction, inner: Mapping[str, Instruction]) -> float:
     if part.opcode == "dynamic-update-slice":
         return _whole(inner[part.operands[1]])
     if part.opcode == "scatter":
+        # The updates are the last operand of a scatter.
         return _whole(inner[part.operands[-1]])
     return _whole(part)

@@ -60,6 +60,7 @@ class TraceCommand(Outputs):
         from jaxscale.tracing.tracer import trace
 
         if self.out is not None:
+            # Before the trace: no work is lost to a wrong path.
             check_writable(self.out)
         check_pictures(self.plot, self.report, self.fit, self.hardware)
         stage("tracing the step")
@@ -101,6 +102,7 @@ class TraceCommand(Outputs):
         n_gpus, hardware = checked_count("--n-gpus", self.n_gpus), load_hardware(self.hardware)
         if hardware[self.gpu].id in compile_targets()["targets"]:
             with aside(), without_foreign_lines():
+                # Libraries of the compiler print log lines on loading.
                 load_compiler()
         return compile_for(*step, gpu=self.gpu, n=n_gpus, hardware=hardware)
 
@@ -124,6 +126,7 @@ class TraceCommand(Outputs):
         hardware = load_hardware(self.hardware)
         chip = hardware[self.gpu].id
         machine = cluster(chip, checked_count("--n-gpus", self.n_gpus), hardware=hardware)
+        # A traced step is a JAX program.
         coefficients = load_fit(self.fit, hardware).coefficients({"framework": "jax", "gpu": chip})
         stated = degrees_of(self.plan, self.n_gpus)
         batch = None if self.n_gpus > 1 else work.tables.class_names[-1]  # one chip splits nothing
@@ -162,6 +165,7 @@ def degrees_of(texts: tuple[str, ...], n_gpus: int) -> dict[str, Any]:
     parts = stated.get("tensor", 1) * stated.get("pipeline", 1)
     if n_gpus % parts:
         raise InputError(f"--plan: tensor x pipeline = {parts} does not divide --n-gpus {n_gpus}; expected a divisor")
+    # Data parallelism takes the remaining chips.
     return {"data": n_gpus // parts, **stated}
 
 

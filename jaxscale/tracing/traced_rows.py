@@ -50,6 +50,7 @@ def workload_named(name: str, folder: Path) -> Workload:
     """
     path = next((path for path in (folder / name, Path(name)) if path.is_file()), None)
     if path is not None:
+        # Time and size of the file: a rewritten workload is read again.
         state = path.stat()
         return _read(path.resolve(), state.st_mtime_ns, state.st_size)
     if name in STEPS:
@@ -89,6 +90,7 @@ def workload_problems(
     unreadable = {name: _unreadable(name, runs.path.parent) for name in names.take(np.flatnonzero(judged)).values}
     has_model = {column: named & ~_is_empty(runs, column) for column in OF_A_MODEL}
     has_model["model"] = named & runs.categories("model").matches(lambda name: bool(name) and is_catalogue_model(name))
+    # An empty degree is 1.
     foreign = {column: named & (np.nan_to_num(runs.numbers(column), nan=1.0) > 1.0) for column in FOREIGN}
     stage = runs.numbers("zero_stage")
     problems: dict[int, list[str]] = {}
@@ -198,6 +200,7 @@ def traced_rows(runs: Runs) -> TracedRows:
         machine=together(*(runs.categories(name) for name in names)),
         levels=_levels(runs),
         is_eager=stack.matches(_is_eager),
+        # An empty cell is no fused norm.
         fused_norms=np.nan_to_num(runs.numbers("fused_norm")),
     )
 
@@ -212,6 +215,7 @@ def _is_eager(stack: tuple[str | None, str | None, str | None]) -> bool:
 def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
     """Degree of each row: derived from all cells, else stated, nan if open; 1 on a single chip [1]."""
     degree = np.where(np.isnan(known), runs.numbers(name), known)
+    # A single chip splits nothing.
     return np.where(runs.numbers("n_gpus") == 1.0, 1.0, degree)
 
 
@@ -248,6 +252,7 @@ def _agreeing(work: Workload, row: Mapping[str, Any]) -> TracedQuestion:
         return TracedQuestion(work, (one_chip(work),), ("",))
     name = work.tables.class_names[batch_class(work)]
     batch = row["global_batch_size_seqs"]
+    # Sizes change, kernels stay: a trace holds for every batch.
     work = work if batch is None else work.with_sizes({name: batch})
     stated = _stated(row)
     plans = tuple(class_plans(work, int(row["n_gpus"]), stated))
@@ -273,10 +278,13 @@ def _stated(row: Mapping[str, Any]) -> StatedDegrees:
     data, tensor, pipeline = (None if np.isnan(row[name]) else float(row[name]) for name in ("dp", "tp", "pp"))
     count, micro, stage = row["n_microbatches"], row["micro_batch_size"], row["zero_stage"]
     is_whole = data is not None and tensor is not None and pipeline is not None
+    # All degrees stated and no pipeline: the whole batch is a microbatch.
     if count is None and micro is None and is_whole and pipeline == 1.0:
         count = 1.0
+    # Without a stated group, a copy is shared by all replicas.
     shard = row["shard_group"] or np.inf
     if stage is None:
+        # Stated degrees without ZeRO are plain replicas.
         shard = 1.0 if is_whole else None
     elif stage == 0.0:
         shard = 1.0

@@ -105,6 +105,7 @@ def flat_program(
         closed = jax.make_jaxpr(
             lambda *arrays: [leaf for leaf in jax.tree.leaves(fn(*rebuild(arrays))) if is_array(leaf)]
         )(*leaves)
+    # Dead code would count as kernels.
     jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     del used
     flattener = Flattener(turns)
@@ -191,6 +192,7 @@ def mark_weights(program: FlatProgram) -> None:
         if operation.phase in ("forward", "backward", "recompute"):
             read.update(operation.inputs)
     for value in program.inputs:
+        # An updated argument without a reader in loss or gradient is state, as moments of Adam.
         if value.origin == "state" and value in read and value.axes and value.itemsize > 0:
             value.origin = "weights"
 
@@ -204,6 +206,7 @@ def cudnn_without_a_device() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
+        # Version 9.10 of cuDNN, above any demand of the attention of JAX.
         for name, answer in {"check_cudnn_version": 91000, "check_compute_capability": True}.items():
             if hasattr(attention, name):
                 stack.enter_context(mock.patch.object(attention, name, lambda *_, answer=answer, **__: answer))
@@ -268,6 +271,7 @@ def trace_sharded(
     if idle:
         raise InputError(f"axis {idle[0]!r} of the mesh divides no argument; expected a mesh of axes that do")
     shared = _shared_axes(divisions, data)
+    # Mesh axes beyond the data axes split weights: tensor parallelism.
     split = sorted({one.place for one in divisions if set(one.names) - data})
     names = work.tables.class_names
     plan = class_plan(
@@ -300,8 +304,10 @@ def _divisions(inputs: Sequence[InputAxes], leaves: Sequence[Any]) -> tuple[Any,
     for array, sharding in zip(inputs, shardings, strict=True):
         for axis, part in enumerate(sharding.spec if isinstance(sharding, NamedSharding) else ()):
             names = tuple(name for name in (part if isinstance(part, tuple) else (part,)) if isinstance(name, str))
+            # Axes of a single chip divide nothing.
             names = tuple(name for name in names if mesh.shape[name] > 1)
             if names:
+                # A sharded axis is split at the major factor.
                 divisions.append(_Division(array, array.classes[axis][0], names))
     return mesh, divisions
 

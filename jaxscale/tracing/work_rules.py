@@ -59,8 +59,10 @@ def dot_general(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
     k = [left.axes[place] for place in left_sum]
     m = [axis for place, axis in enumerate(left.axes) if place not in (*left_sum, *left_batch)]
     n = [axis for place, axis in enumerate(right.axes) if place not in (*right_sum, *right_batch)]
+    # Axes of the result: batch, left, right.
     for axis, source in zip(outputs[0].axes, [*batch, *m, *n], strict=True):
         _equal(source, axis)
+    # A multiply-add is 2 flop.
     return _product(2.0, batch, m, n, k)
 
 
@@ -70,6 +72,7 @@ def ragged_dot(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappin
     left, right, _ = inputs
     numbers = params.get("ragged_dot_dimension_numbers")
     if numbers is None:
+        # ragged_dot without numbers: (m, k) x (group, k, n).
         (left_sum, right_sum), ragged, group = ((1,), (1,)), (0,), (0,)
     else:
         (left_sum, right_sum), _ = numbers.dot_dimension_numbers
@@ -104,11 +107,14 @@ def convolution_work(inputs: Sequence[Value], outputs: Sequence[Value], params: 
     places = zip(numbers.lhs_spec[2:], numbers.out_spec[2:], strict=True)
     for place, (source, target) in enumerate(places):
         window = (params["window_strides"][place], params["lhs_dilation"][place], params["rhs_dilation"][place])
+        # Stride and dilation 1 with equal lengths: padding keeps the places.
         if left.shape[source] == result.shape[target] and window == (1, 1, 1):
             _equal(left.axes[source], result.axes[target])
+    # Dilated inputs are zero between the elements: no work.
     holes = math.prod(params["lhs_dilation"])
     rows = [axis for place, axis in enumerate(result.axes) if place != numbers.out_spec[1]]
     columns, depth = result.axes[numbers.out_spec[1]], [channels, *taps]
+    # A group meets 1 / groups of the columns.
     most = max(groups, batch_groups)
     kind = "conv3d" if len(taps) == 3 else "grouped_conv" if most > 1 else "conv"
     return Work(
@@ -130,6 +136,7 @@ BACKWARD_MATMULS = 5.0
 
 def _attention(query: Value, key: Value, value: Value, params: Mapping[str, Any], matmuls: float) -> Work:
     """Work of fused attention with `matmuls` passes over all pairs of query and key."""
+    # Layout BTNH (batch, time, head, width), else BNTH.
     length, heads = (1, 2) if int(params.get("layout", 0)) == 0 else (2, 1)
     for one, other in ((query, key), (key, value)):
         _equal(one.axes[0], other.axes[0])
@@ -140,10 +147,12 @@ def _attention(query: Value, key: Value, value: Value, params: Mapping[str, Any]
     make_equal([query.axes[heads]], [key.axes[heads], shared])
     _equal(key.axes[length], value.axes[length])
     mask = str(getattr(params.get("mask_type"), "name", ""))
+    # A causal mask leaves half of the pairs.
     seen = 0.5 if mask in CAUSAL else 1.0
     window = params.get("sliding_window_length") or 0
     keys = key.axes[length].size
     if 0 < window < keys:
+        # Mean share of keys in a causal window of w of S: w / S (1 - w / (2 S)).
         seen = window / keys * (1.0 - 0.5 * window / keys)
     queries, width = query.axes[length], query.axes[3]
     flop = Monomial(2.0 * seen * matmuls, [query.axes[0], query.axes[heads], queries, key.axes[length], width])
@@ -186,6 +195,7 @@ def scatter(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[s
         others = [axis for place, axis in enumerate(updates.axes) if place not in numbers.update_window_dims]
         for axis, source in zip(others, inputs[1].axes[:-1], strict=True):
             _equal(source, axis)
+    # Rows of the operand touched by updates.
     place = Monomial(operand.itemsize, updates.all_axes)
     indices = [bytes_of(value) for value in inputs[1:-1]]
     return Work("scatter", read=[bytes_of(updates), *indices, place], written=[place])
@@ -232,6 +242,7 @@ def pooling_gradient(inputs: Sequence[Value], outputs: Sequence[Value], params: 
 def fourier(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
     """Work of fast Fourier transforms: 5 N log2 N flop each."""
     _in_place(inputs, outputs)
+    # 5 N log2 N flop per transform of N elements.
     length = math.prod(params["fft_lengths"])
     return Work("fft", Monomial(5.0 * math.log2(max(length, 2)), inputs[0].axes))
 
@@ -255,6 +266,7 @@ def factorisation(inputs: Sequence[Value], outputs: Sequence[Value], params: Map
 def triangular_solve(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
     """Work of a triangular solve: n^2 flop per right-hand side."""
     _in_place([inputs[1]], outputs)
+    # n^2 per right-hand side.
     return Work("factorisation", Monomial(1.0, [*inputs[1].axes, inputs[0].axes[-1]]))
 
 
@@ -288,6 +300,7 @@ def pallas_call(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
     estimate = params.get("cost_estimate")
     axes = outputs[0].all_axes
     flop = float(estimate.flops) if estimate is not None else 0.0
+    # Flop follow the size of the first output where sizes change.
     return Work("custom", Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
 
 
@@ -314,6 +327,7 @@ def custom_call(name: str, kind: str = "custom") -> Callable[[FlopCount], FlopCo
         def rule(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
             flop = float(count([_shape(value) for value in inputs], [_shape(value) for value in outputs], params))
             axes = outputs[0].axes if outputs else ()
+            # Flop follow the size of the first output where sizes change.
             return Work(kind, Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
 
         return count

@@ -133,24 +133,32 @@ def _search(speeds: Speeds, least: np.ndarray, most: np.ndarray, chips: np.ndarr
     left, right, at_least = least, most, None
     best = least
     for _ in range(PASSES):
+        # (sample, point, trial)
         trials = left[..., None] + (right - left)[..., None] * np.linspace(0.0, 1.0, SEARCH)
         log_speeds = speeds(trials, chips)
+        # The first trial of the first pass is the least degree.
         at_least = log_speeds[..., 0] if at_least is None else at_least
         best = np.take_along_axis(trials, log_speeds.argmax(axis=-1)[..., None], axis=-1)[..., 0]
         width = (right - left) / (SEARCH - 1)
+        # A step to either side: the bracket shrinks to a sixteenth.
         left, right = np.maximum(best - width, least), np.minimum(best + width, most)
     return best, np.asarray(at_least)
 
 
 def _elasticity(speeds: Speeds, best: np.ndarray, chips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Elasticity of the best degree in n by second differences, and the speed there [sample, point]."""
+    # Second differences lose least at steps of about eps^(1/4).
     step = 8.0 * float(jnp.finfo(jnp.result_type(float)).eps) ** 0.25
     steps = np.zeros((2, SEARCH))
+    # Changes of ln t and of ln n; further trials fill the common shape.
     steps[:, :7] = step * np.asarray([[0, 1, -1, 1, 1, -1, -1], [0, 0, 0, 1, -1, 1, -1]])
     near = speeds(best[..., None] + steps[0], chips + steps[1])
+    # f_uu
     curvature = (near[..., 1] - 2.0 * near[..., 0] + near[..., 2]) / step**2
+    # f_un
     mixed = (near[..., 3] - near[..., 4] - near[..., 5] + near[..., 6]) / (4.0 * step**2)
     is_peak = curvature < 0.0
+    # du* / d ln n = -f_un / f_uu
     return np.where(is_peak, -mixed / np.where(is_peak, curvature, -1.0), 0.0), near[..., 0]
 
 
@@ -216,8 +224,11 @@ def best_whole_degrees(
     n, choices = np.asarray(n_chips, float), np.asarray(degrees, float)
     log_speeds = layout_speeds(deployments, batch, n, {f"{one:g}": ParallelLayout(**{field: one}) for one in choices})
     is_valid = choices[:, None] <= n
+    # A sharding group does not change the number of replicas.
     if field != "shard_group":
+        # A replica needs a sequence: t B >= n, up to rounding.
         is_valid &= choices[:, None] * np.asarray(batch.at(n)) >= n * (1.0 - 1e-9)
+    # The last degree stays where no degree is valid.
     is_valid[-1] |= ~is_valid.any(axis=0)
     log_speeds = np.where(is_valid, log_speeds, -np.inf)
     least = np.argmax(is_valid, axis=0)
@@ -240,11 +251,13 @@ def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: 
     lead = log_speeds[:, second] - log_speeds[:, first]
     chips = np.full(len(lead), np.inf)
     for sample, values in enumerate(lead):
+        # From the last point behind on, the second layout stays faster.
         behind = np.flatnonzero(values <= 0.0)
         if not len(behind):
             chips[sample] = n_chips[0]
         elif behind[-1] + 1 < len(values):
             left = behind[-1]
+            # Zero of the lead, linear in ln n.
             share = values[left] / (values[left] - values[left + 1])
             chips[sample] = np.exp(np.interp(share, [0.0, 1.0], np.log(n_chips[left : left + 2])))
     return chips

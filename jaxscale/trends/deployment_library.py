@@ -76,6 +76,7 @@ def system_of(chip_id: str) -> Mapping[str, Any]:
 def price_of(chip_id: str) -> Price:
     """Price of a chip with its share of the system."""
     price = table()["price"]
+    # From years and kWh to SI units.
     return Price(
         system_of(chip_id)["capital_dollars"]["value"],
         price["lifetime_years"]["value"] * YEAR,
@@ -113,6 +114,7 @@ def deployment(
     """
     catalogue = hardware or load_hardware()
     chosen = model(name_or_model, **changes) if isinstance(name_or_model, str) else name_or_model
+    # The number of chips is not read.
     system, chips = system_of(chip_id), cluster(chip_id, 1, hardware=catalogue)
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
@@ -134,17 +136,16 @@ def coefficient_spreads() -> np.ndarray:
     r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
 
     $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, as the calibration has them;
-    zero for coefficients of memory, which no trend of time reads.
+    zero for coefficients of memory.
     """
+    # Variances of the centre and between stacks add up.
     spreads = {name: np.hypot(prior.spread, prior.levels.get("stack", 0.0)) for name, prior in priors().items()}
+    # No trend of time reads coefficients of memory.
     return np.asarray([0.0 if name in MEMORY_COEFFICIENTS else spread for name, spread in spreads.items()])
 
 
 def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) -> Deployment:
     """Deployments drawn at random; the first is the deployment itself.
-
-    Coefficients, those of latency among them, vary as if independent, so that what their correlation would cancel is
-    counted in full.
 
     Args:
         n_samples: how many [1].
@@ -154,11 +155,14 @@ def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) ->
     """
     random = np.random.default_rng(seed)
     centre, spread = unconstrain(deployment.coefficients), coefficient_spreads()
+    # Coefficients vary as if independent: cancellation by correlation is not counted.
     draws = random.standard_normal((n_samples, centre.size))
+    # The first sample is the deployment.
     draws[0] = 0.0
     coefficients = from_values(list(constrain_values(centre + spread * draws).T))
     stacked = jax.tree.map(
         lambda leaf: np.broadcast_to(np.asarray(leaf), (n_samples, *np.shape(leaf))),
+        # The coefficients are replaced below.
         eqx.tree_at(lambda s: s.coefficients, deployment, None, is_leaf=lambda leaf: leaf is None),
     )
     return eqx.tree_at(lambda s: s.coefficients, stacked, coefficients, is_leaf=lambda leaf: leaf is None)
@@ -179,6 +183,7 @@ def with_domain(chips: float | int) -> Change:
     return lambda s: eqx.tree_at(
         lambda t: t.cluster.network.domain_size,
         s,
+        # A rail connects a domain at least.
         replace_fn=lambda sizes: np.asarray([chips, max(float(sizes[1]), chips), float(sizes[2])]),
     )
 

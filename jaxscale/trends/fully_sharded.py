@@ -58,8 +58,11 @@ def layer_gather(
     """
     link = effective_link(cluster.network, coefficients)
     local = local_plan(model, plan, temperature)
+    # Parameters of a layer of the fullest stage [byte].
     volume = local.element_bytes * local.params.layers / local.fullest_layers
+    # Without bytes, the latency alone.
     latency = gather_time(0.0, local.shard_ranks, plan.tp, link, temperature)
+    # A stage has 1 / pp of the layers.
     compute = forward * plan.pp / total_layers(model)
     return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, temperature) - latency, compute)
 

@@ -113,6 +113,7 @@ def plan_at(
         "cp": layout.cp,
         "ep": layout.ep,
         "zero_stage": layout.zero_stage,
+        # b = B / (m dp)
         "micro_batch_size": global_batch_size_seqs / (layout.n_microbatches * dp),
         "n_microbatches": layout.n_microbatches,
         "shard_group": sharding_group(layout.shard_group, dp, temperature),

@@ -97,6 +97,7 @@ class Series:
         x = np.log(self.n_chips) - np.log(self.n_chips).mean()
         y = np.log(self.measured)
         residual = y - y.mean() - self.measured_slope * x
+        # The mean and the slope take two degrees of freedom.
         freedom = len(x) - 2
         return float(np.sqrt((residual @ residual) / freedom / (x @ x))) if freedom > 0 else float("nan")
 
@@ -133,6 +134,7 @@ def _key(row: Row, kind: str) -> tuple[Any, ...]:
     if kind == "submission":
         return tuple(row[column] for column in SUBMISSION)
     batch = row["global_batch_size_seqs"]
+    # Equal but for rounding.
     work = round(batch / row["n_gpus"], 6) if kind == "weak" else batch
     return (work, *((column, value) for column, value in sorted(row.values.items()) if column not in FREE))
 
@@ -141,6 +143,7 @@ def _series(runs: Runs, prediction: Prediction, name: str, kind: str, positions:
     rows = np.asarray(positions)
     chosen = [runs.rows[position] for position in positions]
     n = np.asarray([row["n_gpus"] for row in chosen], float)
+    # Samples count where there are no tokens.
     tokens = np.asarray([row["global_batch_size_seqs"] * (row["seq_len"] or 1.0) for row in chosen], float)
     first = chosen[0]
     shape = f"L{first['n_layers']:g} d{first['d_model']:g}" if first["model"] is None else first["model"]
@@ -186,6 +189,7 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
     errors = np.asarray([residual.get((series.table, int(row)), np.nan) for row in series.rows])
     if not np.isfinite(errors).all():
         return None
+    # Throughput is inverse to the step time.
     return replace(series, predicted=series.measured * np.exp(-errors))
 
 

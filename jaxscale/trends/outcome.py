@@ -154,6 +154,7 @@ def scaling_outcomes(
         Outcomes; every leaf [point].
     """
     n = np.atleast_1d(np.asarray(n_chips, float))
+    # Padded to few shapes: few compilations.
     rows = filled_rows(n.size, PADDING)
     per_point = (layout, n, np.asarray(global_batch_size_seqs, float))
     layouts, chips, batches = jax.tree.map(lambda leaf: np.broadcast_to(leaf, n.shape)[rows], host_arrays(per_point))
@@ -231,6 +232,7 @@ def best_tensor_degree(
     n, batch = np.broadcast_arrays(np.asarray(n_chips, float), np.asarray(global_batch_size_seqs, float))
     degree, points = (grid.ravel() for grid in np.meshgrid(TENSOR_DEGREES, np.arange(n.size), indexing="ij"))
     outcomes = scaling_outcomes(deployment, ParallelLayout(tp=degree), n[points], batch[points])
+    # Sequences of a replica: B t / n.
     per_replica = batch[points] * degree / n[points]
     speed = np.where(per_replica >= 1.0, np.asarray(outcomes.tokens_per_s), -np.inf).reshape(
         len(TENSOR_DEGREES), n.size
@@ -238,5 +240,6 @@ def best_tensor_degree(
     if not np.isfinite(speed.max(axis=0)).all():
         raise ValueError(f"batch {batch.min():g} is below one sequence per {TENSOR_DEGREES[-1]:g} of {n.max():g} chips")
     best = np.argmax(speed, axis=0)
+    # Rows are in the order (degree, point).
     rows = best * n.size + np.arange(n.size)
     return np.asarray(TENSOR_DEGREES)[best], jax.tree.map(lambda leaf: leaf[rows], outcomes)

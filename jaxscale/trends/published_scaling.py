@@ -51,6 +51,7 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
     values, degrees = weak_figures(weak_outcomes(h100))
     strong = published["strong_scaling_mfu"]
     _, fixed = best_tensor_degree(h100, strong["n_chips"], np.full(2, float(strong["global_batch_size_seqs"])))
+    # Third number of chips, tensor degree 1.
     values["a100_mfu"] = float(older.mfu[2 * len(TENSOR_DEGREES)])
     values["strong_scaling_mfu_few"], values["strong_scaling_mfu_many"] = (float(value) for value in fixed.mfu)
     return Reproduction({name: values[name] for name in FIGURES}, degrees)
@@ -69,11 +70,13 @@ def weak_outcomes(given: Deployment) -> Outcome:
 def weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
     """Figures of `weak_outcomes` by name, and the best tensor degree at the few and at the many chips."""
     speed, watts, mfu = (
+        # (chips, degrees)
         np.asarray(leaf).reshape(3, len(TENSOR_DEGREES))
         for leaf in (weak.tokens_per_s_per_chip, weak.chip_power, weak.mfu)
     )
     best = np.argmax(speed, axis=1)
     values = {
+        # Column 0: tensor degree 1.
         "throughput_fall": float(speed[1, 0] / speed[0, 0] - 1.0),
         "power_fall": float(watts[1, 0] / watts[0, 0] - 1.0),
         "tensor_parallel_gain": float(speed[1, best[1]] / speed[1, 0] - 1.0),

@@ -90,6 +90,7 @@ def _slopes(
         return totals_at(capped, layout, batch, n, temperature)
 
     def one(n: Array) -> tuple[Totals, Totals]:
+        # Forward mode: a single direction.
         return jax.jvp(of, (n, deployment.power_cap), (direction[0], direction[1]))
 
     return jax.vmap(one)(n_chips)
@@ -115,6 +116,7 @@ def marginal_returns(
     n = np.asarray(n_chips, float)
     padded = n[filled_rows(n.size, PADDING)]
     setting, degrees, rule, chips = host_arrays((deployment, layout, batch, padded))
+    # Directions: more chips, a higher cap.
     more_chips, higher_cap = host_arrays(np.eye(2))
     totals, slope = jax.tree.map(np.asarray, _slopes(setting, degrees, rule, chips, more_chips, temperature))
     _, cap = jax.tree.map(np.asarray, _slopes(setting, degrees, rule, chips, higher_cap, temperature))
@@ -123,8 +125,10 @@ def marginal_returns(
     returns = Returns(
         totals,
         slope.tokens_per_s,
+        # dR/dP = (dR/dn) / (dP/dn)
         slope.tokens_per_s / slope.system_power,
         slope.tokens_per_s / slope.dollars_per_s,
+        # The inner `where` avoids 0 / 0.
         np.where(binds, cap.tokens_per_s / np.where(binds, cap.system_power, 1.0), 0.0),
         totals.tokens_per_s / padded,
     )
@@ -163,6 +167,7 @@ def last_worthwhile_chip(
     for _ in range(5):  # each pass narrows the bracket by the number of points
         n = np.geomspace(low, high, GRID)
         returns = marginal_returns(deployment, layout, batch, n, temperature)
+        # R(n_0) / n_0 of the first pass.
         full = float(returns.average[0]) if full is None else full
         below = np.flatnonzero(np.asarray(returns.per_chip) < share * full)
         if not len(below):

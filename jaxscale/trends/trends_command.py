@@ -86,6 +86,7 @@ class TrendsCommand(Outputs, SoftwareOptions):
         cells = software_cells(
             self, fitted, otherwise=library.published_framework(), own=DEGREES, unused=("dp", "micro_batch_size", *KEPT)
         )
+        # A pipeline shards the optimizer alone.
         layout = self._layout(round(cells.pop("zero_stage", 3 if self.pp == 1 else 1)))
         report.check_layout(layout, batch, n)
         check_pictures(self.plot, self.report, self.fit, self.hardware)

@@ -61,6 +61,7 @@ def chip_range(lowest: float, highest: float) -> np.ndarray:
     if not 1.0 <= lowest < highest <= LARGEST:
         raise InputError(f"chips from {lowest:g} to {highest:g}: expected 1 <= from < to <= {LARGEST:g}")
     n = lowest * 2.0 ** np.arange(int(np.log2(highest / lowest)) + 1)
+    # The end need not be a power of two times the start.
     return n if n[-1] == highest else np.append(n, highest)
 
 
@@ -89,6 +90,7 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
     """
     degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "ep", "n_microbatches")}
     shards = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    # B tp pp cp / n, the least over the range.
     replica_batch = float(np.min(np.asarray(batch.at(n_chips)) * shards / n_chips))
     columns = {**degrees, "n_chips": n_chips[0], "replica_batch": replica_batch}
     broken = broken_rules(columns, 1, CONTINUOUS_RULES)[0]
@@ -114,6 +116,7 @@ def trend(
         raise InputError(f"least return = {least_return:g} is out of range; expected a share between 0 and 1")
     samples = sample_deployments(deployment, N_SAMPLES)
     best = best_whole_degrees(samples, batch, n_chips, tensor_degrees(deployment))
+    # Whole degrees: no interpolation.
     ends = np.quantile(best.degree, [0.05, 0.95], axis=0, method="nearest")
     points = (deployment, layout, n_chips, np.asarray(batch.at(n_chips)))
     return Trend(

@@ -91,6 +91,7 @@ def plan_label(plan: Plan) -> str:
     """Label of a plan on a line: degrees above 1, microbatch, sharding and recomputation."""
     words = plan.words()
     short = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "dp": "dp", "micro_batch_size": "b"}
+    # The size of the microbatch is shown at 1 too.
     parts = [f"{name} {words[key]}" for key, name in short.items() if words[key] > 1 or name == "b"]
     if words["zero_stage"]:
         parts.append(f"ZeRO-{words['zero_stage']}")
@@ -126,6 +127,7 @@ def add_calibration(report: Report, calibration: DemoCalibration) -> None:
     caption = "Predictive intervals of the runs held out, over their measured times."
     report.figure("intervals", intervals(held_out.measured, held_out.lo, held_out.hi), caption)
     columns = {name: calibration.runs.column(name) for name in RESIDUAL_COLUMNS}
+    # A constant or incomplete column shows no slope.
     columns = {name: values for name, values in columns.items() if None not in values and len(set(values)) > 1}
     caption = "Errors of the runs held out, by column."
     residuals = np.log(held_out.step_time / held_out.measured)
@@ -143,8 +145,10 @@ def held_out_figure(calibration: DemoCalibration) -> "Figure":
         The figure.
     """
     fit, held_out = calibration.result, calibration.held_out
+    # The problem is padded behind the n rows.
     times = np.exp(np.asarray(fit.problem.log_time)[: fit.n])
     everything = np.concatenate([times, held_out.measured])
+    # Column 0 holds the error of time, log of predicted over measured.
     predicted = np.concatenate([times * np.exp(np.asarray(fit.held_out).reshape(fit.n, -1)[:, 0]), held_out.step_time])
     labels = ["cross-validation"] * fit.n + ["held out"] * len(held_out.measured)
     return predicted_against_measured(everything, predicted, labels)
@@ -172,6 +176,7 @@ def add_plans(report: Report, design: DemoDesign) -> None:
     ]
     report.table(("plan", "step", "MFU", "memory"), rows)
     bars = {f"best: {plan_label(shown[0].plan)}": shown[0].terms}
+    # The last of `shown` is the plan of the time.
     bars |= {plan_label(scored.plan): scored.terms for scored in shown[1:-1]}
     bars |= {f"as trained: {plan_label(AS_TRAINED)}": design.as_trained}
     caption = "Where the time of a step goes, under the fastest plans of different degrees and the one that was used."
@@ -196,6 +201,7 @@ def add_shape(report: Report, design: DemoDesign) -> None:
     published = (concrete(template.d_model), concrete(template.n_layers))
     best = (concrete(shape.rounded.model.d_model), concrete(shape.rounded.model.n_layers))
     visited = shapes_along(shape)
+    # The search begun nearest to 0.7 of the largest width.
     start = int(np.argmin(np.abs(visited[0, :, 0] - 0.7 * grid.widths[-1])))
     marks = {"published shape": published, "best shape": best}
     curve = np.stack([grid.curve_widths, grid.curve_depths], axis=1)
@@ -212,9 +218,11 @@ def add_shape(report: Report, design: DemoDesign) -> None:
 
 def shape_objective(design: DemoDesign) -> np.ndarray:
     """Log time to equal loss along the curve of equal parameters, from the points of the search."""
+    # Every visited point has equal parameters, hence lies on the curve.
     widths, values = shapes_along(design.shape)[..., 0].ravel(), design.shape.trajectory.ravel()
     kept = np.isfinite(values)
     order = np.argsort(widths[kept])
     widths, values = widths[kept][order], values[kept][order]
+    # No values beyond the visited widths.
     inside = (design.grid.curve_widths >= widths[0]) & (design.grid.curve_widths <= widths[-1])
     return np.where(inside, np.interp(design.grid.curve_widths, widths, values), np.nan)

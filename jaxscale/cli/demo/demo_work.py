@@ -148,6 +148,7 @@ def split(hardware: Hardware) -> tuple[Runs, Runs]:
     """Measured runs to fit and to hold out, split by groups of equal shape, chips, tp and pp."""
     runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
     measured, positions = measured_runs(runs, hardware)
+    # Groups, not rows: runs of equal shape and chips would give the answer away.
     is_left_out = fold_of(groups_of(measured), N_FOLDS) == 0
     return runs.take(positions[~is_left_out]), runs.take(positions[is_left_out])
 
@@ -163,6 +164,7 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
     fitted = calibrated.coefficients(LEVELS)
     progress("searching for a better width and depth")
     shapes = shapes_under(distinct(plans, N_SHAPED), template, machine, calibrated)
+    # The objective is a log time: the least is best.
     shape = min(shapes, key=lambda choice: choice.rounded.objective)
     # Against the published shape under its own best plan, not under the one that suits the new shape.
     gain = -math.expm1(shape.rounded.objective - log_time_to_loss(template, shapes[0]))
@@ -189,6 +191,7 @@ def shapes_under(
     Raises:
         InputError: no plan has memory for a shape.
     """
+    # Parameters of the published shape.
     budget, shapes, refusals = Budget(params=concrete(n_params(template))), [], []
     for scored in plans:
         try:
@@ -215,6 +218,7 @@ def log_time_to_loss(shape: Transformer, choice: DesignChoice) -> float:
     problem = choice.relaxed.problem
     if not isinstance(problem, ShapeProblem):
         raise TypeError("expected the choice of a shape under a given plan")
+    # `shape_quantities` reads a batch of shapes: (1,) leaves.
     values = shape_quantities(jax.tree.map(lambda leaf: np.asarray([leaf]), shape), problem)
     return float(values[0, SHAPE_QUANTITIES.index("time_to_loss")])
 
@@ -226,6 +230,7 @@ def shapes_along(choice: DesignChoice) -> np.ndarray:
         shape = choice.relaxed.problem.design_at(point).model
         return jnp.stack([shape.d_model, shape.n_layers])
 
+    # (step, start, 2)
     return np.asarray(jax.vmap(jax.vmap(sizes))(jnp.asarray(choice.path)))
 
 
@@ -243,6 +248,7 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
     seen: dict[tuple[float, ...], ScoredPlan] = {}
     for scored in plans.top:
         plan = scored.plan
+        # `top` is by rank: the first of equal degrees is the fastest.
         seen.setdefault((concrete(plan.tp), concrete(plan.pp), concrete(plan.cp)), scored)
     return list(seen.values())[:most]
 
@@ -250,9 +256,10 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
 def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> ShapeGrid:
     """Step times of the template stretched to many widths and depths, in a single compiled call.
 
-    As in the search, layers need not divide evenly over the stages, since the exact model jumps at each multiple.
+    As in the search, layers need not divide evenly over the stages.
     """
     head_dim = concrete(template.head_dim)
+    # (36,) widths by (32,) depths, even in ratio as the axes.
     widths = concrete(template.d_model) * np.geomspace(0.55, 1.8, 36)
     depths = concrete(template.n_layers) * np.geomspace(0.35, 2.8, 32)
     curve_widths = np.geomspace(widths[0], widths[-1], 96)
@@ -262,10 +269,12 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
     def times(width: Array, depth: Array) -> Array:
         def one(d_model: ArrayLike, n_layers: ArrayLike) -> Array:
             shape = stretched(template, d_model, n_layers, head_dim)
+            # The exact model jumps at each multiple of the stages.
             return step_time(shape, plan, machine, coefficients, TEMPERATURE).total
 
         return jax.vmap(one)(width, depth)
 
+    # All points in a single call compile once.
     across, down = (mesh.ravel() for mesh in np.meshgrid(widths, depths))
     everywhere = (jnp.asarray(np.concatenate(pair)) for pair in ((across, curve_widths), (down, curve_depths)))
     log_times = np.asarray(times(*everywhere))

@@ -59,15 +59,19 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
     common: dict[str, Any] = {"prog": program, "description": description, "config": (tyro.conf.FlagCreatePairsOff,)}
     refusal = io.StringIO()
     try:
+        # Tyro prints a box of several lines; the message here has a line.
         with contextlib.redirect_stderr(refusal):
             return tyro.cli(commands, args=list(_one_by_one(arguments)), **common)
     except SystemExit as stop:
+        # Exit code 0: help was printed.
         if not stop.code:
             return None
     name, *command = program.split()
     below = _path(arguments)[: 2 - len(command)]
+    # The words may name no command: then the help of the program.
     text = next(text for path in (below, []) if (text := _help_of(path, commands, common)))
     usage = text.partition("\n\n")[0]
+    # Words of the usage behind the program.
     path = usage.partition("[")[0].split()[2:]
     words = [*command, *arguments]
     line = (
@@ -96,8 +100,10 @@ def _one_by_one(arguments: Sequence[str]) -> Iterator[str]:
     for place, word in enumerate(arguments):
         if word.startswith("-"):
             option = word if word in ASSIGNING else ""
+        # The word right behind the option needs no repetition.
         elif option and arguments[place - 1] != option:
             if "=" not in word:
+                # A word without `=` ends the list of assignments.
                 option = ""
             else:
                 yield option
@@ -114,6 +120,7 @@ def listed_in(text: str) -> Iterator[Listed]:
     """Arguments listed in a help text, each in a row of a box; in ASCII the box has blanks for lines."""
     entries: list[list[str]] = []
     for line in text.splitlines():
+        # In ASCII, box lines are blanks.
         row = line.rstrip("│ ")
         if re.match(r"[│ ] \S", row):
             entries.append(re.split(r"\s{2,}", row[2:], maxsplit=1))
@@ -127,6 +134,7 @@ def listed_in(text: str) -> Iterator[Listed]:
 def _options(arguments: Sequence[str]) -> list[str]:
     """Options among the words of a command line, as help spells them."""
     words = (word.partition("=")[0] for word in arguments)
+    # Tyro takes underscores in options as hyphens.
     return [word.replace("_", "-") for word in words if re.match(r"--?[A-Za-z]", word)]
 
 
@@ -136,6 +144,7 @@ def _no_command(arguments: Sequence[str], path: Sequence[str], usage: str) -> st
     if choices is None:
         return ""
     names, words = choices[1].split(","), arguments[len(path) :]
+    # An option of the program, as --help.
     if not path and words[0].startswith("-"):
         return ""
     if not words or words[0].startswith("-"):
@@ -149,6 +158,7 @@ def _unknown(arguments: Sequence[str], listed: Sequence[Listed]) -> str:
     for option in _options(arguments):
         if option in known:
             continue
+        # A name of a known program before any likeness of spelling.
         meant = [OTHER_NAMES.get(option, "")]
         if meant[0] not in known:
             long = [name for name in known if name.startswith("--")]

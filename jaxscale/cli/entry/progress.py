@@ -27,7 +27,9 @@ class Indicator:
         self._progress: Progress | None = None
         self._is_late = self._has_ended = False
         self._timer = threading.Timer(PATIENCE, self.show)
+        # A waiting timer must not keep the process alive.
         self._timer.daemon = True
+        # Reentrant: `stage` holds the lock while `hide` and `show` take the lock.
         self._lock = threading.RLock()
 
     def begin(self) -> None:
@@ -39,6 +41,7 @@ class Indicator:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         with self._lock:
+            # The timer may fire while the command ends.
             if self._has_ended:
                 return
             self._is_late = True
@@ -48,8 +51,10 @@ class Indicator:
             self._progress = Progress(
                 *columns,
                 console=self.console,
+                # The line is taken back at the end.
                 transient=True,
                 refresh_per_second=4,
+                # Printed text goes through `aside`.
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
@@ -82,6 +87,7 @@ class Indicator:
             done: finished parts [1].
         """
         with self._lock:
+            # A new display: spinner and bar have different columns.
             self.hide()
             self._stage, self._total, self._done = text, total, done
             if self._is_late:
@@ -104,5 +110,6 @@ class Indicator:
         with self._lock:
             was_there = self.hide()
             yield
+            # After the answer the display returns with the next stage.
             if was_there and not is_answer:
                 self.show()

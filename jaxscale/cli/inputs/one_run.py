@@ -26,6 +26,7 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
     cells = {name: value for name, value in options.items() if value is not None}
     description = described_model(cells["model"])
     if catalogue_model(cells["model"]) is None:
+        # The table knows no names of files: the fields stand for the model.
         cells |= {name: value for name, value in description.fields.items() if name in BY_NAME}
         cells["model"] = Path(cells["model"]).stem
     cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
@@ -37,6 +38,7 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
     try:
         return read_runs(cells, hardware=hardware)
     except InputError as error:
+        # A user of options knows no table, line or column.
         raise InputError(str(error).replace("table:1: ", "").replace("column ", "")) from None
 
 

@@ -26,6 +26,7 @@ def software_columns() -> tuple[str, ...]:
     from jaxscale.runs.schema import BY_NAME
 
     names = tuple(BY_NAME)
+    # Between the two columns, the schema lists choices and facts of a plan.
     told = names[names.index("precision") : names.index("step_time_s")]
     return ("source", "framework", "release", *(name for name in told if name not in {*OWN, *TRACED}))
 
@@ -57,6 +58,7 @@ def software_cells(
     from jaxscale.runs.schema import stated_values
 
     stated = stated_values("--set", pairs("--set", options.set))
+    # Columns with an option of the command.
     elsewhere = {name: flag for name, flag in OWN.items() if hasattr(options, flag[2:].replace("-", "_"))}
     elsewhere, known = {**elsewhere, **(own or {})}, software_columns()
     for name in stated:
@@ -94,6 +96,7 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
+        # The framework common to all fitted runs.
         return dict(fitted.own).get("framework")
     if name in frameworks:
         return name

@@ -35,6 +35,7 @@ def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> fl
     codes = np.unique(groups, return_inverse=True)[1]
     n = int(codes.max()) + 1
     found = float(np.quantile(np.abs(errors), conformal_level(0.9, worth_of(errors, codes))))
+    # Few groups: at least the scatter of a run.
     return max(found, least) if n < GROUPS_THAT_TELL else found
 
 
@@ -53,10 +54,13 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
         Lower and upper end, in the unit of the errors.
     """
     codes, counts = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    # Each group weighs alike, however many runs.
     weights = 1.0 / (counts[codes] * len(counts))
     worth = worth_of(errors, codes)
+    # Half a step of a whole group is subtracted.
     level = min(1.0, 0.95 * (1.0 + 1.0 / worth) - 0.5 / worth)
     order = np.argsort(errors)
+    # Middle of each step of the weighted distribution.
     heights = np.cumsum(weights[order]) - 0.5 * weights[order]
     low, high = np.interp([1.0 - level, level], heights, errors[order])
     return float(low), float(high)
@@ -69,22 +73,25 @@ def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
         errors: errors with their signs [row].
         codes: group of each error, from 0 on [row].
     """
+    # G / rho, at most the number of errors.
     return min((int(codes.max()) + 1) / max(shared_variance(errors, codes), 1e-9), float(len(errors)))
 
 
 def shared_variance(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
     r"""Intraclass correlation $\rho$: share of the variance of errors between groups, with equal weight of groups [1].
 
-    Errors beyond three robust standard deviations count as three, so that single runs do not hide the common part.
+    Errors beyond three robust standard deviations count as three.
 
     Args:
         errors: errors with their signs [row].
         codes: group of each error, from 0 on [row].
     """
     centre = np.median(errors)
+    # Median absolute deviation of a normal distribution to the standard deviation.
     scale = 1.48 * np.median(np.abs(errors - centre))
     if scale == 0.0:
         return 1.0
+    # Single runs do not hide the common share.
     scaled = np.clip((errors - centre) / scale, -3.0, 3.0)
     counts = np.bincount(codes)
     means = np.bincount(codes, scaled) / counts

@@ -93,6 +93,7 @@ class MixedProblem:
         """Place the effects in one vector."""
         sizes = np.asarray([len(block.levels) for block in self.blocks])
         offsets = np.concatenate([[0], np.cumsum(sizes)])
+        # Code -1 points at the zero behind the effects.
         columns = [np.where(b.codes < 0, -1, o + b.codes) for b, o in zip(self.blocks, offsets[:-1], strict=True)]
         object.__setattr__(self, "offsets", offsets)
         object.__setattr__(self, "columns", np.stack(columns, axis=1))
@@ -107,6 +108,7 @@ class MixedProblem:
 
     def logs(self, effects: Float[np.ndarray, " effect"]) -> np.ndarray:
         """Log coefficients of every row [row, coefficient]."""
+        # A zero for rows without a level.
         padded, logs = np.append(effects, 0.0), self.base.copy()
         for column, coefficient in zip(self.columns.T, self.coefficients, strict=True):
             logs[:, coefficient] += padded[column]
@@ -170,6 +172,7 @@ def solve_mixed(
         matrix, gradient = state.normal_equations(effects, errors, slopes)
         change, fall = state.step(effects, errors, matrix, gradient)
         effects = effects + change
+        # Spreads and scales every third step, and none in the last steps.
         if learns_spreads and step % 3 == 2 and step < steps - 3:
             spreads = _spreads(problem, effects, spreads, matrix, prior)
             noise = _noise(problem, effects, counts, noise)
@@ -208,6 +211,7 @@ class _State:
 
     def precision(self, effects: np.ndarray) -> np.ndarray:
         spreads = self.spreads[self.problem.block_of]
+        # Weight of a Student effect over the variance.
         return _weights_of_effects(self.problem, effects, self.spreads) / spreads**2
 
     def objective(self, effects: np.ndarray, errors: np.ndarray) -> float:
@@ -222,13 +226,18 @@ class _State:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Matrix and gradient of a Gauss-Newton step."""
         problem, scale = self.problem, self.noise[self.problem.classes]
+        # Weighted least squares of Student's t.
         weights = self.counts * np.asarray(student_weight(errors / scale)) / scale**2
         columns = problem.columns[problem.row]
+        # Square roots of weights: the product below has the weights.
         entries = slopes[:, problem.coefficients] * np.sqrt(weights)[:, None]
+        # Rows without a level, or without weight, have no entry.
         is_there = (columns >= 0) & (weights > 0.0)[:, None]
         rows = np.broadcast_to(np.arange(len(columns))[:, None], columns.shape)
+        # (values, (rows, columns)) of the sparse matrix.
         place = (entries[is_there], (rows[is_there], columns[is_there]))
         sparse = sp.csr_matrix(place, shape=(len(columns), problem.n_effects))
+        # Few effects: the normal equations are dense.
         matrix = (sparse.T @ sparse).toarray()
         precision = self.precision(effects)
         matrix[np.diag_indices(problem.n_effects)] += precision
@@ -241,8 +250,10 @@ class _State:
         problem = self.problem
         change = -sl.cho_solve(sl.cho_factor(matrix, check_finite=False), gradient, check_finite=False)
         moved = np.abs(problem.logs(change) - problem.base).max()
+        # No log coefficient moves by more than LONGEST.
         change /= max(1.0, moved / LONGEST)
         before = self.objective(effects, errors)
+        # Step lengths of the line search.
         for length in (1.0, 0.5, 0.25, 0.1, 0.02):
             values = problem.evaluate(problem.logs(effects + length * change))[0]
             after = self.objective(effects + length * change, values - problem.log_measured)
@@ -261,9 +272,11 @@ def _spreads(
 ) -> np.ndarray:
     """Spread of each block: mean square of its effects plus their posterior variance, shrunk to the prior [block]."""
     variance = np.diag(sl.inv(matrix, check_finite=False))
+    # Expectation of the square: mode squared plus posterior variance.
     squares = _weights_of_effects(problem, effects, spreads) * effects**2 + variance
     squares = np.bincount(problem.block_of, squares, minlength=len(problem.blocks))
     sizes = np.diff(problem.offsets)
+    # The prior counts as FIRM levels.
     spreads = np.sqrt((FIRM * prior**2 + squares) / (FIRM + sizes))
     is_free = np.asarray([block.is_free for block in problem.blocks])
     return np.where(is_free, np.clip(spreads, LEAST_SPREAD, MOST_SPREAD), prior)

@@ -58,6 +58,7 @@ def student_scale(
     """
     scale = start
     for _ in range(SCALE_STEPS):
+        # Expectation: weights at the present scale; maximisation: weighted variance.
         weights = np.asarray(student_weight(errors / scale, freedom))
         scale = float(np.clip(np.sqrt((weights * errors**2).mean()), *bounds))
     return scale

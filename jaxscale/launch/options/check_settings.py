@@ -25,8 +25,10 @@ TORCHRUN = (
 FACTS = ("model.n_heads", "model.n_kv_heads", "model.n_experts", "converter")
 """Facts about a model or its formats that a registry or code holds: rules read them, they are no options."""
 
+# Values of an option not in use.
 OFF = (None, False, "", ())
 
+# Quoted words first: a literal is never taken for the name of an option.
 _NAME = re.compile(r"'[^']*'|[A-Za-z_][\w.]*(?:\[\])?")
 _WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False", "axis")
 
@@ -60,10 +62,12 @@ def complaints(
         may_miss: required options that are told as missing.
     """
     table = option_table(framework)
+    # Files write `--micro-batch-size`, rules write `micro_batch_size`.
     stated = {option_key(name): value for name, value in settings.items()}
     values = SettingValues(table, stated, n_chips)
     found = [text for text in _missing(table, stated) if text.split(":")[0] not in may_miss]
     for key, value in stated.items():
+        # The environment and facts of a registry are read by rules and are no options.
         if key.startswith("env.") or key in FACTS:
             continue
         option = table.options.get(key)
@@ -71,6 +75,7 @@ def complaints(
             found += _unknown(key, table)
             continue
         found += _bad_value(option, value)
+        # `requires` and `excludes` bind options in use alone.
         if value not in OFF:
             found += _broken_rules(option, values)
     return tuple(found)
@@ -80,6 +85,7 @@ def _unknown(key: str, table: OptionTable) -> list[str]:
     """Error of a program for an unknown key; none where the program accepts unknown keys."""
     if key in TORCHRUN:
         return [f"{key}: is an option of torchrun, not of the script"]
+    # argparse exits at an unknown option; dataclasses of trainers may take further keys.
     if "." not in key and programs()[table.framework]["unknown"].startswith("passed in silence"):
         return []
     return [f"{key}: {table.framework} {table.release} has no such option; {nearest(key, table.options)}"]
@@ -105,10 +111,12 @@ def _missing(table: OptionTable, stated: Mapping[str, Any]) -> list[str]:
 def _bad_value(option: Option, value: Any) -> list[str]:
     """Error for a value of the wrong type or outside the choices of its option."""
     key = option_key(option.name)
+    # An option with several words is right if each word is a choice.
     words = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).split()
     if option.choices and value not in OFF and not set(words) <= set(option.choices) | {"None", "null"}:
         return [f"{key}: {value!r} is none of its choices {', '.join(option.choices)}"]
     number: Any = value
+    # In Python, True is an int.
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if option.kind == "int" and value is not None and not (is_number and float(number).is_integer()):
         return [f"{key}: {value!r} is no whole number"]
@@ -149,6 +157,7 @@ class SettingValues:
         try:
             return bool(self.evaluated(rule))
         except (TypeError, ZeroDivisionError):
+            # Membership in an unset option is false for the program too; comparisons with None have no answer.
             return " in " not in rule
 
     def evaluated(self, rule: str) -> Any:

@@ -62,6 +62,7 @@ class OptionTable:
     def columns(self) -> dict[str, str]:
         """Columns of the runs table that take the value of an option unchanged, by key."""
         found = {key: SETS.match(option.column) for key, option in self.options.items()}
+        # A description of the effect, as `vpp = stages / pp`, is no plain copy into a column.
         return {key: match[1] for key, match in found.items() if match}
 
 
@@ -89,6 +90,7 @@ def option_table(framework: str) -> OptionTable:
     header, records = csv_table(data_path(f"frameworks/{framework}.csv"))
     rows = (dict(zip(header, record, strict=True)) for _, record in records)
     options = {option_key(row["option"]): _option(row) for row in rows}
+    # Releases of torchtitan share derived names, stated for a single release.
     derived = programs()[facts.get("same_derived", framework)].get("derived", {})
     release = f"{facts['release']} ({facts['commit']}, {facts['date']})"
     return OptionTable(framework, release, options, derived)
@@ -118,6 +120,7 @@ def plain_default(text: str) -> Any:
     words = {"True": True, "False": False, "None": None, "": None, "[]": ()}
     if text in words:
         return words[text]
+    # int before float: a default of 8 stays whole, as rules test the type.
     for number in (int, float):
         try:
             return number(text)

@@ -26,18 +26,23 @@ def adapter_cells(read: ReadSettings, kind: str, word: str | None = None) -> Cel
         word: word of the adapters, where the trainer has them in a place of its own.
     """
     word = word or _kind_of(read, kind)
+    # QLoRA is LoRA on weights of 4 bits, whether or not a switch says so.
     bits = 4 if read.value("load_in_4bit", "quantize_base") or word == "qlora" else None
     bits = 8 if bits is None and read.value("load_in_8bit") else bits
     if not read.has(*WIDTHS) and not read.value("full_finetuning") and _is_narrow_by_default(kind):
         bits = 4
     quantised = str(read.value("quantize") or "")
+    # Names of bitsandbytes for litgpt's --quantize.
     bits = 4 if quantised.startswith(("bnb.nf4", "bnb.fp4")) else 8 if quantised.startswith("bnb.int8") else bits
     bits = read.number("quantization_bit", "quant_bits") or bits
     if word is None and bits is None:
         return {}
+    # NF4 has 4 bits and a scale per block: 0.55 byte per weight.
     weight = {"weight_bytes": 0.55 if bits == 4 else 1} if bits else {}
+    # Scale and biases cost no time: the keys are read to count as understood.
     for name in ("lora_alpha", "lora_bias", "bias", "peft.alpha", "use_rslora"):
         read.value(name)
+    # Quantised weights without adapters are frozen.
     if word is None:
         return {"trainable_share": 0, **weight}
     rank = read.number("lora_r", "lora_rank", "peft.dim", "peft.r", "r")
@@ -58,6 +63,7 @@ def _kind_of(read: ReadSettings, kind: str) -> str | None:
     word = read.value("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "peft_type", "peft_method")
     if word is not None:
         word = str(word).lower()
+        # Variants of LoRA with the matmuls of LoRA.
         return word if word in ("lora", "qlora") else "lora" if word in ("longlora", "lora_llm") else None
     if read.value("use_peft") or read.has("peft.dim", "peft.r") or str(read.value("program")).endswith("lora"):
         return "lora"
@@ -79,11 +85,13 @@ def _targets(read: ReadSettings) -> str | None:
     if read.value("apply_lora_to_mlp") and named:
         named = f"{named}+mlp"
     if any(read.value(name) is not None for name in PARTS):
+        # litgpt adapts queries and values unless told otherwise.
         usual = {"lora_query": True, "lora_value": True}
         is_on = {name: read.value(name) for name in PARTS}
         on = [part for name, part in PARTS.items() if (usual.get(name, False) if is_on[name] is None else is_on[name])]
         named = "+".join(on)
     if not named:
         return None
+    # A star is a wildcard of module paths: `*q_proj` means q_proj in every layer.
     words = parse_words("lora_targets", str(named).replace("*", ""))
     return "+".join(words) if all(word in vocabularies()["lora_targets"] for word in words) else None

@@ -33,6 +33,7 @@ def run_of_history(path: Path, columns: Mapping[str, str], stated: Mapping[str, 
         if own not in header:
             raise InputError(f"{path}:1: no column {own!r}; {one_like(own, header)}")
     for place, (_, record) in enumerate(records):
+        # A history may end within a row: missing cells count as nan.
         cells = dict(zip(header, record, strict=False))
         series.add(float(place), **{FILLED[name]: _float(cells.get(own)) for name, own in columns.items()})
     medians = series.medians()

@@ -102,6 +102,7 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
         for key, option in option_table(name).options.items():
             last = key.lower().rsplit(".", 1)[-1]
             decides = re.match(r"\w+", option.column)
+            # An option with the default value is no open question.
             found[last] = found.get(last, ()) + ((option.default,) if decides and decides[0] in BY_NAME else ())
     told = (*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form", "open", "cfg/")
     return {**found, **dict.fromkeys(told, ())}
@@ -109,12 +110,14 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
 
 def framework_family(settings: Settings) -> str | None:
     """Family of frameworks to which the keys of settings belong; None for an unknown family."""
+    # Options with an unknown value tell the program as well as options with a value.
     parts = {part for key in (*settings, *settings.get(OPEN, ())) for part in key.split(".")}
     counts = {family: sum(key in parts for key in keys) for family, keys in FAMILIES.items()}
     program = str(settings.get("program") or "")
     if program:
         own = {"ms-swift megatron": "megatron", "verl": "verl", "torchtune": "torchtune"}
         return own.get(program, "deepspeed")
+    # verl's files also hold keys of Megatron and FSDP, below `actor_rollout_ref`.
     if counts["verl"]:
         return "verl"
     best = max(counts, key=lambda family: counts[family])
@@ -141,6 +144,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     cells: Cells = {}
     for name, column in columns_by_key().get(family, {}).items():
         value = read.value(name)
+        # "auto" leaves the value to the program.
         if column not in cells and value not in (None, "", "auto"):
             cells[column] = _cell(value)
     try:
@@ -149,6 +153,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
         raise InputError(
             f"{read.last} = {settings.get(read.last)!r} cannot be read; expected a value that {family} takes"
         ) from None
+    # Rules see several settings at once and override plain copies.
     cells |= {name: value for name, value in ruled.items() if value is not None}
     if precision := precision_cell(settings):
         cells["precision"] = precision
@@ -158,6 +163,7 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     keys = [key.rsplit(".", 1)[-1] for key in unread if key not in read.doubtful]
     undecided = {column for key in keys for column in decided_columns(family).get(key, ())}
     undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*LAUNCHER} else set()
+    # Programs write -1 for "by default" or "the remaining devices".
     cells = {name: value for name, value in cells.items() if value not in (-1, "-1") and name not in undecided}
     return cells, unread
 
@@ -185,6 +191,7 @@ def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[st
         *tables, last = key.split(".")
         if any(table in OPAQUE or table in FORMATS for table in tables):
             return True
+        # No defaults listed: the key decides no column, any value is harmless.
         return last in known and (not known[last] or value in OFF or value in known[last])
 
     return tuple(

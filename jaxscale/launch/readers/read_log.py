@@ -43,8 +43,10 @@ def read_log(path: Path) -> tuple[LogFormat, Gathered]:
     try:
         with path.open("rb") as file:
             head = file.read(4096)
+            # Text holds no zero byte.
             if b"\0" in head:
                 raise InputError(f"{path}: not text; expected a training log")
+            # trainer_state.json is a single document, read whole within the bound on size.
             if head.lstrip().startswith(b"{") and path.stat().st_size <= STATE_FILE and (state := _state(path)):
                 return HF_TRAINER, state
             file.seek(0)
@@ -69,6 +71,7 @@ def _read_lines(path: Path, file: BinaryIO) -> tuple[LogFormat, Gathered]:
     open_formats: tuple[LogFormat, ...] = FORMATS
     while line := file.readline(LONGEST_LINE):
         is_open = len(open_formats) > 1
+        # A huge file without a step is no log; a known format is read until enough steps are kept.
         if file.tell() > FIRST_STEP if is_open else _is_full(open_formats, gathered):
             break
         text = line.decode("utf-8", errors="replace").rstrip("\n")
@@ -78,6 +81,7 @@ def _read_lines(path: Path, file: BinaryIO) -> tuple[LogFormat, Gathered]:
                 break
     if len(open_formats) == 1:
         return open_formats[0], gathered[open_formats[0].name]
+    # The format with most settings names the program of a run without a finished step.
     best = max(FORMATS, key=lambda entry: len(gathered[entry.name].cells) + len(gathered[entry.name].settings))
     if gathered[best.name].cells or gathered[best.name].settings:
         raise InputError(f"{path}: a log of {best.name} without a finished step; expected one with lines of steps")

@@ -62,6 +62,7 @@ def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, An
         family = framework_family(own) or family
         settings |= own
     cells, unread = _understood(settings, family) if family and settings else ({}, ())
+    # Settings have finer words than the head of a log, as selective-layer for selective.
     cells |= {name: value for name, value in gathered.cells.items() if cells.get(name) in EMPTY}
     if kind.framework and not cells.get("framework"):
         cells["framework"] = kind.framework
@@ -105,9 +106,11 @@ def _deepspeed_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     named = settings.get("deepspeed", settings.get("deepspeed_config_file"))
     if not isinstance(named, str) or not named.endswith(".json"):
         return {}
+    # A script names a path of the cluster; a copy beside the script counts too.
     places = [path.parent / named, path.parent / Path(named).name]
     file = next((place for place in places if place.is_file()), None)
     found = settings_of(file) if file is not None else {}
+    # DeepSpeed's "auto" means the value of the trainer.
     return {key: value for key, value in found.items() if value != "auto" and key not in settings}
 
 
@@ -121,6 +124,7 @@ def run_of(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] |
         return run_of_launch(path, configs, stated)
     try:
         return run_of_log(path, configs, stated)
+    # .json and .txt hold logs and launch files alike.
     except InputError:
         try:
             return run_of_launch(path, configs, stated)
@@ -134,6 +138,7 @@ def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathere
     medians = gathered.series.medians()
     cells |= {MEASURED[name]: value for name, value in medians.items() if name in MEASURED}
     peaks = [medians.get("memory_gb"), gathered.cells.get("peak_mem_gb")]
+    # Lines of steps and the summary of a log each state a peak.
     if peak := max((peak for peak in peaks if peak), default=None):
         cells["peak_mem_gb"] = peak
     if "batch" in medians:
@@ -146,6 +151,7 @@ def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathere
         for name in ("global_batch_size_seqs", "seq_len", "n_gpus", "tokens_per_s_per_gpu")
     )
     if "step_time_s" not in cells and batch and seq_len and chips and rate:
+        # Tokens of a step / chips / (tokens per second of a chip).
         cells["step_time_s"] = batch * seq_len / chips / rate
         cells["step_time_derived"] = True
     n_steady, n_steps = int(gathered.series.is_steady().sum()), len(gathered.series)
@@ -158,10 +164,12 @@ def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unre
     cells = {"source": "read", "source_row": path.name, **cells}
     if remarks:
         cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
+    # B = b * m * dp
     if cells.get("global_batch_size_seqs") in EMPTY and (batch := _batch_of(cells)):
         cells["global_batch_size_seqs"] = batch
     knows_shape = cells.get("model") is not None and catalogue_model(str(cells["model"])) is not None
     wanted = [name for name in REQUIRED if not (knows_shape and name in SHAPE)]
+    # b = B / (m * dp)
     fills = {"micro_batch_size": "n_microbatches"}
     left_open = [name for name in wanted if cells.get(name) in EMPTY and cells.get(fills.get(name, name)) in EMPTY]
     order = [column.name for column in COLUMNS]

@@ -33,6 +33,7 @@ class ReadSettings:
         self._keys: dict[str, list[str]] = {}
         for key in settings:
             parts = key.split(".")
+            # Every suffix of a key is a name, as frameworks nest the options differently.
             for start in range(len(parts)):
                 self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
@@ -55,6 +56,7 @@ class ReadSettings:
         value = self.value(*names)
         if isinstance(value, str):
             value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower())
+        # An absent flag of a command line is off.
         return bool(value) if value is not None else False if self.is_complete else None
 
     def word(self, column: str, *names: str, own: Mapping[str, str] | None = None) -> str | None:
@@ -77,8 +79,9 @@ class ReadSettings:
         return meant
 
     def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
-        """Chips as processes per node times nodes; a command without a number of nodes runs on a single node [1]."""
+        """Chips: processes per node times nodes [1]."""
         count, hosts = self.number(*each), self.number(*nodes)
+        # A launcher without --nnodes starts processes on a single host.
         if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
             hosts = 1.0
         return count * hosts if count and hosts else None
@@ -90,6 +93,7 @@ class ReadSettings:
 
 def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
     """Cells of the layers of the first and last pipeline stage; none where all stages are equal."""
+    # Uneven stages: the earlier stages take the rest.
     even = (math.ceil(layers / stages), math.floor(layers / stages))
     return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 

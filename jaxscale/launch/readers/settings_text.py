@@ -61,6 +61,7 @@ def _text(path: Path) -> str:
 def _parsers(path: Path, text: str) -> list:
     """Parsers to try, by the ending of the file, or else all."""
     parsers = {".toml": [parsed_toml], ".json": [parsed_json], ".yaml": [parsed_yaml], ".yml": [parsed_yaml]}
+    # A document has lines `key: value`; a script with options has none.
     is_command = "--" in text and not re.search(r"^\s*[\w.]+\s*:\s", text, re.MULTILINE)
     return parsers.get(path.suffix.lower(), [] if is_command else [parsed_json, parsed_toml, parsed_yaml])
 
@@ -98,17 +99,19 @@ _MORE = re.compile(r"((?:[ \t]+[a-z_][a-z_0-9]*)+)(?=\s|\\|$)")
 def command_line_settings(text: str) -> dict[str, Any]:
     """Options `--name value`, `--name=value`, `--flag` and assignments `name=value` of a command line or script.
 
-    Comments and printed text are no settings; `$NAME` is replaced by the script's assignment, and an option whose
-    variable has no assignment is left out.
+    `$NAME` is replaced by the script's assignment, and an option whose variable has no assignment is left out.
     """
+    # Comments and printed text are no settings.
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", "echo "))]
     text = "\n".join(re.sub(r"""(?<=[\s)])#[^'"]*$""", "", line) for line in lines)
     found: dict[str, Any] = {}
     for name, value in _ASSIGNMENT.findall(text):
+        # An array of a shell holds options, found below.
         if not value.startswith("("):
             found[name.lower()] = plain_value(value)
     for match in _OPTION.finditer(text):
         name, value = match[1].lower().replace("-", "_"), match[2]
+        # Options with several words end at the next option.
         if name in SEVERAL and value and (more := _MORE.match(text, match.end())):
             value = "+".join([value, *more[1].split()])
         found[name] = plain_value(value) if value else True
@@ -119,6 +122,7 @@ def command_line_settings(text: str) -> dict[str, Any]:
                 found.setdefault("model_name", named[1])
     options = {match[1].lower().replace("-", "_") for match in _OPTION.finditer(text)}
     used = {name.lower() for name in re.findall(r"\$\{?(\w+)", text)} - options
+    # Nodes and processes are told by the variable, whatever the script does with the value.
     used -= {"nnodes", "nproc_per_node"}
     resolved = {name: value for name, value in _resolved(found).items() if name not in used}
     if unknown := tuple(name for name, value in resolved.items() if value == ""):
@@ -130,6 +134,7 @@ def command_line_settings(text: str) -> dict[str, Any]:
 def has_open_parts(text: str) -> bool:
     """Whether a script passes on a variable without an assignment, so that further options are unknown."""
     words = text.replace("\\\n", " ").split()
+    # A variable after an option is a value; a lone variable may hold any options.
     for before, word in zip(["", *words], words, strict=False):
         match = re.fullmatch(r"""["']?\$\{?(\w+)(?:\[[@*]\])?\}?["']?""", word)
         is_value = before.startswith("--") or before.endswith("=")
@@ -145,6 +150,7 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
         if not (isinstance(value, str) and (match := re.fullmatch(r"\$\{?(\w+)(?::-([^}]*))?\}?", value))):
             return value
         known = found.get(match[1].lower())
+        # A single level of variables is filled in; references to further variables stay open.
         if known is None or isinstance(known, str) and known.startswith("$"):
             return plain_value(match[2]) if match[2] else ""
         return known
@@ -200,6 +206,7 @@ def _with_constants(tree: ast.Module) -> ast.Module:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 assigned.setdefault(target.id, []).append(node.value)
+    # A variable with several assignments depends on the flow of the program.
     literals = {name: found[0] for name, found in assigned.items() if len(found) == 1}
     return _Constants({name: node for name, node in literals.items() if isinstance(node, ast.Constant)}).visit(tree)
 
@@ -219,6 +226,7 @@ def _take(node: ast.expr, key: str, found: dict[str, Any]) -> None:
     """Store the value of a setting, or of each keyword of a call."""
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
+        # A class without arguments is the value of the key, as SelectiveAC.Config().
         if key and (not node.keywords or called.endswith(".Config")):
             found.setdefault(key, called.removesuffix(".Config"))
         if called.endswith("model_registry") and node.args and isinstance(node.args[0], ast.Constant):
@@ -239,6 +247,7 @@ def _take(node: ast.expr, key: str, found: dict[str, Any]) -> None:
 
 def plain_value(text: str) -> Any:
     """Value of a word: number, truth value, nothing, or text."""
+    # A comma ends a keyword of a call.
     text = text.strip().strip("\"'").rstrip(",")
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:

@@ -33,6 +33,7 @@ class StepSeries:
 
     def add(self, step: int | float, **quantities: float) -> None:
         """Add a step; quantities that are not given are nan."""
+        # Memory does not grow with the length of the log.
         if len(self.steps) < KEPT:
             self.steps.append(step)
             for name in QUANTITIES:
@@ -59,9 +60,11 @@ class StepSeries:
         """
         times, rates = self.quantity("seconds"), self.quantity("tokens_per_s_per_gpu")
         if not np.isfinite(times).any():
+            # Time of a step is inverse to throughput; only ratios count below.
             times = 1.0 / np.where(rates > 0.0, rates, np.nan)
         if not np.isfinite(times).any():
             return np.ones(len(self), dtype=bool)
+        # The second half holds no warm-up.
         later = times[len(times) // 2 :]
         usual = float(np.nanmedian(later if np.isfinite(later).any() else times))
         calm = np.flatnonzero(times <= WARM * usual)
@@ -75,7 +78,9 @@ class StepSeries:
         steady, told = self.is_steady(), {}
         for name in QUANTITIES:
             values = self.quantity(name)
+            # Warm-up steps hold memory too: the peak is over all steps.
             values = values[np.isfinite(values) & (steady if name != "memory_gb" else True)]
             if len(values):
+                # Megatron-LM may ramp the batch up: the last value counts.
                 told[name] = float({"memory_gb": np.max, "batch": lambda all_: all_[-1]}.get(name, np.median)(values))
         return told

@@ -43,10 +43,12 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
     found: Cells = {"framework": "torchtitan"}
     _model(read, cells, found)
     shard, replicate = (read.number(f"data_parallel_{kind}_degree") for kind in ("shard", "replicate"))
+    # -1 means the remaining devices.
     if shard and shard > 0:
         found["dp"] = shard * (replicate or 1.0)
         if (replicate or 1.0) > 1.0:
             found["shard_group"] = shard
+    # Weights stay gathered between the passes: ZeRO 2.
     never = read.value("fsdp_reshard_after_forward") == "never"
     # Ranks of context parallelism share the shards.
     found["zero_stage"] = 0 if shard == 1 and product_of_degrees(cells, "cp") == 1.0 else 2 if never else 3
@@ -61,6 +63,7 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
         found["schedule"] = schedule
     layers = known_layers(found.get("n_layers"), found.get("model"))
     if found.get("schedule") == "interleaved":
+        # Interleaved schedules take two chunks per chip unless layers per stage are stated.
         found["vpp"] = 2
     if pp > 1.0 and layers:
         _stages(read, found, round(layers), round(pp))
@@ -73,12 +76,15 @@ def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
 def _stages(read: ReadSettings, found: Cells, layers: int, pp: int) -> None:
     """Cells of the chunks per chip and of the end stages; torchtitan counts embedding and head as a layer each."""
     ends = [read.number(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    # Default of the options: 1.
     first, last = (1 if less is None else round(less) for less in ends)
     if per_stage := read.number("pipeline_parallel_layers_per_stage"):
         found["vpp"] = math.ceil((layers + first + last) / per_stage) / pp
     chunks = pp * round(found.get("vpp", 1))
+    # Earlier chunks take the rest.
     share, rest = divmod(layers + first + last, chunks)
     counts = [sum(share + (chunk < rest) for chunk in range(rank, chunks, pp)) for rank in (0, pp - 1)]
+    # Embedding and head are no layers of the model.
     found |= end_cells(counts[0] - first, counts[1] - last, layers, pp)
 
 
@@ -91,6 +97,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found |= {column: read.value(key) for key, column in SIZES.items() if read.value(key) is not None}
         part = read.number("qk_nope_head_dim")
         if part is not None:
+            # A head of latent attention: plain and rotary width.
             found["head_dim"] = part + (read.number("qk_rope_head_dim") or 0.0)
         found["gated_mlp"] = True
         if not found.get("n_dense_layers"):
@@ -121,6 +128,7 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells) -> None:
             found["global_batch_size_seqs"] = step / length
         elif "dp" in found:
             passes = read.number("num_pp_microbatches") or 1.0
+            # B = b * m * dp
             found["global_batch_size_seqs"] = tokens / length * passes * found["dp"]
         return
     local = read.number("local_batch_size", "batch_size")
@@ -129,6 +137,7 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells) -> None:
         if local and "dp" in found:
             found["global_batch_size_seqs"] = local * found["dp"]
     cells.pop("micro_batch_size", None)
+    # Without a pipeline, the local batch is the microbatch; the option's default is 1.
     found["micro_batch_size"] = local if pp == 1.0 else read.number("pipeline_parallel_microbatch_size") or 1.0
 
 
@@ -140,6 +149,7 @@ def _recomputation(read: ReadSettings, found: Cells) -> None:
         found["activation_recompute"] = mode
         option = str(read.value("selective_ac_option") or "")
         if mode == "selective" and option.isdigit():
+            # Recomputation of every n-th layer: 1 is all, 2 is half.
             found["activation_recompute"] = "full" if option == "1" else "selective-layer" if option == "2" else None
     elif kind.startswith("none"):
         found["activation_recompute"] = "none"
@@ -167,4 +177,5 @@ def _software(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found["chunked_loss"] = "Chunked" in str(loss)
     dtype = read.value("training.dtype")
     if dtype == "bfloat16":
+        # Weights in 16 bits have no 32-bit copy: state is two moments of 16 bits.
         found |= {"weight_bytes": 2, "optimizer_bytes": 4}

@@ -38,6 +38,7 @@ KERNEL_SWITCHES = {
 
 def optimizer_word(name: str) -> str | None:
     """Word of an optimizer by the name in a trainer's settings or by class name; None for an unknown name."""
+    # Class paths, as torch.optim.AdamW.
     word = name.rsplit(".", 1)[-1].lower()
     return next((meant for pattern, meant in OPTIMIZERS if pattern.fullmatch(word)), None)
 
@@ -68,6 +69,7 @@ def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
     ring = {"llama3_ring_attention": "flash2"}
     found["attention_kernel"] = read.word("attention_kernel", "_attn_implementation", own=ring)
     _nanotron_experts(read, cells, found)
+    # nanotron pads the vocabulary to a multiple of the divisor times tp.
     divisor, vocabulary = read.number("make_vocab_size_divisible_by") or 1.0, plain_number(cells.get("vocab_size"))
     step = divisor * (plain_number(cells.get("tp")) or 1.0)
     if vocabulary:
@@ -79,12 +81,14 @@ def _nanotron_experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Experts of its class qwen2."""
     if not read.has("moe_config.num_experts"):
         return
+    # Defaults of nanotron's MoE configuration: 1408, and 5632 of the shared expert.
     width = read.number("moe_intermediate_size") or 1408.0
     found |= {"n_experts": read.value("moe_config.num_experts"), "moe_top_k": read.value("moe_config.top_k") or 2}
     found["d_ff_expert"] = width
     if read.value("enable_shared_expert"):
         found["n_shared_experts"] = (read.number("shared_expert_intermediate_size") or 5632.0) / width
     mixtures, layers = read.value("moe_config.layers"), plain_number(cells.get("n_layers"))
+    # [-1] means experts in all layers.
     if isinstance(mixtures, list) and mixtures != [-1] and layers:
         found["n_dense_layers"] = layers - len(mixtures)
     word = read.value("token_dispatcher_type")
@@ -99,6 +103,7 @@ def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
         value = read.value(key)
         if column not in cells and value not in (None, "", "auto"):
             cells[column] = value
+    # Trainers replicate models unless a degree is stated.
     cells["tp"], cells["pp"] = cells.get("tp", 1), cells.get("pp", 1)
     name = read.value("model", "checkpoint_dir")
     if isinstance(name, str) and not cells.get("model"):
@@ -151,10 +156,12 @@ def trainer_of(read: ReadSettings) -> str:
 def _sharding(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     """ZeRO stage by FSDP's words, DeepSpeed's stage, or the name of its file; plain replicas where neither is."""
     strategy = read.value("fsdp_sharding_strategy", "sharding_strategy")
+    # accelerate also numbers the strategies.
     word = str(PLACES.get(strategy, strategy)).upper() if strategy is not None else ""
     found["zero_stage"] = STRATEGIES.get(word)
     version, reshard = read.value("fsdp_version"), read.value("fsdp_reshard_after_forward", "reshard_after_forward")
     if str(version) == "2" or reshard is not None:
+        # FSDP 2 has a switch instead: gathered weights are freed (3) or kept (2).
         found["zero_stage"] = 3 if reshard is not False else 2
     stage = read.value("zero_optimization.stage", "zero_optimization_stage", "zero_stage", "ds.zero_stage")
     if plain_number(stage) is not None:
@@ -176,6 +183,7 @@ def _sharding(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None
     if found["zero_stage"] is None and has_none and is_plain:
         found["zero_stage"] = 0
     if kind == "openrlhf" and found["zero_stage"] is None:
+        # Default of OpenRLHF.
         found["zero_stage"] = 2
     places = [read.value(f"offload_{what}.device") for what in ("param", "optimizer")]
     if places[1] in ("cpu", "nvme") or read.value("fsdp_offload_params") or read.value("adam_offload"):
@@ -195,6 +203,7 @@ def _litgpt_sharding(read: ReadSettings, found: Cells) -> None:
     """FSDP, over the chips of a node where it pretrains on several."""
     mode = read.value("distributed_mode")
     devices, nodes = read.number("devices"), read.number("num_nodes") or 1.0
+    # litgpt picks FSDP where a run has several devices.
     found["zero_stage"] = 0 if mode in ("ddp", "none") or devices == nodes == 1.0 else 3
     if mode == "fsdp" and read.value("shard_mode") == "zero2":
         found["zero_stage"] = 2
@@ -229,6 +238,7 @@ def _recomputation(read: ReadSettings, found: Cells, kind: str) -> None:
     if recompute is None and read.value("disable_gradient_checkpointing") is not None:
         recompute = not read.value("disable_gradient_checkpointing")
     if recompute is None:
+        # litgpt's FSDP fine-tuning recomputes blocks without an option.
         is_litgpt_tuning = read.value("program") == "litgpt finetune" and found.get("zero_stage") == 3
         recompute = True if is_litgpt_tuning else RECOMPUTES.get(kind, False if read.is_complete else None)
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
@@ -243,6 +253,7 @@ LOADED = ("ms-swift", "trl", "transformers", "torch-xla")
 def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
     """Pure 16 bits, where weights have no copy in 32."""
     word = str(read.value("precision") or "")
+    # Lightning's words: bf16-true stores weights in 16 bits, bf16-mixed in 32.
     is_pure = word.endswith("-true") and "16" in word or read.value("pure_bf16") or read.value("bfloat16") is True
     # axolotl loads weights in 16 bits and trains them as they are; so does a trainer on a model loaded in bf16.
     is_pure = is_pure or kind == "axolotl" and read.value("bf16") in (True, "auto")
@@ -250,6 +261,7 @@ def _precision(read: ReadSettings, found: Cells, kind: str) -> None:
     is_pure = is_pure or kind in LOADED and loads in ("bfloat16", "float16", "bf16")
     if is_pure and "weight_bytes" not in found and "adapter" not in found:
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
+        # Two moments, of 1 or 2 byte each.
         found["optimizer_bytes"] = 2 if "8bit" in str(read.value("optimizer", "optim") or "") else 4
     if read.value("bf16") == "auto":
         found["precision"] = "bf16"
@@ -260,6 +272,7 @@ def _optimizer(read: ReadSettings, found: Cells) -> None:
     found["optimizer"] = optimizer_word(word)
     if word and found["optimizer"] is None:
         read.doubtful.add(read.last)
+    # The bytes above count Adam's two moments.
     if found.get("optimizer_bytes") and found["optimizer"] not in (None, "adamw", "adamw-8bit"):
         found.pop("optimizer_bytes")
 
@@ -288,6 +301,7 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
     each = ("nproc_per_node", "num_gpus", "devices", "actor_num_gpus_per_node", "actor.num_gpus_per_node")
     chips = read.chips(each, nodes)
     if kind == "litgpt" and not chips and not read.has("num_nodes"):
+        # litgpt runs on a single node unless told otherwise.
         chips = read.number("devices")
     if "n_gpus" not in cells:
         found["n_gpus"] = chips
@@ -300,6 +314,7 @@ def _batch(read: ReadSettings, cells: Cells, found: Cells, kind: str) -> None:
         plain_number(cells.get(name)) for name in ("global_batch_size_seqs", "micro_batch_size", "n_microbatches")
     )
     if batch and micro and steps and "dp" not in cells:
+        # dp = B / (b * m)
         found["dp"] = batch / micro / steps
 
 
@@ -307,9 +322,11 @@ def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
     """Cells of the training part of OpenRLHF, whose sequences are prompt and answer."""
     lengths = [read.number(name) for name in ("prompt_max_len", "generate_max_len")]
     if all(lengths):
+        # A sequence is prompt and answer.
         found["seq_len"] = sum(length or 0.0 for length in lengths)
     if samples := read.number("n_samples_per_prompt"):
         batch = plain_number(cells.get("global_batch_size_seqs"))
+        # A prompt has several sampled answers, each a sequence.
         found["global_batch_size_seqs"] = batch * samples if batch else None
     if name := read.value("pretrain", "actor.model_name_or_path"):
         found["model"] = known_model(str(name)) or name
@@ -319,6 +336,7 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
     """Cells of the training part of verl: back end, degrees, sequences of prompt and answer."""
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
+    # Keys of rollout, critic and reference end in equal words: only the actor's count.
     cells.clear()
     found: Cells = {"framework": "verl-megatron" if is_megatron else "verl"}
     name = read.value("actor_rollout_ref.model.path")
@@ -336,10 +354,12 @@ def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
         for column, part in (("tp", "tensor"), ("pp", "pipeline"), ("ep", "expert")):
             found[column] = read.number(f"{actor}megatron.{part}_model_parallel_size") or 1.0
         found["cp"] = read.number(f"{actor}megatron.context_parallel_size")
+        # verl's Megatron back end shards the optimizer unless told otherwise.
         found["zero_stage"] = 0 if read.value(f"{actor}megatron.use_distributed_optimizer") is False else 1
         granularity = read.value("override_transformer_config.recompute_granularity")
         found["activation_recompute"] = granularity
     else:
+        # FSDP back end: full shards; Ulysses splits sequences.
         found |= {"tp": 1, "pp": 1, "zero_stage": 3, "cp": read.number(f"{actor}ulysses_sequence_parallel_size")}
         if read.value(f"{actor}fsdp_config.reshard_after_forward") is False:
             found["zero_stage"] = 2
@@ -377,6 +397,7 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     # Of a recipe that a command names, what the command does not override is not known.
     is_whole = read.value("model._component_") is not None
     is_alone = "single_device" in str(read.value("model_name"))
+    # llama3_1_8b -> llama3.1-8b
     name = re.sub(r"(?<=[a-z]\d)_(?=\d_)", ".", builder["name"] if builder else "").replace("_", "-")
     found: Cells = {"framework": "torchtune", "pp": 1, "model": known_model(name)}
     found |= {"tp": read.number("tensor_parallel_dim") or 1, "cp": read.number("context_parallel_dim")}
@@ -386,6 +407,7 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     }
     found["seq_len"] = read.number("tokenizer.max_seq_len")
     found["n_gpus"] = 1 if is_alone else read.chips(("nproc_per_node",), ("nnodes",))
+    # FSDP 2 on several chips; a recipe for a single device holds plain weights.
     found["zero_stage"] = 0 if is_alone else 2 if read.value("fsdp_reshard_after_forward") is False else 3
     shard, copies = (read.number(f"data_parallel_{kind}_dim") for kind in ("shard", "replicate"))
     if shard and shard > 0:
@@ -403,6 +425,7 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["optimizer"] = optimizer_word(str(read.value("optimizer._component_", "optimizer")))
     if "bf16" in str(read.value("dtype")):
         found |= {"weight_bytes": 2, "gradient_bytes": 2}
+        # Two moments in the type of the weights.
         found["optimizer_bytes"] = 4 if found["optimizer"] == "adamw" else None
     return found | adapter_cells(read, "torchtune", builder["adapter"] if builder else None)
 

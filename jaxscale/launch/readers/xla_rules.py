@@ -74,8 +74,10 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
         cells.pop("model", None)
     else:
         cells["model"] = known_model(str(name)) or name
+    # A named model fixes the shape unless overrides are allowed.
     is_own = name in ("default", None) or bool(read.value("override_model_config"))
     sizes = {column: read.value(key) for column, key in SIZES.items()}
+    # Files of 2023 name the heads base_num_heads.
     is_old = sizes["n_heads"] is None
     sizes["n_heads"] = read.value("base_num_heads") if is_old else sizes["n_heads"]
     if not is_own or sizes["d_model"] is None:
@@ -94,8 +96,10 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
         found.pop("n_dense_layers", None)
         step = read.number("interleave_moe_layer_step")
         if step and step > 1:
+            # Experts in every step-th layer.
             found["n_dense_layers"] = found["n_layers"] - found["n_layers"] // step
     if read.value("attention_type") == "mla":
+        # Defaults of MaxText's latent attention: 64 rotary, 128 plain, latent 512, values 128.
         rope = read.number("qk_rope_head_dim") or 64.0
         found |= {"head_dim": (read.number("qk_nope_head_dim") or 128.0) + rope, "rope_head_dim": rope}
         found |= {
@@ -114,6 +118,7 @@ def _batch(read: ReadSettings, found: Cells) -> None:
     per_device = read.number("per_device_batch_size")
     steps = read.number("gradient_accumulation_steps") or 1.0
     shards, data = (_degree(read, part) for part in ("fsdp", "data"))
+    # -1 across slices: as many replicas as slices.
     slices_open = read.number("dcn_data_parallelism") == -1.0 and not read.has("num_slices")
     model_degrees = product_of_degrees(found, "tp", "pp", "cp")
     # A replica's part of the axes within a slice, which is known though the slices are not.
@@ -122,7 +127,9 @@ def _batch(read: ReadSettings, found: Cells) -> None:
     chips = stated or (replicas and replicas * model_degrees)
     passes = read.number("num_pipeline_microbatches") or 1.0
     if per_device and replicas and chips:
+        # Sequences of all chips over replicas, divided by the passes of a pipeline.
         found["micro_batch_size"] = per_device * chips / replicas / (passes if passes > 0 else 1.0)
+    # A chip with a whole sequence is a replica, however many replicas exist.
     elif per_device and per_device >= 1.0 and product_of_degrees(found, "tp", "cp") == 1.0:
         found["micro_batch_size"] = per_device
     if slices_open and not stated:
@@ -133,6 +140,7 @@ def _batch(read: ReadSettings, found: Cells) -> None:
         found["dp"] = replicas
         shard = shards * (found["ep"] or 1.0)
         found["zero_stage"] = 3 if shard * (found["cp"] or 1.0) > 1.0 else 0
+        # The state is copied between shard groups.
         if 1.0 < shard < replicas:
             found["shard_group"] = shard
         if read.value("shard_optimizer_over_data"):
@@ -153,6 +161,7 @@ def _software(read: ReadSettings, found: Cells) -> None:
     if (dtype := read.value("grad_dtype")) is not None:
         found["gradient_bytes"] = 2 if dtype == "bfloat16" else 4
     if read.value("weight_dtype") == "bfloat16":
+        # Moments in the type of the weights, no master copy.
         found |= {"weight_bytes": 2, "optimizer_bytes": 4}
     kernel, splash = read.word("attention_kernel", "attention"), read.value("use_tokamax_splash")
     found["attention_kernel"] = "splash" if splash is True else kernel
@@ -160,6 +169,7 @@ def _software(read: ReadSettings, found: Cells) -> None:
         found["chunked_loss"] = tiling > 1
     if read.value("optimizer_memory_host_offload"):
         found["offload"] = "optimizer"
+    # A ring of experts gathers all tokens on each chip.
     if read.value("use_ring_of_experts"):
         found["moe_dispatcher"] = "allgather"
 
@@ -192,9 +202,12 @@ def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["tp"] = read.number("model_axis_size", "axes.model") or 1
     found["global_batch_size_seqs"] = read.number("trainer.train_batch_size")
     each = read.number("per_device_parallelism")
+    # Sequences of a device times the devices of a tensor group.
     found["micro_batch_size"] = each * found["tp"] if each and each > 0.0 else None
+    # jmp's policy: f32 unless stated.
     policy = str(read.value("trainer.mp") or "f32")
     found["precision"] = "bf16" if "bfloat16" in policy or "bf16" in policy else "fp32" if policy == "f32" else None
+    # p= is the type of the parameters.
     found |= {"weight_bytes": 2, "optimizer_bytes": 4} if "p=bf" in policy or policy == "bf16" else {}
     recompute = read.value("gradient_checkpointing")
     found["activation_recompute"] = {True: "full", None: "full", False: "none"}.get(recompute)
@@ -215,8 +228,10 @@ def torchprime_cells(read: ReadSettings, cells: Cells) -> Cells:
     found["dp"] = size["data"] * size["fsdp"]
     found["shard_group"] = size["fsdp"] if size["data"] > 1.0 else None
     found["zero_stage"] = 3 if size["fsdp"] > 1.0 else 0
+    # Devices of the mesh: product of all axes, within slices and across.
     found["n_gpus"] = math.prod(size.values())
     batch = read.number("global_batch_size")
+    # No accumulation: a step is a single microbatch per replica.
     found |= {"global_batch_size_seqs": batch, "micro_batch_size": batch / found["dp"] if batch else None}
     found |= {"seq_len": read.number("block_size"), "model": read.value("model")}
     found["optimizer"] = read.word("optimizer", "optimizer.type")

@@ -59,6 +59,7 @@ DROPPED = (
 
 def bridge_settings(run: RunSettings, lines: SettingLines) -> None:
     """Fields of the configuration: the options of Megatron-LM under their names here."""
+    # Megatron-Bridge runs on megatron-core: fields are options under further names.
     options = SettingLines()
     megatron_settings(run, options)
     lines.environment |= options.environment
@@ -70,6 +71,7 @@ def bridge_settings(run: RunSettings, lines: SettingLines) -> None:
             lines.add(FIELDS.get(key, "model." + key[2:].replace("-", "_")), _value(key, value), comment)
     for key, (name, when_set) in FLAGS.items():
         if key != "--no-bias-swiglu-fusion" or run.shape.is_gated:
+            # Recipes have defaults: a flag is written whether set or not.
             lines.add(name, when_set if key in stated else not when_set, stated.get(key, (None, ""))[1])
     if run.shape.is_gated:
         lines.add("model.activation_func", Code("F.silu"))
@@ -85,6 +87,7 @@ def bridge_settings(run: RunSettings, lines: SettingLines) -> None:
 def _training(run: RunSettings, lines: SettingLines) -> None:
     """Fields that the program has and Megatron-LM's options have not."""
     lines.add("model.vocab_size", run.shape.count("vocab_size"))
+    # Without padding, tp must divide the vocabulary.
     lines.add("model.should_pad_vocab", bool(run.shape.count("vocab_size") % run.count("tp")))
     lines.add("dataset.seq_length", run.tokens, "equal to that of the model")
     lines.add("ddp.grad_reduce_in_fp32", run.number("gradient_bytes", 4.0) != 2.0)
@@ -102,6 +105,7 @@ def _value(key: str, value: Any) -> Any:
     if key == "--window-size":
         return tuple(int(part) for part in str(value).split(","))
     if key in ("--window-attn-skip-freq", "--moe-layer-freq"):
+        # Fields take a Python list where options take the list in parentheses.
         return Code(str(value)[1:-1])
     if key == "--attention-backend":
         return Code(f"AttnBackend.{value}")

@@ -12,6 +12,7 @@ def deepspeed_settings(run: RunSettings, lines: SettingLines) -> None:
     lines.add("train_micro_batch_size_per_gpu", run.count("micro_batch_size"), "sequences of a microbatch")
     lines.add("gradient_accumulation_steps", run.count("n_microbatches"), "microbatches per replica")
     stage = run.zero_stage
+    # DeepSpeed's pipeline refuses ZeRO 2 and 3.
     if pp > 1 and stage > 1:
         lines.lacks(f"zero_stage = {stage}: refused with a pipeline; 1 is written")
         stage = 1
@@ -20,6 +21,7 @@ def deepspeed_settings(run: RunSettings, lines: SettingLines) -> None:
         "zero_optimization.overlap_comm", run.does("overlap_gradients"), "gradients reduced beside the backward pass"
     )
     if stage and run.shard_group < run.count("dp"):
+        # MiCS, shards within a group, exists for ZeRO 3 alone.
         if stage == 3:
             lines.add("zero_optimization.mics_shard_size", run.shard_group, "replicas that share one copy")
         else:

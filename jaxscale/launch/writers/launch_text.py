@@ -94,6 +94,7 @@ def _tell_what_is_fixed(framework: str, run: RunSettings, lines: SettingLines) -
     usual = usual_words(framework.removesuffix("-toml"))
     for name in FIXED.get(framework, ()):
         degree = WHERE.get(name)
+        # A choice about a group of a single rank changes nothing.
         has_effect = degree is None or (run.zero_stage > 0 if degree == "zero_stage" else run.count(degree) > 1)
         stated = run.plan.get(name, usual[name])
         if has_effect and stated != usual[name]:
@@ -151,6 +152,7 @@ def launch_text(
         key,
         release,
         form(run, lines, release),
+        # JSON has no comments.
         comments if key == "deepspeed" else (),
         tuple(lines.not_expressed),
         lines.settings(),
@@ -159,6 +161,7 @@ def launch_text(
 
 def _check(framework: str, run: RunSettings, lines: SettingLines) -> None:
     """Refuse a plan whose settings the framework would refuse."""
+    # DeepSpeed counts ranks without the pipeline, set in the user's code.
     n_ranks = run.n_chips if lines.n_ranks is None else lines.n_ranks
     found: Sequence[str] = complaints(framework, lines.settings(), n_ranks, lines.may_miss)
     if found:

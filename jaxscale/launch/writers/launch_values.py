@@ -57,6 +57,7 @@ class RunSettings:
     @property
     def zero_stage(self) -> int:
         """ZeRO stage; 0 where no second replica exists to shard over [1]."""
+        # Ranks of cp hold equal weights: the state can be sharded over cp too.
         return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") * self.count("cp") > 1 else 0
 
     @property
@@ -68,6 +69,7 @@ class RunSettings:
     def ranks_per_node(self) -> int:
         """Processes per host: the largest number of chips of a host that gives every host equally many [1]."""
         most = min(self.chips_per_node, self.n_chips)
+        # torchrun starts equally many processes on every host.
         return next(ranks for ranks in range(most, 0, -1) if self.n_chips % ranks == 0)
 
     @property
@@ -90,6 +92,7 @@ class RunSettings:
         """Tensor-parallel degree of an expert: as stated, else tp where ep leaves room [1]."""
         if stated := round(self.number("etp", 0.0)):
             return stated
+        # ep beyond replicas and sequence ranks takes chips of the tensor group.
         room = self.count("dp") * self.count("cp") / self.count("ep")
         return max(1, round(self.count("tp") * min(room, 1.0)))
 
@@ -107,6 +110,7 @@ class RunSettings:
     def end_layers(self) -> tuple[int, int]:
         """Stated layers of the first and of the last stage without prediction layers; 0 where unstated [1]."""
         first, last = (round(self.number(name, 0.0)) for name in END_STAGES)
+        # Prediction layers are on the last stage and have an option apart.
         return first, max(last - self.shape.count("n_predict_layers"), 0)
 
     def layers_per_chunk(self) -> int | None:
@@ -130,6 +134,7 @@ class RunSettings:
             chunks.insert(0, _shared(first, vpp)[::-1])
         if last:
             chunks.append(_shared(last, vpp))
+        # Interleaved: chunk c of stage s is number c * pp + s.
         return [chunks[stage][chunk] for chunk in range(vpp) for stage in range(stages)]
 
 

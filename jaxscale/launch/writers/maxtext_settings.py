@@ -51,6 +51,7 @@ def _is_llama4(run: RunSettings) -> bool:
     """Whether a token passes a single routed expert and a single shared expert."""
     shape = run.shape
     dense, layers = shape.n_dense_layers, shape.count("n_layers")
+    # interleave_moe_layer_step: experts in every layer, or in every second layer.
     is_regular = dense in (0, layers // 2)
     return shape.count("moe_top_k") == 1 and shape.count("n_shared_experts") == 1 and is_regular
 
@@ -74,6 +75,7 @@ def _model(run: RunSettings, lines: SettingLines) -> None:
     lines.add("base_num_query_heads", shape.count("n_heads"))
     lines.add("base_num_kv_heads", shape.count("n_kv_heads"))
     lines.add("head_dim", shape.count("head_dim"))
+    # Without dense layers, mixtral's block takes the width of experts from the MLP.
     is_full_mixture = shape.is_mixture and not shape.n_dense_layers
     lines.add("base_mlp_dim", shape.count("d_ff_expert" if is_full_mixture else "d_ff"))
     lines.add("mlp_activations", ["silu", "linear"] if shape.is_gated else ["gelu"])
@@ -134,6 +136,7 @@ def _batch(run: RunSettings, lines: SettingLines) -> None:
     """Sequences per chip and pass, and passes per step."""
     is_pipeline = run.count("pp") > 1
     passes = run.count("n_microbatches")
+    # A pipeline takes all microbatches in a single pass.
     replicas = run.count("micro_batch_size") * run.count("dp") * (passes if is_pipeline else 1)
     lines.add("per_device_batch_size", replicas / run.n_chips, "sequences of a chip in one pass")
     if not is_pipeline:
@@ -142,11 +145,14 @@ def _batch(run: RunSettings, lines: SettingLines) -> None:
 
 def _mesh(run: RunSettings, lines: SettingLines) -> None:
     """Degrees inside a slice (ici) and across (dcn); a slice of GPUs is a node."""
+    # MaxText shards weights over fsdp; ZeRO below 3 replicates weights.
     group = run.shard_group if run.zero_stage == 3 else 1
     ep = run.count("ep")
+    # The axis of experts is cut out of the replicas.
     if ep > 1 and run.count("dp") % ep:
         lines.lacks(f"ep = {ep}: the axis of experts takes replicas; experts are not split")
         ep = 1
+    # A shard group holds whole groups of experts.
     if ep > 1 and group % ep:
         group = max(ep, group // math.gcd(group, ep) * ep) if run.count("dp") % (group * ep) == 0 else ep
     degrees = {
@@ -160,11 +166,13 @@ def _mesh(run: RunSettings, lines: SettingLines) -> None:
     slices = 1 if run.is_tpu else run.n_nodes
     left = run.n_chips // slices
     for axis in AXES:
+        # Axes are in order of urgency: as much as fits stays within the slice.
         inside = math.gcd(degrees[axis], left)
         left //= inside
         lines.add(f"ici_{axis}_parallelism", inside, f"{degrees[axis]} in all" if inside != degrees[axis] else "")
         if inside != degrees[axis] or slices > 1:
             lines.add(f"dcn_{axis}_parallelism", degrees[axis] // inside)
+    # A rule of the table compares the axes across with the number of slices.
     lines.facts["env.SLICES"] = slices
     if run.zero_stage == 0 and max(run.count("cp"), ep) > 1:
         lines.lacks("zero_stage = 0: weights are split over the ranks of cp and ep, as the program always has it")

@@ -37,11 +37,13 @@ def _layers(run: RunSettings, lines: SettingLines) -> None:
         return
     letters = shape.hybrid_letters()
     chunks = run.count("pp") * run.count("vpp")
+    # Chunks as equal as possible.
     bounds = [len(letters) * chunk // chunks for chunk in range(chunks + 1)]
     pattern = "|".join(letters[start:end] for start, end in zip(bounds, bounds[1:], strict=False))
     lines.add("--hybrid-layer-pattern", pattern, "M state space, * attention, - MLP, E experts; of pretrain_hybrid.py")
     if shape.has("ssm_share"):
         inner, groups = shape.count("ssm_d_inner"), max(1, shape.count("ssm_groups"))
+        # The option states the state of a group.
         state = shape.count("ssm_state") // groups
         lines.add("--mamba-state-dim", state)
         lines.add("--mamba-num-groups", groups)
@@ -85,6 +87,7 @@ def _windows(shape: ModelShape, lines: SettingLines) -> None:
     if shape.is_hybrid:
         lines.lacks_model(f"windows of {shape.count('window')} tokens in {windows} layers of a hybrid")
         return
+    # A window counts the token too.
     lines.add("--window-size", f"{shape.count('window') - 1},0", "tokens before, tokens after")
     if windows < shape.count("n_layers"):
         lines.add("--window-attn-skip-freq", run_lengths(shape.window_pattern()), "1: a layer with a window")
@@ -100,6 +103,7 @@ def _norms_and_positions(run: RunSettings, lines: SettingLines) -> None:
             lines.lacks(
                 f"position_embeddings = {positions}: {run.tokens} are written, one for each token of a sequence"
             )
+        # Learned positions must cover the sequence.
         lines.add("--max-position-embeddings", max(positions, run.tokens))
         lines.add("--position-embedding-type", "learned_absolute")
     else:
@@ -129,10 +133,12 @@ def _experts(run: RunSettings, lines: SettingLines) -> None:
     lines.add("--num-experts", shape.count("n_experts"))
     lines.add("--moe-router-topk", shape.count("moe_top_k"), "experts of a token")
     lines.add("--moe-ffn-hidden-size", shape.count("d_ff_expert"), "width of an expert")
+    # Softmax after the choice of a single expert is 1 and refused; DeepSeek-V3 scores by sigmoid.
     if shape.count("moe_top_k") == 1 or shape.is_latent:
         lines.add("--moe-router-score-function", "sigmoid")
     if shape.n_dense_layers and not shape.is_hybrid:
         lines.add("--moe-layer-freq", run_lengths(shape.dense_pattern()), "0: a dense layer")
+    # The option takes the total width.
     if shared := shape.count("n_shared_experts"):
         lines.add("--moe-shared-expert-intermediate-size", shared * shape.count("d_ff_expert"), f"{shared} in all")
     if shape.has("moe_latent_size"):

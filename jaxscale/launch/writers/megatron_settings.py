@@ -20,6 +20,7 @@ ADAM_BYTES = 12.0
 def megatron_settings(run: RunSettings, lines: SettingLines) -> None:
     """Environment and options of the script."""
     megatron_model(run, lines)
+    # Required by tp and cp, refused by Megatron-FSDP.
     if run.zero_stage < 2:
         lines.environment["CUDA_DEVICE_MAX_CONNECTIONS"] = 1
     _degrees(run, lines)
@@ -61,6 +62,7 @@ def _degrees(run: RunSettings, lines: SettingLines) -> None:
     for name, (key, comment) in DEGREES.items():
         if name in ("tp", "pp") or run.count(name) > 1:
             lines.add(key, run.count(name), comment)
+    # Experts are split by tp unless told otherwise.
     if run.shape.is_mixture and run.expert_tensor != run.count("tp"):
         lines.add("--expert-tensor-parallel-size", run.expert_tensor, "chips that split each expert")
     if run.count("tp") > 1 and run.does("sequence_parallel"):
@@ -78,6 +80,7 @@ def _stages(run: RunSettings, lines: SettingLines) -> None:
     layers, vpp = run.layers_per_chunk(), run.count("vpp")
     if layers is None:
         stages = [f"t*{count}" if count > 1 else "t" * count for count in run.stage_layers()]
+        # E is the embedding, t a layer, m a prediction layer, L the loss.
         stages[0] = "E" + stages[0]
         stages[-1] += "m" * run.shape.count("n_predict_layers") + "L"
         lines.add("--pipeline-model-parallel-layout", "|".join(stages), "layers of each stage")
@@ -101,6 +104,7 @@ def _precision(run: RunSettings, lines: SettingLines) -> None:
         lines.add("--fp8-format", "hybrid", "matmuls in 8 bits")
     if run.precision == "fp4":
         lines.add("--fp4-format", "e2m1", "matmuls in 4 bits")
+    # --grad-reduce-in-bf16 is an option of bf16 runs.
     if run.number("gradient_bytes", 4.0) == 2.0 and run.precision != "fp16":
         lines.add("--grad-reduce-in-bf16", True, "gradients in 16 bits")
     elif run.number("gradient_bytes", 4.0) not in (2.0, 4.0):
@@ -130,6 +134,7 @@ def _overlap(run: RunSettings, lines: SettingLines) -> None:
     reduces, gathers = run.does("overlap_gradients"), run.does("overlap_gathers")
     if run.count("dp") * run.count("cp") > 1 and reduces:
         lines.add("--overlap-grad-reduce", True, "gradients reduced beside the backward pass")
+    # --overlap-param-gather requires --overlap-grad-reduce.
     if run.zero_stage and gathers and reduces:
         lines.add("--overlap-param-gather", True, "weights gathered beside the forward pass")
     elif run.zero_stage and gathers:
@@ -137,6 +142,7 @@ def _overlap(run: RunSettings, lines: SettingLines) -> None:
     if run.count("tp") == 1:
         return
     overlap, splits_norms = str(run.plan.get("tp_overlap") or "none"), run.does("sequence_parallel")
+    # --tp-comm-overlap requires --sequence-parallel.
     if overlap == "full" and splits_norms:
         lines.add("--tp-comm-overlap", True, "tensor-parallel collectives beside matmuls")
     elif overlap != "backward":
@@ -147,8 +153,10 @@ def _recomputation(run: RunSettings, lines: SettingLines) -> None:
     """Activations that are computed again."""
     share = run.number("recompute_full", 0.0)
     if run.recompute == "full" or 0.0 < share < 1.0:
+        # Layers of the fullest stage.
         stage = -(-run.shape.count("n_layers") // run.count("pp"))
         lines.add("--recompute-granularity", "full", "activations computed again in the backward pass")
+        # block: the first layers of a stage; uniform: all layers, in units.
         lines.add("--recompute-method", "block" if 0.0 < share < 1.0 else "uniform")
         lines.add("--recompute-num-layers", max(1, round(share * stage)) if 0.0 < share < 1.0 else 1)
         if 0.0 < share < 1.0 and share * stage % 1:
@@ -170,6 +178,7 @@ def _kernels(run: RunSettings, lines: SettingLines) -> None:
     if run.count("tp") > 1 and not run.does("vocab_parallel_loss", True):
         lines.lacks("vocab_parallel_loss = no: the loss works on logits that stay split")
     execution = str(run.plan.get("execution") or "eager")
+    # Megatron-LM refuses local graphs with full recomputation.
     if execution == "cuda-graphs" and run.recompute != "full":
         lines.add("--cuda-graph-impl", "local", "recorded graphs of kernels are replayed")
     elif execution != "eager":
@@ -184,6 +193,7 @@ def _dispatcher(run: RunSettings, lines: SettingLines) -> None:
     if is_flex:
         lines.add("--moe-flex-dispatcher-backend", word)
     if run.does("moe_overlap") and run.count("ep") > 1:
+        # Conditions of --overlap-moe-expert-parallel-comm.
         if run.recompute != "full" and (run.count("pp") == 1 or run.count("vpp") > 1) and word != "allgather":
             lines.add("--overlap-moe-expert-parallel-comm", True)
         else:
@@ -193,6 +203,7 @@ def _dispatcher(run: RunSettings, lines: SettingLines) -> None:
 def _offload(run: RunSettings, lines: SettingLines) -> None:
     """Options of offload to the host."""
     share = run.number("offload_optimizer", 0.0)
+    # The option needs the distributed optimizer.
     if share and run.zero_stage == 1:
         lines.add("--use-precision-aware-optimizer", True)
         lines.add("--optimizer-cpu-offload", True, "optimizer state in the memory of the host")

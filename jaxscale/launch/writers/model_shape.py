@@ -28,6 +28,7 @@ class ModelShape:
 
     def count(self, name: str) -> int:
         """A field, or a number of layers, as a whole number [1]."""
+        # Fields are floats, as designs vary sizes smoothly.
         return round(float(getattr(self.model, name)))
 
     def has(self, name: str) -> bool:
@@ -83,6 +84,7 @@ class ModelShape:
     def dense_pattern(self) -> list[int]:
         """1 for layers with experts, 0 for dense layers; dense layers lead, and alternate from a half on [layer]."""
         layers, dense = self.count("n_layers"), self.n_dense_layers
+        # From a half on, dense layers alternate with layers with experts.
         if dense and 2 * dense >= layers:
             return [1 - (dense * (layer + 1) // layers - dense * layer // layers) for layer in range(layers)]
         return [0] * dense + [1] * (layers - dense)
@@ -98,6 +100,7 @@ class ModelShape:
     def window_pattern(self) -> list[int]:
         """1 for layers with a sliding window, evenly spaced, the last layer without [layer]."""
         layers, full = self.count("n_layers"), self.count("n_layers") - self.n_window_layers()
+        # Cumulated shares: layers without a window evenly spaced, the last layer included.
         return [1 - (full * (layer + 1) // layers - full * layer // layers) for layer in range(layers)]
 
     def hybrid_letters(self) -> str:
@@ -109,13 +112,12 @@ class ModelShape:
         return alternated(mixers, alternated(dense, "E" * experts) if 2 * len(dense) > mlp else dense + "E" * experts)
 
     def is_mamba2(self, head_width: int) -> bool:
-        """Whether state-space layers are Mamba-2: whole heads in whole groups, a state size that is a power of 2.
-
-        Linear attention and Mamba-1 use the same fields with different state sizes, or a state as wide as all heads.
-        """
+        """Whether state-space layers are Mamba-2: whole heads in whole groups, a state size that is a power of 2."""
         inner, groups, state = (self.count(f"ssm_{name}") for name in ("d_inner", "groups", "state"))
+        # State size of a group.
         each = state // max(groups, 1)
         is_whole = inner % head_width == 0 and groups > 0 and each * groups == state
+        # Linear attention and Mamba-1 have further state sizes, or a state as wide as all heads.
         return is_whole and (inner // head_width) % groups == 0 and each & (each - 1) == 0 and state < inner
 
     def special_parts(self) -> dict[str, bool]:
@@ -156,6 +158,7 @@ def alternated(few: str, many: str) -> str:
     """Sequence of both texts' letters, each evenly spaced; at equal counts `few` leads."""
     if not few or not many:
         return few + many
+    # Letter k of n lies at (2k + 1) / (2n), multiplied out to whole numbers.
     places = sorted(
         [((2 * k + 1) * len(many), 0, letter) for k, letter in enumerate(few)]
         + [((2 * k + 1) * len(few), 1, letter) for k, letter in enumerate(many)]

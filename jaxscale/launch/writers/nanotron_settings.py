@@ -72,6 +72,7 @@ def _unlike(run: RunSettings) -> list[str]:
         said.append("latent attention")
     if shape.has("n_predict_layers"):
         said.append("prediction layers")
+    # nanotron has no key for the width of a head.
     if shape.count("head_dim") * shape.count("n_heads") != shape.count("d_model"):
         said.append(f"heads {shape.count('head_dim')} wide: they are hidden_size / num_attention_heads")
     return said
@@ -82,6 +83,7 @@ def _model(run: RunSettings, lines: SettingLines) -> None:
     shape = run.shape
     windows = shape.n_window_layers()
     has_all_windows = 0 < windows == shape.count("n_layers")
+    # Class qwen2 alone has experts and windows.
     kind = "qwen2" if shape.is_mixture or has_all_windows else "llama"
     lines.add(f"{MODEL}is_{kind}_config", True)
     for name, field in (
@@ -128,6 +130,7 @@ def _experts(run: RunSettings, lines: SettingLines) -> None:
 
 
 def _optimizer(run: RunSettings, lines: SettingLines) -> None:
+    # nanotron shards the optimizer alone.
     lines.add("optimizer.zero_stage", min(run.zero_stage, 1), "1: optimizer state split over the replicas")
     if run.zero_stage > 1:
         lines.lacks(f"zero_stage = {run.zero_stage}: 1 is written")

@@ -54,6 +54,7 @@ def registered(
     run: RunSettings, names: Mapping[str, Any] | tuple[str, ...] = tuple(REGISTRY)
 ) -> tuple[str, str] | None:
     """Family and flavour of the registry with the shape of the model; None where it has none."""
+    # The sequence length is of the run, not of the shape.
     own = {**run.model, "seq_len": 0}
     return next((REGISTRY[name] for name in names if {**(catalogue_model(name) or {}), "seq_len": 0} == own), None)
 
@@ -74,6 +75,7 @@ def torchtitan_settings(run: RunSettings, lines: SettingLines) -> None:
         lines.add("model_spec.model.dim", shape.count("d_model"))
         lines.add("model_spec.model.vocab_size", shape.count("vocab_size"))
         lines.add("model_spec.model.enable_weight_tying", shape.is_tied)
+    # A rule refuses pipelines with tied embeddings.
     elif shape.is_tied:
         lines.facts["model_spec.model.enable_weight_tying"] = True
     lines.add("training.steps", 100)
@@ -81,12 +83,14 @@ def torchtitan_settings(run: RunSettings, lines: SettingLines) -> None:
     kind = "float32" if run.precision in ("fp32", "tf32") else "bfloat16"
     lines.add("training.mixed_precision_param", kind, "number format of the weights in use")
     execution = str(run.plan.get("execution") or "eager")
+    # Rules of disable_cuda_graphs: pipelines and experts over ranks refuse graphs.
     graphs = execution == "cuda-graphs" and run.count("pp") == 1 and run.count("ep") == 1
     lines.add("training.disable_cuda_graphs", not graphs)
     if execution == "cuda-graphs" and not graphs:
         lines.lacks("execution = cuda-graphs: refused with pipelines and with experts that exchange tokens")
     _parallelism(run, lines)
     lines.add("parallelism.enable_sequence_parallel", run.does("sequence_parallel"))
+    # Async tensor parallelism requires compile.enable.
     compiles = execution == "compiled" or run.plan.get("tp_overlap") == "full" and run.count("tp") > 1
     if compiles and execution != "compiled":
         lines.lacks(f"execution = {execution}: the overlap of tensor-parallel collectives needs a compiled model")
@@ -148,6 +152,7 @@ def _facts(run: RunSettings) -> dict[str, Any]:
     """Numbers of the model that rules of the options need and a registry holds."""
     return {
         "model.n_heads": run.shape.count("n_heads"),
+        # Latent attention expands keys to all heads before the split.
         "model.n_kv_heads": run.shape.count("n_heads" if run.shape.is_latent else "n_kv_heads"),
         "model.n_experts": run.shape.count("n_experts") if run.shape.is_mixture else 0,
     }
@@ -174,12 +179,14 @@ def _family(run: RunSettings) -> str:
         return "deepseek_v3"
     if shape.is_mixture:
         return "qwen3 moe"
+    # The builder of llama3 has no argument for the width of a head.
     return "llama3" if shape.count("head_dim") * shape.count("n_heads") == shape.count("d_model") else "qwen3"
 
 
 def _batch(run: RunSettings, lines: SettingLines) -> None:
     """Sequences of a replica per pipeline pass, and per step."""
     pp, micro = run.count("pp"), run.count("micro_batch_size")
+    # torchtitan cuts the local batch into microbatches of a pipeline.
     local = micro * (run.count("n_microbatches") if pp > 1 else 1)
     lines.add("training.seq_len", run.tokens)
     lines.add("training.local_batch_size", local, "sequences of a replica" + (", all microbatches" if pp > 1 else ""))
@@ -188,10 +195,12 @@ def _batch(run: RunSettings, lines: SettingLines) -> None:
 
 def _parallelism(run: RunSettings, lines: SettingLines) -> None:
     """Degrees, sharding, pipeline."""
+    # FSDP shards gradients at least; below ZeRO 2 replicas stay whole.
     shard = run.shard_group if run.zero_stage >= 2 else 1
     lines.add("parallelism.data_parallel_shard_degree", shard, "replicas that share one copy of the weights")
     lines.add("parallelism.data_parallel_replicate_degree", run.count("dp") // shard)
     if run.zero_stage >= 2:
+        # Gathered weights are freed after the forward pass (3) or kept (2).
         reshard = "always" if run.zero_stage == 3 else "never"
         lines.add("parallelism.fsdp_reshard_after_forward", reshard, f"ZeRO {run.zero_stage}")
     if run.zero_stage < 2 and run.count("cp") > 1:
@@ -216,6 +225,7 @@ def _pipeline(run: RunSettings, lines: SettingLines) -> None:
     less = (0, 0)
     if (first or last) and len(between) == 1:
         layers = between.pop()
+        # Options state by how many layers an end is shorter.
         less = (layers - chunks[0], layers - chunks[-1])
     if min(less) < 0 or (first or last) and layers is None:
         less, layers = (0, 0), None
@@ -396,6 +406,7 @@ def _sizes(run: RunSettings) -> dict[str, Any]:
         sizes["moe_comm_backend"] = word if word in ("deepep", "hybridep") else "standard"
     sizes["attn_backend"] = "flex"
     rope = "ComplexRoPE" if kind in ("llama3", "deepseek_v3") else "CosSinRoPE"
+    # Latent attention turns the rotary width alone.
     width = shape.count("rope_head_dim") if shape.is_latent else head
     sizes["rope"] = Code(f"{rope}.Config(dim={width}, max_seq_len={max(run.tokens, 4096)}, theta=500000)")
     return sizes

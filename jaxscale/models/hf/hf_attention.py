@@ -58,6 +58,7 @@ def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
         fields["q_lora_rank"] = rank
     if settings.get("o_lora_rank") and settings.get("q_lora_rank"):
         fields |= {"q_lora_rank": settings.number("q_lora_rank"), "o_groups": settings.number("o_groups", default=1)}
+        # The configuration states the rank of a group, the field the rank over all groups.
         fields |= {"o_lora_rank": settings.number("o_lora_rank") * fields["o_groups"], "shared_key_value": 1}
     return fields
 
@@ -70,6 +71,7 @@ def _usual(settings: Settings, d_model: float, heads: float) -> AttentionKind:
         "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
         "attn_config.kv_n_heads", "num_attention_groups", default=0,
     )  # fmt: skip
+    # Older Falcon: a single key/value head, or as many as query heads.
     if settings.kind == "falcon" and not settings.flag("new_decoder_architecture"):
         key_heads = 1.0 if settings.flag("multi_query", default=True) else heads
     if settings.kind == "gpt_bigcode" and settings.flag("multi_query", default=True):
@@ -103,6 +105,7 @@ def _of_windows(settings: Settings, usual: AttentionKind, layers: int) -> Attent
 
 def _heads(full: AttentionKind, windowed: AttentionKind) -> dict[str, Any]:
     """Heads of full-attention layers and, where different, heads of windowed layers."""
+    # A model of windows alone has no full layers.
     one = full if full.layers or not windowed.layers else windowed
     fields: dict[str, Any] = dict(zip(("n_heads", "n_kv_heads", "head_dim", "v_head_dim"), one.sizes(), strict=True))
     if one.shared:
@@ -118,8 +121,10 @@ def _heads(full: AttentionKind, windowed: AttentionKind) -> dict[str, Any]:
 def _latent(settings: Settings, heads: float) -> dict[str, Any]:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
     rotary = settings.number("qk_rope_head_dim", default=0)
+    # Unrotated and rotary width.
     width = settings.number("qk_nope_head_dim", default=settings.number("head_dim", default=0)) + rotary
     fields = {
+        # Keys and values of every head come from the latent.
         "n_kv_heads": heads,
         "head_dim": width,
         "v_head_dim": settings.number("v_head_dim", default=width),
@@ -145,8 +150,11 @@ def _windows(settings: Settings, full: int, windowed: int) -> dict[str, Any]:
 def _compressed(settings: Settings) -> dict[str, Any]:
     """Keys of compressed attention (DeepSeek-V4): a window, and chosen or all blocks of earlier keys."""
     ratios = (settings.sequence("compress_ratios") or [])[: int(settings.number("num_hidden_layers"))]
+    # Sequence length as in `hf_model`.
     near, chosen, seq_len = settings.number("sliding_window", default=128), settings.number("index_topk"), 4096.0
     keys = [
-        near + min(chosen if 0 < ratio <= 8 else seq_len, seq_len / max(ratio, 1)) * (ratio > 0) for ratio in ratios
+        # Ratio 0: the window alone; up to 8: chosen blocks; beyond: all blocks.
+        near + min(chosen if 0 < ratio <= 8 else seq_len, seq_len / max(ratio, 1)) * (ratio > 0)
+        for ratio in ratios
     ]
     return {"window": round(sum(keys) / max(len(keys), 1)), "window_share": 1}

@@ -106,12 +106,14 @@ def _mixers(settings: Settings, n_layers: int) -> tuple[str, ...]:
     if (words := settings.sequence("layer_types", "layers_block_type")) is not None:
         return tuple(_kind(word) for word in words[:n_layers])
     if (delta := settings.sequence("linear_attn_config.kda_layers")) is not None:
+        # Kimi counts layers from 1.
         return tuple("linear" if layer + 1 in delta else "full" for layer in range(n_layers))
     if (is_softmax := settings.sequence("attn_type_list")) is not None:
         return tuple("full" if flag else "linear" for flag in is_softmax[:n_layers])
     if (is_window := settings.sequence("hybrid_layer_pattern")) is not None:
         return tuple("window" if flag else "full" for flag in is_window[:n_layers])
     if (is_chunked := settings.sequence("no_rope_layers")) and settings.get("attention_chunk_size"):
+        # In Llama 4 a 1 stands for a layer with rotations, hence with chunks.
         return tuple("window" if flag else "full" for flag in is_chunked[:n_layers])
     rule = _rule(settings, n_layers)
     return tuple(rule(layer) for layer in range(n_layers))
@@ -129,17 +131,21 @@ def _rule(settings: Settings, n_layers: int) -> Callable[[int], str]:
         return lambda layer: "full" if layer % period == offset else "mamba"
     if settings.get("full_attention_interval") is not None:
         interval = settings.number("full_attention_interval")
+        # The last layer of an interval is full.
         return lambda layer: "linear" if (layer + 1) % interval else "full"
     window = settings.get("sliding_window", "sliding_window_size")
     if not window or settings.get("use_sliding_window") is False:
         return lambda layer: "full"
     pattern = settings.get("sliding_window_pattern")
     if settings.kind == "gemma2" or (pattern is None and settings.kind in ("gemma3", "cohere2")):
+        # Customary periods of the families.
         pattern = {"gemma2": 2, "gemma3": 6, "cohere2": 4}[settings.kind]
     if isinstance(pattern, int) and pattern > 1:
+        # The last layer of a period is full.
         return lambda layer: "window" if (layer + 1) % pattern else "full"
     if isinstance(pattern, str):
         return lambda layer: "window" if pattern[layer % len(pattern)].upper() == "L" else "full"
+    # The first layers of Qwen are full.
     first = settings.number("max_window_layers", default=0) if settings.kind.startswith("qwen") else 0
     slides = settings.kind in ALL_WINDOW or settings.kind.startswith("qwen")
     return lambda layer: "window" if slides and layer >= first else "full"
@@ -159,6 +165,7 @@ def _mlps(settings: Settings, n_layers: int) -> tuple[str, ...]:
         "expert_layer_period", default=1,
     )  # fmt: skip
     counts_from_zero = settings.get("expert_layer_period") is not None or settings.kind.startswith("deepseek")
+    # Counted from 1, the last layer of a step holds the mixture.
     offset = settings.number("expert_layer_offset", default=0) if counts_from_zero else step - 1
     dense = settings.sequence("mlp_only_layers") or ()
     is_mixture = [

@@ -36,6 +36,7 @@ def mlp_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     if settings.kind == "dbrx":
         d_ff = settings.number("ffn_config.ffn_hidden_size", default=0)
     if settings.kind == "lfm2" and settings.flag("block_auto_adjust_ff_dim", default=True):
+        # Two thirds: three gated matrices with the parameters of two plain matrices.
         d_ff = _whole_tiles(2.0 / 3.0 * d_ff * settings.number("block_ffn_dim_multiplier", default=1.0))
     fields: dict[str, Any] = {"d_ff": d_ff or 4.0 * d_model, "gated_mlp": settings.kind not in UNGATED}
     if (blocks := nas_blocks(settings)) is not None:
@@ -76,6 +77,7 @@ def _shared_experts(settings: Settings, width: float) -> float:
     if settings.flag("enable_moe_block"):
         return settings.number("intermediate_size") / width
     if settings.kind.startswith("llama4"):
+        # Llama 4: a shared expert as wide as a routed expert.
         return 1.0
     if settings.kind in DOUBLE:
         return settings.number("ffn_hidden_size") / width
@@ -118,9 +120,11 @@ def _block_width(ffn: dict, d_model: float) -> float:
         return d_model / 3.0
     if ffn.get("intermediate_size"):
         return float(ffn["intermediate_size"])
+    # Three gated matrices with the parameters of two of width ffn_mult d.
     return _whole_tiles(2.0 / 3.0 * float(ffn.get("ffn_mult") or 4.0) * d_model)
 
 
 def _whole_tiles(width: float) -> float:
     """Width rounded up to whole tiles of 256, as the modelling code of some families does [1]."""
+    # The tolerance guards whole widths against rounding.
     return -(-int(width + 1e-6) // 256) * 256.0

@@ -90,6 +90,7 @@ def _vocabulary(settings: Settings, d_model: float) -> dict[str, Any]:
 def _image_patches(settings: Settings) -> dict[str, Any]:
     """Vision transformer: a patch is a token, and the patch embedding a tied vocabulary of pixels."""
     size, patch = settings.number("image_size", default=224), settings.number("patch_size", default=16)
+    # Patches and a class token.
     tokens = (size // patch) ** 2 + 1
     pixels = patch**2 * settings.number("num_channels", default=3)
     return {

@@ -38,6 +38,7 @@ def _linear(settings: Settings, d_model: float) -> tuple[tuple[float, float, flo
         values = settings.number("linear_num_value_heads")
         keys = settings.number("linear_num_key_heads")
         inner = values * settings.number("linear_value_head_dim")
+        # 2 d n_s: queries, keys, and two numbers for each value head.
         state = keys * settings.number("linear_key_head_dim") + values
         return (inner, state, keys), scan.format("gated delta")
     heads = settings.number("num_attention_heads")
@@ -53,7 +54,9 @@ def _mamba(settings: Settings, d_model: float) -> tuple[tuple[float, float, floa
     if settings.kind in ("jamba", "mamba", "falcon_mamba") or heads is None:
         inner = settings.number("intermediate_size", default=expanded) if settings.kind != "jamba" else expanded
         rank = settings.get("mamba_dt_rank", "time_step_rank")
+        # `auto` in Mamba: d / 16.
         rank = float(rank) if isinstance(rank, int | float) else math.ceil(d_model / 16)
+        # 2 d n_s = d_i (2 r + 2 s): projections to step, B and C, and of the step.
         mixed = inner * (rank + state) / d_model
         remark = "Mamba-1 layers: their scan, channel by channel, is counted as that of Mamba-2; step time "
         return (inner, mixed, mixed / state), remark
@@ -65,4 +68,5 @@ def _mamba(settings: Settings, d_model: float) -> tuple[tuple[float, float, floa
 
 def _convolution(settings: Settings, d_model: float) -> tuple[tuple[float, float, float], str]:
     """Gated short convolutions (LFM2): three input projections and an output projection, as wide as the model."""
+    # d (3 d + 2 d / 2) = 4 d^2; state over groups is the length of the filter.
     return (d_model, d_model / 2.0, d_model / 2.0 / settings.number("conv_L_cache", default=3)), ""

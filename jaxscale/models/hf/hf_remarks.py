@@ -48,6 +48,7 @@ def vision_params(vision: Mapping[str, Any]) -> float:
     # The outputs of four patches are joined and projected to the width of the language model.
     merged = 4.0 * width if settings.get("out_hidden_size") else 0.0
     joined = merged * (merged + settings.number("out_hidden_size", default=0))
+    # Attention 4 w^2, MLP, and patch embedding 3 p^2 w.
     return depth * (4.0 * width**2 + matrices * width * inner) + 3.0 * patch**2 * width + joined
 
 
@@ -56,6 +57,7 @@ def told_remarks(
 ) -> list[str]:
     """Features without a field, with the effect of each on time and memory."""
     model = Transformer(**fields)
+    # A third of a training step is forward.
     flops = float(model_flops(model, causal=True)) / 3.0
     said = [f"{text}up to {_percent(_scan_flops(model), flops)} more" for text in scans]
     if settings.get("index_topk") and settings.get("index_n_heads"):
@@ -94,6 +96,7 @@ def _indexer(settings: Settings, fields: Mapping[str, Any], flops: float) -> str
     ratios = [ratio for ratio in settings.sequence("compress_ratios") or () if 0 < ratio <= 8]
     layers, block = (len(ratios), max(ratios)) if ratios else (fields["n_layers"], 1.0)
     params = layers * (rank * heads * width + fields["d_model"] * (width + heads))
+    # 2 flop a score, halved by the causal mask.
     scores = layers * heads * width * fields["seq_len"] / block
     share = _percent(2.0 * params + scores, flops)
     return (

@@ -37,6 +37,7 @@ class Settings:
         self.kind = str(inner.get("model_type") or config.get("model_type") or "").lower().removesuffix("_text")
         left_out = defaults_of_families().get(self.kind, {}) if inner else {}
         own = {key: value for key, value in outer.items() if key not in nested}
+        # Later keys win: the nested language model.
         self._keys = {**left_out, **own, **{key: value for key, value in inner.items() if value is not None}}
         self.vision = next((config[key] for key in ("vision_config", "vit_config") if config.get(key)), None)
 
@@ -91,6 +92,7 @@ def _size(name: str, value: Any) -> float:
     Raises:
         InputError: it is no size.
     """
+    # A bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
         raise InputError(f"{name!r} = {value!r} is no size; expected a number >= 0")
     return float(value)

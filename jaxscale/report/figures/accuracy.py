@@ -54,6 +54,7 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
     labels = np.asarray([str(group) for group in groups])
     names, counts = np.unique(labels, return_counts=True)
     ranked = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
+    # The last place is for the pooled rest.
     kept = ranked if len(ranked) <= most else ranked[: most - 1]
     masks = {name: labels == name for name in kept}
     if len(kept) < len(ranked):
@@ -89,6 +90,7 @@ def predicted_against_measured(
             looks: Any = {
                 "ms": 4.5,
                 "color": colour,
+                # Fainter points where many overlap.
                 "alpha": float(np.clip(12.0 / np.sqrt(mask.sum()), 0.25, 0.75)),
                 "mew": 0,
             }
@@ -117,6 +119,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     """Draw the ratio of predicted to measured time against measured time, with triangles for outliers."""
     axes.axhspan(1 - BAND, 1 + BAND, color="#D9D9D9", lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1, zorder=1)
+    # At most 0.2 % of the ratios lie beyond either edge, as triangles.
     low = np.quantile(ratio, 0.002, method="lower") if ratio.size else 0.8
     high = np.quantile(ratio, 0.998, method="higher") if ratio.size else 1.25
     bottom, top = max(min(low / 1.05, 0.8), 1.0 / WIDEST_RATIO), min(max(high * 1.05, 1.25), WIDEST_RATIO)
@@ -143,6 +146,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
     lower, upper = lower[shown] / times[shown], upper[shown] / times[shown]
+    # Geometric middles, as the ordinate is logarithmic.
     order = np.argsort(np.sqrt(lower * upper))
     lower, upper = lower[order], upper[order]
     covers = (lower <= 1) & (upper >= 1)
@@ -152,6 +156,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         figure = new_figure(8.4, 3.8)
         axes: Any = figure.subplots()
         for inside, colour, word in ((covers, PALETTE[0], "covers"), (~covers, PALETTE[5], "misses")):
+            # Thinner bars where many stand side by side.
             width = float(np.clip(500.0 / max(lower.size, 1), 0.6, 4.0))
             label = f"{word} the measurement: {inside.sum()}"
             axes.vlines(rows[inside], lower[inside], upper[inside], color=colour, lw=width, alpha=0.7, label=label)
@@ -168,6 +173,7 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
     low, high = axes.get_ylim()
     low, high = min(low, 0.85), max(high, 1.2)
     candidates = [0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0]
+    # On a wide range the labels of close ticks would overlap.
     too_close = {4.0: (0.9, 1.1), 8.0: (0.67, 0.8, 1.25, 1.5)}
     left_out = {tick for widest, close in too_close.items() if high / low > widest for tick in close}
     ticks = [tick for tick in candidates if low <= tick <= high and tick not in left_out]
@@ -187,7 +193,9 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
     Returns:
         The figure; outliers are drawn at the edges.
     """
+    # From the log of a ratio to per cent.
     errors = 100.0 * np.expm1(np.asarray(residuals, dtype=float))
+    # Outliers beyond the share SHOWN do not set the scale.
     limit = max(1.1 * float(np.quantile(np.abs(errors), SHOWN)), 150.0 * band)
     beyond = int((np.abs(errors) > limit).sum())
     with style():
@@ -205,6 +213,7 @@ def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any
 def _residual_panel(
     axes: "Axes", errors: np.ndarray, limit: float, name: str, values: Sequence[Any], band: float
 ) -> None:
+    # A bool is an int in Python, yet a level here.
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     levels = sorted({str(value) for value in values})
     x = np.asarray(values, dtype=float) if numeric else np.asarray([levels.index(str(value)) for value in values])
@@ -233,6 +242,7 @@ def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
     places = np.unique(x)
     if len(places) <= MANY_PLACES:
         return [(float(place), float(np.median(errors[x == place]))) for place in places]
+    # Equal numbers of neighbours in each median.
     parts = np.array_split(np.argsort(x, kind="stable"), MANY_PLACES // 2)
     return [(float(np.median(x[rows])), float(np.median(errors[rows]))) for rows in parts]
 
@@ -240,6 +250,7 @@ def _medians(x: np.ndarray, errors: np.ndarray) -> list[tuple[float, float]]:
 def _short(levels: Sequence[str]) -> list[str]:
     """Names of levels without a common folder, truncated if long."""
     shared = os.path.commonprefix(list(levels)) if len(levels) > 1 else ""
+    # After the last common slash, no name of a file or folder is cut in two.
     names = [level[shared.rfind("/") + 1 :] or level for level in levels]
     cut = [name if len(name) <= LONG_NAME else f"{name[: LONG_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names]
     return [literal(name) for name in cut]
@@ -248,6 +259,7 @@ def _short(levels: Sequence[str]) -> list[str]:
 def _whole_ticks(axes: "Axes", x: np.ndarray) -> None:
     """Use the values as ticks, as many as fit."""
     places = np.unique(x)
+    # About six ticks over the range; the floor is for a single value.
     gap = max(np.log(places[-1] / places[0]) / 6.0, 1e-9)
     apart: list[float] = []
     for place in places:

@@ -60,6 +60,7 @@ def step_breakdown(
     longest = max(reaches.values())
     unit, word = time_unit(longest)
     names = list(next(iter(steps.values())))
+    # A term large in a single bar is shown in all bars.
     large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
     small = [n for n in names if n not in large]
     with style():
@@ -74,9 +75,12 @@ def step_breakdown(
             axes.text(end, row, total, va="center", weight="bold")
             if intervals and label in intervals:
                 low, high = (end / unit for end in intervals[label])
+                # Below the bar, with half-height 0.31.
                 axes.errorbar(0.5 * (low + high), row + 0.4, xerr=0.5 * (high - low), color=INK, capsize=3, lw=1.2)
         axes.set_yticks(range(len(steps)), [fill(literal(label), LETTERS, break_on_hyphens=False) for label in steps])
+        # First bar on top.
         axes.set_ylim(len(steps) - 0.45, -0.55)
+        # Room for the total beside the longest bar.
         axes.set_xlim(0, 1.14 * longest / unit)
         axes.set(xlabel=f"{xlabel} [{word}]", title=title)
         axes.grid(axis="y", visible=False)
@@ -93,8 +97,10 @@ def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> 
         colour, hatch = COLOURS.get(name) or PASS_COLOURS.get(name, ("#D0D0D0", ""))
         label = name.replace("_", " ")
         axes.barh(row, value, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0.6, label=label)
+        # A share is legible inside a bar above 13 % of the longest.
         if value > 0.13 * longest:
             share = f"{100 * value / sum(terms.values()):.0f} %"
+            # White text on dark colours, ink on light colours.
             dark = colour in (BLUE, GREY, INK, RED, GREEN)
             background = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
             axes.text(
@@ -119,12 +125,14 @@ def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best:
         figure = new_figure(4.2 + 3.2 * len(quantities), 1.3 + 0.36 * len(rows))
         grid: Any = figure.subplots(1, len(quantities), sharey=True, squeeze=False)[0]
         for axes, (label, values) in zip(grid, quantities.items(), strict=True):
+            # A row of zeros leaves the axis a positive length.
             longest = max((abs(value) for value in values.values()), default=0.0) or 1.0
             for place, row in enumerate(rows):
                 if row in values:
                     axes.barh(place, values[row], height=0.66, color=BLUE if best in (None, row) else FAINT)
                     text = f"{values[row]:,.3g}" if abs(values[row]) < 1e3 else f"{values[row]:,.0f}"
                     axes.text(max(values[row], 0.0) + 0.015 * longest, place, text, va="center", size=9.5)
+            # Room for the number beside the longest bar; first row on top.
             axes.set(xlabel=label, xlim=(0.0, 1.2 * longest), ylim=(len(rows) - 0.4, -0.6))
             axes.grid(axis="y", visible=False)
             axes.tick_params(axis="y", length=0)

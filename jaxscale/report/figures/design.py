@@ -46,10 +46,12 @@ def shape_map(
         path: (width, depth) of each point of the path [point, 2].
         marks: named points (width, depth), such as the published shape and the optimum.
     """
+    # Shapes without a plan stay blank.
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
     with style():
         figure = new_figure(7.8, 5.0)
         axes: Any = figure.subplots()
+        # Levels of equal ratios.
         levels = np.geomspace(times.min(), times.max(), 15)
         filled = axes.contourf(widths, depths, times, levels=levels, cmap="cividis_r")
         bar = figure.colorbar(filled, ax=axes, pad=0.02)
@@ -62,6 +64,7 @@ def shape_map(
         if curve is not None:
             line = np.asarray(curve, dtype=float)
             axes.plot(line[:, 0], line[:, 1], "--", color="white", lw=1.8, path_effects=_outline(), label=curve_label)
+            # A curve of constant size may leave the map.
             axes.set(xlim=(np.min(widths), np.max(widths)), ylim=(np.min(depths), np.max(depths)))
         if path is not None:
             steps = np.asarray(path, dtype=float)
@@ -143,13 +146,16 @@ def sensitivity_bars(
         figure = new_figure(7.8, 1.3 + 0.33 * len(ranked))
         axes: Any = figure.subplots()
         axes.barh(range(len(ranked)), values, color=[RED if v > 0 else BLUE for v in values], height=0.66)
+        # Room for the numbers; the floor is for elasticities of zero.
         reach = 1.22 * max(float(np.max(np.abs(values), initial=0.0)), 1e-3)
         for row, value in enumerate(values):
             side = "left" if value >= 0 else "right"
             axes.text(value + np.copysign(0.012 * reach, value), row, f"{value:+.2f}", va="center", ha=side, size=9.5)
         axes.axvline(0.0, color=INK, lw=1)
         axes.set_yticks(range(len(ranked)), names)
+        # Strongest quantity on top.
         axes.set_ylim(len(ranked) - 0.4, -0.6)
+        # No empty half where all values have the sign of the opposite half.
         axes.set_xlim(-reach if (values < 0).any() else 0.0, reach if (values > 0).any() else 0.0)
         axes.set(xlabel=f"change of {answer} for +1 % [%]: blue {words[0]}, red {words[1]}", title=headline)
         axes.grid(axis="y", visible=False)
@@ -185,6 +191,7 @@ def quantity_map(
     with style():
         figure = new_figure(7.6, 4.8)
         axes: Any = figure.subplots()
+        # Colour of cells without a value.
         axes.set_facecolor(FAINT)
         image = axes.pcolormesh(*ends, cells, cmap="cividis", rasterized=True)
         axes.set(xscale=xscale, yscale=yscale, xlabel=xlabel, ylabel=ylabel, title=title)
@@ -200,8 +207,11 @@ def edges(points: ArrayLike, logarithmic: bool = True) -> np.ndarray:
     """Edges of cells around points, at the middle of neighbours on a logarithmic or linear scale [edge]."""
     values = np.asarray(points, float)
     if logarithmic:
+        # The middle in the logarithm is the geometric mean.
         return np.exp(edges(np.log(values), False))
     if len(values) == 1:
+        # A single cell has width 1.
         return values[0] + np.asarray([-0.5, 0.5])
     middles = 0.5 * (values[1:] + values[:-1])
+    # Outermost cells are symmetric about the points.
     return np.concatenate([[2.0 * values[0] - middles[0]], middles, [2.0 * values[-1] - middles[-1]]])

@@ -29,10 +29,12 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
     rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
     colour, label = (BLUE, "fit, 90 %") if count else (GREY, "rests on its prior, 90 %")
     ends, centre = result.intervals[rows], np.asarray(result.solution.parameters)[rows]
+    # First coefficient on top.
     places = np.arange(len(rows))[::-1]
     with style():
         figure = new_figure(7.2, 0.3 * len(rows) + 1.3)
         axes = figure.subplots()
+        # In standard deviations of the prior, the prior is standard normal.
         axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
         axes.hlines(places, *ends.T, color=colour, lw=2.2)
         axes.plot(centre, places, "o", color=colour, ms=5, label=label)
@@ -59,6 +61,7 @@ def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
             _draw_profile(axes, result, names()[index])
         for axes in grid[:, 0]:
             axes.set_ylabel("rise of the deviance")
+        # The interval ends at Z90^2; the room above shows the further rise.
         grid[0, 0].set_ylim(0.0, 2.5 * Z90**2)
         legend_below(figure, entries_of(grid[0, 0]))
     return figure
@@ -67,6 +70,7 @@ def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
 def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
     profile, entry = result.profile(name), result.parameters[name]
     axes.axvspan(entry["lo"], entry["hi"], color="#E8EDF2", label="90 % interval")
+    # Rise at the ends of a 90 % interval.
     axes.axhline(Z90**2, color=GREY, lw=1.0)
     axes.plot(profile.values, profile.parabola, "--", color=ORANGE, label="parabola of the standard error")
     axes.plot(profile.values, profile.rises, color=BLUE, lw=2.0, label="profile likelihood")
@@ -76,6 +80,7 @@ def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
 
 def _best_identified(result: "FitResult", most: int) -> np.ndarray:
     """Coefficients with the smallest errors relative to the prior spreads, in table order."""
+    # The effects behind the coefficients are left out.
     error = np.sqrt(np.diag(result.diagnostics.covariance))[: len(names())]
     return np.sort(np.argsort(error)[:most])
 

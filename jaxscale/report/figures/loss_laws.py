@@ -50,6 +50,7 @@ def plain_loss(law: FittedLaw) -> Float[np.ndarray, " row"]:
     """Measured losses corrected by the terms of the law for shape, batch, data and experts [nat per token]."""
     table = runs_of(law)
     plain = law.predict(table.n_params, table.tokens).loss
+    # Measured loss times the law without corrections over the law with corrections.
     return table.loss * plain / law.predict_table(table).loss
 
 
@@ -110,6 +111,7 @@ def rollout_errors(law: FittedLaw) -> "Figure":
         figure, grid = small_multiples(len(rollouts), 3.6, 3.2)
         for axes, one in zip(grid.flat, rollouts, strict=False):
             order = np.argsort(one.decades, kind="stable")
+            # From logs to per cent.
             half, error = 100.0 * one.half_width[order], 100.0 * np.expm1(one.error[order])
             axes.axhline(0.0, color=INK, lw=1)
             inside = np.abs(one.error[order]) <= one.half_width[order]
@@ -129,9 +131,11 @@ def rollout_errors(law: FittedLaw) -> "Figure":
 def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
     """Computes of the curves: budgets of the runs, or values spread over the range of the runs [flop]."""
     log_flop = table.log_flop
+    # Budgets of runs of equal compute, within NEAR_BUDGET to either side.
     groups = [rows for rows in budgets_of(table) if np.ptp(log_flop[rows]) < 2.0 * NEAR_BUDGET]
     if len(groups) >= 2:
         budgets = np.asarray([log_flop[rows].mean() for rows in groups])
+        # At most MOST_BUDGETS, evenly spread.
         return np.exp(budgets[np.linspace(0, len(groups) - 1, min(MOST_BUDGETS, len(groups))).round().astype(int)])
     low, high = np.quantile(log_flop, [0.1, 0.95])
     return np.exp(np.linspace(low, high, MOST_BUDGETS))
@@ -157,14 +161,17 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
             rows = np.abs(log_flop - np.log(budget)) < np.log1p(NEAR_BUDGET)
             size = table.n_params[rows]
             best = law.optimum(float(budget))
+            # A factor of 3 to either side of the optimum.
             ends = np.asarray([*size, best.n_params[0] / 3.0, best.n_params[0] * 3.0])
             line = np.geomspace(ends.min() / 1.2, ends.max() * 1.2, 60)
             axes.plot(line, _at(law, line, budget), color=colour, lw=1.8, label=f"{budget:.1e} flop")
             if rows.any():
+                # Measured over predicted loss stays as the run moves along the law.
                 moved = losses[rows] * _at(law, size, budget) / law.predict(size, table.tokens[rows]).loss
                 axes.plot(size, moved, "o", color=colour, ms=4.5, mew=0, alpha=0.8)
             least = float(_at(law, np.asarray([best.n_params[0]]), budget)[0])
             axes.plot(best.n_params[0], least, "D", color=ORANGE, mec=INK, ms=7, zorder=5)
+        # Legend entries without points.
         axes.plot([], [], "D", color=ORANGE, mec=INK, ls="", label="optimum by the law")
         axes.plot([], [], "o", color=FAINT, ls="", label=f"runs within {100 * NEAR_BUDGET:.0f} %")
         axes.set(xscale="log", xlabel="parameters", ylabel="loss [nat per token]")
@@ -176,6 +183,7 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
 
 def _at(law: FittedLaw, size: Float[np.ndarray, " point"], budget: float) -> Float[np.ndarray, " point"]:
     """Loss of sizes at a compute [nat per token], [point]."""
+    # D = C / (6 N)
     return law.predict(size, budget / (FLOP_PER_PARAM_TOKEN * size)).loss
 
 
@@ -201,9 +209,11 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
     """
     flop = frontier_flop(law)
     for design in (designs or {}).values():
+        # Up to twice the compute of a design, if beyond the curve.
         flop = np.geomspace(flop[0], max(flop[-1], 2.0 * design.flop), len(flop))
     optima = [law.optimum(float(one)) for one in flop]
     ends = {name: np.asarray([getattr(one, name) for one in optima]) for name in ("n_params", "n_tokens")}
+    # (points,) each: value and the ends of the interval.
     size, lower, upper = ends["n_params"].T
     # At equal compute tokens are inverse to size, so the ends of the ratio D / N are T / (6 N^2).
     ends["ratio"] = np.stack([flop / 6.0 / one**2 for one in (size, upper, lower)], axis=1)
@@ -253,6 +263,7 @@ def approaches_of(law: FittedLaw) -> list[Growth | None]:
 def _chosen(design: LawDesign) -> dict[str, float]:
     """Size, tokens and their ratio of a design, in the count of the law."""
     tokens = design_figures(design.design)["tokens"]
+    # N = C / (6 D)
     size = design.flop / 6.0 / tokens
     return {"n_params": size, "n_tokens": tokens, "ratio": tokens / size}
 
@@ -273,6 +284,7 @@ def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
         grid[0].set_yticks(range(len(SHOWN)), [name.replace("_", " ") for name in SHOWN])
         grid[0].set_ylim(len(SHOWN) - 0.5, -0.5)
         low, high = grid[0].get_xlim()
+        # Ticks for 0.8 to 1.25 at least.
         round_ticks(grid[0].xaxis, (min(low, 0.8), max(high, 1.25)))
         legend_below(figure, entries_of(*grid))
     return figure

@@ -46,7 +46,9 @@ def roofline(
         for (name, chip), colour, marker in zip(chips.items(), PALETTE, MARKERS, strict=False):
             peak, bandwidth = float(chip.peak(precision)), float(np.asarray(chip.hbm_bandwidth))
             label = f"{name}: ridge at {peak / bandwidth:.0f} flop/byte"
+            # min(peak, bandwidth times intensity) [Tflop/s]
             axes.plot(intensity, np.minimum(peak, bandwidth * intensity) / 1e12, color=colour, lw=2.2, label=label)
+            # Ridge point: memory and matrix units take equal time.
             axes.plot(peak / bandwidth, peak / 1e12, marker, color=colour, ms=8)
         looks = zip((attained or {}).items(), PALETTE[len(chips) :], MARKERS[len(chips) :], strict=False)
         for (name, (x, rates)), colour, marker in looks:
@@ -145,6 +147,7 @@ def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
         parts: the panels, row by row.
         n_columns: panels in a row [1].
     """
+    # Rounded up.
     n_rows = -(-len(parts) // n_columns)
     with style():
         figure = new_figure(WIDTH * n_columns, HEIGHT * n_rows)
@@ -174,6 +177,7 @@ def power_of_two_ticks(axis: Any, low: float, high: float, most: int = 6) -> Non
     if high > MOST_CHIPS:
         return
     exponents = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
+    # Every k-th power: at most `most` ticks.
     ticks = 2.0 ** exponents[:: -(-len(exponents) // most)]
     axis.set_ticks(ticks, [f"{tick:,.6g}".replace(",", "\N{THIN SPACE}") for tick in ticks])
     axis.set_ticks([], minor=True)
@@ -191,6 +195,7 @@ def _draw(axes: Any, part: Panel) -> None:
     axes.set(xlabel=part.xlabel, ylabel=part.ylabel, title=part.title)
     axes.set(xscale="log" if part.logarithmic[0] else "linear", yscale="log" if part.logarithmic[1] else "linear")
     if part.from_zero and not part.logarithmic[1]:
+        # Room above the highest line.
         axes.set_ylim(0.0, 1.05 * axes.get_ylim()[1])
     if part.logarithmic[0]:
         power_of_two_ticks(axes.xaxis, float(np.min(part.x)), float(np.max(part.x)))
@@ -207,6 +212,7 @@ def _whole(axes: Any, part: Panel) -> None:
     ]
     most = max(float(values.max()) for values in drawn)
     axes.set_yscale("log", base=2)
+    # A quarter of an octave of room at either end.
     axes.set_ylim(0.84, 1.19 * max(most, 2.0))
     power_of_two_ticks(axes.yaxis, 1.0, max(most, 2.0), most=8)
 
@@ -261,6 +267,7 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
         colour = PALETTE[index % len(PALETTE)]
         order = np.argsort(one.n_chips, kind="stable")
         n, predicted, half = one.n_chips[order], one.predicted[order], one.half_width[order]
+        # The half-width is of the log throughput.
         axes.fill_between(n, predicted * np.exp(-half), predicted * np.exp(half), color=colour, alpha=0.15, lw=0)
         axes.plot(n, predicted, color=colour, lw=1.4)
         axes.plot(n, one.measured[order], "o", color=colour, ms=4)

@@ -16,6 +16,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
+    # In Python, True is an int.
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
 
 
@@ -28,6 +29,7 @@ def _take_dllogger(line: str, gathered: Gathered) -> bool:
         return True
     if entry.get("step") == "PARAMETER":
         gathered.settings |= {key.removeprefix("cfg/").replace("/", ".").lower(): value for key, value in data.items()}
+        # Marks settings of NeMo: the keys alone are Megatron's.
         gathered.settings["cfg/"] = True
     elif "train_step_timing in s" in data:
         gathered.series.add(_number(entry.get("step")), seconds=_number(data["train_step_timing in s"]))
@@ -38,14 +40,17 @@ def _take_automodel(line: str, gathered: Gathered) -> bool:
     if not line.startswith("{") or '"tps_per_gpu"' not in line:
         return False
     entry = _object(line)
+    # Throughputs [token/s] of the run and of a chip, and tokens of a step [token].
     tps, own, tokens = (_number(entry.get(name)) for name in ("tps", "tps_per_gpu", "num_tokens_per_step"))
     found = {
         "tokens_per_s_per_gpu": own,
         "memory_gb": _number(entry.get("mem")) * GIB,
+        # The log states per cent.
         "mfu": _number(entry.get("mfu")) / 100,
     }
     if tps > 0.0:
         found["seconds"] = tokens / tps
+        # Throughput of the run over the throughput of a chip.
         gathered.cells.setdefault("n_gpus", max(1, round(tps / own)))
     gathered.series.add(_number(entry.get("step")), **found)
     return True
@@ -78,6 +83,7 @@ def _take_mlperf(line: str, gathered: Gathered) -> bool:
         seconds = _number(stats.get("train_step_time", stats.get("step_time")))
         rate, batch = _number(stats.get("throughput")), _number(gathered.cells.get("global_batch_size_seqs"))
         if seconds > 0.0 or rate > 0.0:
+            # Sequences of a step over sequences per second.
             gathered.series.add(len(gathered.series) + 1.0, seconds=seconds if seconds > 0.0 else batch / rate)
     return True
 

@@ -50,6 +50,7 @@ def scaled_number(text: str | None) -> float:
     if not text:
         return float("nan")
     text = text.replace(",", "").strip()
+    # nanotron shortens numbers to three digits with K, M and G.
     scale = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1e9}.get(text[-1:], 1.0)
     try:
         return scale * float(text[:-1] if scale != 1.0 else text)

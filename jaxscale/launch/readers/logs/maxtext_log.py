@@ -21,6 +21,7 @@ def _take(line: str, gathered: Gathered) -> bool:
         gathered.series.add(float(step[1]), **found)
         if step[5] and step[4]:
             gathered.cells["tokens_per_step"] = float(step[5])
+            # Tokens of a step / seconds / tokens per second of a device.
             gathered.cells["n_gpus"] = round(float(step[5]) / float(step[2]) / float(step[4]))
         return True
     if "Config param" in line and (setting := _SETTING.search(line)):

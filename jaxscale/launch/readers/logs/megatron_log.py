@@ -19,10 +19,12 @@ MIB = 2.0**20 / 1e9
 
 def _take(line: str, gathered: Gathered) -> bool:
     if "elapsed time per iteration" in line and (step := _STEP.search(line)):
+        # Megatron-LM logs milliseconds, the fork of DeepSpeed seconds.
         found = {"seconds": float(step[3]) / (1e3 if step[2] == "ms" else 1.0)}
         if memory := _GIB.search(line):  # of ms-swift
             gathered.cells["framework"] = "ms-swift-megatron"
             peak = float(memory[1]) * 2.0**30 / 1e9
+            # The log states the peak so far at every step: the largest counts.
             gathered.cells["peak_mem_gb"] = max(peak, gathered.cells.get("peak_mem_gb", 0.0))
         if step[4]:  # Primus tells the mean as well
             gathered.cells["framework"] = "primus"
@@ -40,8 +42,10 @@ def _take(line: str, gathered: Gathered) -> bool:
         return True
     if " ....." in line and (argument := _ARGUMENT.search(line)):
         gathered.settings[argument[1]] = plain_value(argument[2])
+        # The block of arguments alone proves no program: a step decides.
         return False
     if "max reserved" in line and "memory (MB)" in line and (peaks := _MEMORY.findall(line)):
+        # Reserved memory includes allocated memory: the larger figure is the chip's need.
         peak = max(map(float, peaks)) * MIB
         gathered.cells["peak_mem_gb"] = max(peak, gathered.cells.get("peak_mem_gb", 0.0))
     return False

@@ -22,6 +22,7 @@ def _take(line: str, gathered: Gathered) -> bool:
     gathered.series.add(float(step[1]), **found)
     total, own = fields.get("tokens_per_sec"), fields.get("tokens_per_sec_per_gpu")
     if total and own:
+        # Figures of three digits: the ratio is whole but for rounding.
         gathered.cells.setdefault("n_gpus", max(1, round(total / own)))
     return True
 

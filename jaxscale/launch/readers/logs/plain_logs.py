@@ -32,6 +32,7 @@ def _nanogpt(line: str, gathered: Gathered) -> bool:
 def _nanochat(line: str, gathered: Gathered) -> bool:
     if step := _NANOCHAT.search(line):
         gathered.series.add(float(step[1]), seconds=float(step[2]) / 1e3)
+        # Tokens per second times seconds of the step; dt is in milliseconds.
         gathered.cells["tokens_per_step"] = round(scaled_number(step[3]) * float(step[2]) / 1e3)
     return step is not None
 
@@ -52,6 +53,7 @@ def _deepspeed(line: str, gathered: Gathered) -> bool:
         return False
     batch, found = gathered.settings.get("train_batch_size"), {"memory_gb": float(step[3] or "nan") * GIB}
     if isinstance(batch, int | float) and float(step[2]) > 0.0:
+        # The timer tells samples per second; the batch is in the head of the log.
         found["seconds"] = batch / float(step[2])
     gathered.series.add(float(step[1]), **found)
     return True

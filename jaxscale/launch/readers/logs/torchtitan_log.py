@@ -23,6 +23,7 @@ def _take(line: str, gathered: Gathered) -> bool:
             tokens_per_s_per_gpu=scaled_number(step[3]),
             tflops_per_gpu=scaled_number(step[4]),
             memory_gb=float(step[2]) * GIB,
+            # The log states per cent.
             mfu=scaled_number(step[5]) / 100.0,
         )
         return True
@@ -40,9 +41,11 @@ def _take_head(line: str, gathered: Gathered) -> None:
     elif recompute := _RECOMPUTE.search(line):
         cells["activation_recompute"] = recompute[1].lower()
     elif "Applied FSDP" in line or "Applied fully_shard" in line or "Applied HSDP" in line:
+        # FSDP shards weights as ZeRO 3 does, unless settings say otherwise.
         cells["zero_stage"] = 3
     elif start := _START.search(line):
         cells["global_batch_size_seqs"], cells["seq_len"] = int(start[2]), int(start[3])
+        # With a pipeline, a local batch is no microbatch: the rules decide.
         gathered.settings["local_batch_size"] = int(start[1])
     elif mesh := _MESH.search(line):
         _take_mesh(mesh, cells)
@@ -53,9 +56,11 @@ def _take_mesh(mesh: re.Match[str], cells: dict) -> None:
     sizes = [int(size) for size in mesh[2].split(",") if size.strip().isdigit()]
     chips, replicas = 1, 1
     for name, size in zip(names, sizes, strict=False):
+        # The mesh has an axis for each degree: the product is the number of chips.
         chips *= size
         if name in _MESH_COLUMNS:
             cells[_MESH_COLUMNS[name]] = size
+        # Replicated and sharded axes (dp_replicate, dp_shard) are replicas alike.
         elif name.startswith("dp"):
             replicas *= size
     cells |= {"n_gpus": chips, "dp": replicas, "tp": cells.get("tp", 1), "pp": cells.get("pp", 1)}

@@ -33,9 +33,11 @@ def _take(line: str, gathered: Gathered) -> bool:
     if "it]" in line or "it/s]" in line or "s/it]" in line:
         for step, pace, unit in _BAR.findall(line)[-1:]:
             if float(pace) > 0.0:
+                # tqdm turns the rate round at a second per step.
                 gathered.series.add(float(step), seconds=float(pace) if unit == "s/it" else 1.0 / float(pace))
                 is_mine = True
     if (rate := _RATE.search(line)) and float(rate[1]) > 0.0:
+        # The mean over the run counts start-up and evaluation, steps of the bar do not.
         if not len(gathered.series):
             gathered.series.add(1.0, seconds=1.0 / float(rate[1]))
             gathered.remarks.append(UPPER_BOUND)
