@@ -147,7 +147,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:
-            self._tell(choice, compared, run)
+            self._tell(choice, compared, run, float(model.seq_len))
         if self.plot or self.report:
             ranked = "fastest plans" if self.objective == "step" else f"plans of the least {self.objective}"
             self._draw(choice, f"{self.model} on {question.n_chips:g} {chip.id}: {ranked}", run)
@@ -209,27 +209,31 @@ class PlanCommand(Outputs, SoftwareOptions):
 
         save_pictures(self.plot, self.report, figure, lambda: plan_report(choice, title, run))
 
-    def _tell(self, choice: "PlanChoice", compared: "AgainstBest | None", run: "RunChoice | None") -> None:
+    def _tell(
+        self, choice: "PlanChoice", compared: "AgainstBest | None", run: "RunChoice | None", seq_len: float
+    ) -> None:
         """Print the ranked plans, the whole run, and somebody's plan against them."""
         from jaxscale.report.style import seconds
         from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
 
         lo, hi = (seconds(end) for end in choice.step_time_interval)
+        batch = float(choice.best.plan.global_batch_size_seqs)
+        step = f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens"
         interval = f"90 % interval of the first plan's step: {lo} to {hi}"
         told: tuple[Any, ...] = ("", *choice.binds, *choice.reasons)
-        document = choice.to_json()
+        document = {**choice.to_json(), "global_batch_size_seqs": batch, "seq_len": seq_len}
         if run is not None:
             document["run"] = run.to_json()
             told = (*told, "", run_table(document["run"]), *run.sentences())
         ranking = plan_ranking(document, self.objective)
         if compared is None:
-            answer(self.json, lambda: document, lambda: (ranking, interval, *told))
+            answer(self.json, lambda: document, lambda: (ranking, step, interval, *told))
             return
         notes = (f"{self.against}: {compared.summary()}", *(f"not compared: {note}" for note in compared.notes))
         answer(
             self.json,
             lambda: {**document, "against": compared.to_json()},
-            lambda: (ranking, interval, *told, "", plan_differences(compared.to_json()), *notes),
+            lambda: (ranking, step, interval, *told, "", plan_differences(compared.to_json()), *notes),
         )
 
     def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:

@@ -12,6 +12,7 @@ from jaxscale.cli.arguments import (
     Outputs,
     SequenceLength,
     SkipBad,
+    SoftwareOptions,
     Texts,
     TimelineFile,
     command,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @command
-class PredictCommand(Outputs):
+class PredictCommand(Outputs, SoftwareOptions):
     """Predict step time and memory for every row of a runs table, or for one run that options describe.
 
     Measured columns of the table are never read to make a prediction; predictions are compared with them. Open degrees,
@@ -44,7 +45,7 @@ class PredictCommand(Outputs):
     seq_len: SequenceLength = None
     set: Annotated[
         Texts,
-        option(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or framework=torchtitan"),
+        option(metavar="COLUMN=VALUE", help="any other column of one run, as tp=2 or fused_norm=no"),
     ] = ()
     fit: FitName = "default"
     out: Annotated[
@@ -140,7 +141,8 @@ class PredictCommand(Outputs):
         from jaxscale.cli.runs_tables import runs_from_file
 
         assert self.runs is not None
-        given = [name for name in ("model", "gpu", "n_gpus", "global_batch", "seq_len", "set") if getattr(self, name)]
+        options = ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision", "set")
+        given = [name for name in options if getattr(self, name)]
         if given:
             option = "--" + given[0].replace("_", "-")
             raise InputError(f"{option} describes a run without a table; expected {option} or {self.runs}, not both")
@@ -154,5 +156,9 @@ class PredictCommand(Outputs):
         if missing:
             options = ", ".join("--" + name.replace("_", "-") for name in missing)
             raise InputError(f"no table and no {options}; expected RUNS.csv, or --model, --gpu and --n-gpus at least")
-        options = {"model": self.model, "gpu": self.gpu, "n_gpus": self.n_gpus, "seq_len": self.seq_len}
-        return one_run(options | {"global_batch_size_seqs": self.global_batch}, pairs("--set", self.set), hardware)
+        named = ("model", "gpu", "n_gpus", "seq_len", "framework", "precision")
+        options = {name: getattr(self, name) for name in named} | {"global_batch_size_seqs": self.global_batch}
+        run = one_run(options, pairs("--set", self.set), hardware)
+        if self.seq_len is None:
+            say(f"sequences of {run.numbers('seq_len')[0]:,.0f} tokens, as the model is made for; state --seq-len")
+        return run

@@ -24,8 +24,11 @@ def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
 
 def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
     """Say which columns of a table may be misspelt, and how many bad rows were dropped."""
-    for name, meant in schema.misspelt(runs.columns).items():
+    misspelt = schema.misspelt(runs.columns)
+    for name, meant in misspelt.items():
         say(f"{runs.path}: column {name!r} is not read (is {meant!r} meant?)")
+    if unread := [repr(name) for name in schema.unread(runs.columns) if name not in misspelt]:
+        say(f"{runs.path}: not read: {', '.join(unread)}")
     if runs.n_skipped:
         say(f"{runs.path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
 

@@ -1,8 +1,10 @@
 """Runs tables, read and checked against the catalogues of chips and models."""
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
@@ -11,9 +13,10 @@ from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BY_NAME, REQUIRED
 from jaxscale.runs.table import Runs
 from jaxscale.tables.cells import show
+from jaxscale.tables.headings import Headings, in_unit_of_column
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
 from jaxscale.tables.reader import read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import AnyTable
 
@@ -32,11 +35,32 @@ NEEDED = tuple(name for name in REQUIRED if name not in COMPLETED)
 _FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 
+@functools.cache
+def _headings() -> Headings:
+    """Further names of columns, and units, from `data/run_headings.toml`."""
+    tables = read_toml(data_path("run_headings.toml"))
+    column_of = {heading: column for column, names in tables["names"].items() for heading in names}
+    return Headings(column_of, tables["units"], in_tokens=(BATCH,))
+
+
 class RunsSchema(AbstractSchema[Runs]):
     """Tables of training runs."""
 
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
+
+    def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
+        """Meanings of headings, as further tools and people write them."""
+        return _headings().meanings(header, self.columns)
+
+    def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
+        """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
+        written = {
+            heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
+            for heading in header.meant
+            if heading.unit
+        }
+        return replace(cells, cells={**cells.cells, **written})
 
     def lacks(self, header: Header) -> str:
         """Absent required columns that no present column fills."""
@@ -47,7 +71,10 @@ class RunsSchema(AbstractSchema[Runs]):
         if not missing:
             return ""
         names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
-        return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(NEEDED)}"
+        # A model by name has a shape; `NEEDED` begins with the columns of a shape.
+        has_model = not _FILLED_BY[SHAPE[0]].isdisjoint(columns)
+        expected = [name for name in needed if not (has_model and name in SHAPE)]
+        return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
 
     def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
         """Question about the first column that resembles a missing column; empty if none does."""

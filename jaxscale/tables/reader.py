@@ -52,6 +52,7 @@ def read(
     if lacks := schema.lacks(header):
         raise InputError(f"{path}:1: {lacks}")
     cells, n_cells = _coded_columns(path, header.columns, records)
+    cells = schema.in_units(cells, header)
     if not len(cells):
         raise InputError(f"{path}: no data rows; expected one row per {schema.row} below the header")
     if where:

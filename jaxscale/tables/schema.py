@@ -92,12 +92,21 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         names = [name.strip() for name in header]
         return [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
 
+    def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
+        """Cells as written, in the units of the columns where headings have others."""
+        del header
+        return cells
+
+    @classmethod
+    def unread(cls, columns: Sequence[str]) -> list[str]:
+        """Columns of a table that the schema does not know, predictions of earlier runs left out."""
+        return [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
+
     @classmethod
     def misspelt(cls, columns: Sequence[str]) -> dict[str, str]:
         """Unknown columns of a table that resemble an absent known column, with the name of the known column."""
         absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
-        unread = [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
-        close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in unread}
+        close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in cls.unread(columns)}
         return {name: alike[0] for name, alike in close.items() if alike}
 
     @abc.abstractmethod

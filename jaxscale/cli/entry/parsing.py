@@ -177,6 +177,14 @@ def _missing(arguments: Sequence[str], listed: Sequence[Listed], path: Sequence[
 REWRITTEN = (
     (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 = \2 is no whole number"),
     (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 = \2 is no number"),
+    (
+        r"Error parsing (\S+): no type matching \{None\}\|INT could be instantiated from \['(.*)'\].*",
+        r"\1 = '\2' is no whole number",
+    ),
+    (
+        r"Error parsing (\S+): no type matching \{None\}\|FLOAT could be instantiated from \['(.*)'\].*",
+        r"\1 = '\2' is no number",
+    ),
     (r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.", r"\2 = \1; expected one of \3"),
     (r"Unrecognized options: (.*)", r"not understood: \1"),
 )

@@ -1,0 +1,89 @@
+"""Headings of runs tables as people and tools write them; columns that nobody reads are told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxscale as js
+from jaxscale.base.resources import data_path, read_toml
+from jaxscale.cli.main import main
+from jaxscale.runs.reader import RunsSchema
+from jaxscale.runs.schema import BY_NAME
+from jaxscale.tables.names import Names
+
+WRITTEN = {
+    "Model": "meta-llama/Llama-3.1-8B", "Accelerator": "A100-SXM4-80GB", "# GPUs": "64", "TP": "1",
+    "Pipeline Parallel": "1", "data_parallel_size": "64", "Micro Batch": "1", "Global Batch (tokens)": "2,097,152",
+    "Sequence Length": "8192", "Precision": "bf16", "ZeRO": "3", "Iteration time [ms]": "18200",
+    "Peak Mem (GiB)": "70", "Tokens/sec/GPU": "1,800", "MFU (%)": "55", "Run Name": "r2",
+}  # fmt: skip
+COLUMNS = {
+    "model": "meta-llama/Llama-3.1-8B", "gpu": "a100-80gb", "n_gpus": 64, "tp": 1, "pp": 1, "dp": 64,
+    "micro_batch_size": 1, "global_batch_size_seqs": 256, "seq_len": 8192, "precision": "bf16", "zero_stage": 3,
+    "step_time_s": 18.2, "peak_mem_gb": 70 * 1.073741824, "tokens_per_s_per_gpu": 1800, "mfu": 0.55,
+}  # fmt: skip
+
+
+def test_headings_of_people_mean_columns_in_units_of_columns():
+    runs, plain = js.read_runs([WRITTEN]), js.read_runs([COLUMNS])
+    for name in COLUMNS:
+        value, expected = runs.column(name)[0], plain.column(name)[0]
+        assert value == (pytest.approx(expected, rel=1e-9) if isinstance(expected, float) else expected), name
+    written, stated = (js.predict(table, fit="prior") for table in (runs, plain))
+    np.testing.assert_array_equal(written.step_time, stated.step_time)
+    np.testing.assert_allclose(written.measured, stated.measured, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("heading", "column"),
+    [
+        ("tensor_model_parallel_size", "tp"),
+        ("context_parallel", "cp"),
+        ("gradient_accumulation_steps", "n_microbatches"),
+        ("num_hidden_layers", "n_layers"),
+        ("step_time_ms", "step_time_s"),
+        ("max_memory_allocated (MiB)", "peak_mem_gb"),
+        ("global_batch_tokens", "global_batch_size_seqs"),
+    ],
+)
+def test_options_and_logs_name_columns(heading: str, column: str):
+    found = RunsSchema(Names.of(None)).headings([heading, "model"])
+    assert [one.column for one in found] == [column, "model"]
+
+
+def _renamed(column: str, heading: str) -> dict[str, object]:
+    return {heading if name == column else name: value for name, value in COLUMNS.items()}
+
+
+def test_a_column_under_its_own_name_goes_before_another_name():
+    runs = js.read_runs([{**COLUMNS, "iteration_time": 99.0, "GPUs": 8}])
+    assert runs.column("step_time_s") == [18.2] and runs.column("n_gpus") == [64.0]
+    assert {"iteration_time", "GPUs"} <= set(runs.columns)
+
+
+def test_a_unit_that_the_column_does_not_have_is_not_read():
+    assert "step_time_s" not in js.read_runs([_renamed("step_time_s", "step time (furlongs)")]).values
+
+
+def test_what_is_written_again_reads_the_same(tmp_path: Path):
+    """`--out` has columns and their units, so that its prediction is that of the table."""
+    (tmp_path / "runs.csv").write_text(",".join(WRITTEN) + "\n" + ",".join(f'"{cell}"' for cell in WRITTEN.values()))
+    assert main(["predict", str(tmp_path / "runs.csv"), "--fit", "prior", "--out", str(tmp_path / "out.csv")]) == 0
+    first, again = (js.predict(js.read_runs(tmp_path / name), fit="prior") for name in ("runs.csv", "out.csv"))
+    np.testing.assert_array_equal(first.step_time, again.step_time)
+    np.testing.assert_allclose(first.measured, again.measured, rtol=1e-9)
+
+
+def test_unread_columns_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    header = (*COLUMNS, "Run Name", "colour")
+    (tmp_path / "runs.csv").write_text(f"{','.join(header)}\n{','.join(map(str, (*COLUMNS.values(), 'r', 'red')))}\n")
+    assert main(["predict", str(tmp_path / "runs.csv"), "--fit", "prior"]) == 0
+    assert "not read: 'Run Name', 'colour'" in capsys.readouterr().err
+
+
+def test_names_of_headings_are_of_columns_and_say_one_column():
+    tables = read_toml(data_path("run_headings.toml"))
+    names = [name for several in tables["names"].values() for name in several]
+    assert set(tables["names"]) <= set(BY_NAME) and set(tables["units"]) <= set(BY_NAME)
+    assert len(names) == len(set(names)) and not set(names) & set(BY_NAME)
