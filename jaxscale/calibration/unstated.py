@@ -30,7 +30,7 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
         levels: levels of the runs.
 
     Returns:
-        Notes such as `state loss_bytes: memory interval x2.0 -> x1.6`.
+        Notes such as `state loss_bytes: ends of the memory interval 2.0x -> 1.6x apart`.
     """
     runs, index = levels.only(dict.fromkeys(OF_INTERVALS, bool)).distinct()
     facts, now, then = most_telling(runs, lambda some: Z90 * fit.interval(some).memory)
@@ -97,6 +97,6 @@ def _notes(facts: np.ndarray, what: str, now: np.ndarray, then: np.ndarray, wher
     is_worth = (facts != "") & (then < NARROWER * now)
     ends = np.exp(2.0 * np.stack([now, then], axis=1))
     return [
-        f"state {fact}: {what} interval x{wide:.1f} -> x{narrow:.1f}{where}" if worth else ""
+        f"state {fact}: ends of the {what} interval {wide:.1f}x -> {narrow:.1f}x apart{where}" if worth else ""
         for fact, worth, (wide, narrow) in zip(facts, is_worth, ends, strict=True)
     ]
