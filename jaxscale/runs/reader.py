@@ -71,9 +71,7 @@ class RunsSchema(AbstractSchema[Runs]):
         if not missing:
             return ""
         names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
-        # A model by name has a shape; `NEEDED` begins with the columns of a shape.
-        has_model = not _FILLED_BY[SHAPE[0]].isdisjoint(columns)
-        expected = [name for name in needed if not (has_model and name in SHAPE)]
+        expected = [f"model (or {', '.join(SHAPE)})", *(name for name in NEEDED if name not in SHAPE)]
         return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
 
     def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:

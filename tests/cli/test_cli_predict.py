@@ -129,8 +129,8 @@ def test_without_out_and_json_a_table_is_printed(run, table):
 
 
 def test_a_column_that_may_be_misspelt_is_told(run, table):
-    outcome = run("predict", table({"zero": "3"}), "--fit", "prior")
-    assert "column 'zero' is not read (is 'zero_stage' meant?)" in outcome.err
+    outcome = run("predict", table({"zero_stag": "3"}), "--fit", "prior")
+    assert "column 'zero_stag' is not read (is 'zero_stage' meant?)" in outcome.err
     assert "is not read" not in run("predict", table({}), "--fit", "prior").err
 
 

@@ -78,7 +78,7 @@ def test_one_bad_cell_is_one_line(table, change, expected):
 @pytest.mark.parametrize("name", ["gpu", "n_gpus", "seq_len"])
 def test_missing_column(table, name):
     message = refused(table({}, without=[name]))
-    assert f":1: missing column {name!r}; expected at least n_layers, d_model" in message
+    assert f":1: missing column {name!r}; expected at least model (or n_layers, d_model, n_heads), seq_len" in message
 
 
 @pytest.mark.parametrize("name", COMPLETED)
@@ -97,8 +97,8 @@ def renamed(path: Path, **names: str) -> Path:
 
 
 def test_misspelled_column(tmp_path):
-    table = renamed(tmp_path / "runs.csv", n_layers="num_layers", model="name")
-    assert "missing column 'n_layers' (is 'num_layers' meant for 'n_layers'?)" in refused(table)
+    table = renamed(tmp_path / "runs.csv", n_layers="n_layer", model="name")
+    assert "missing column 'n_layers' (is 'n_layer' meant for 'n_layers'?)" in refused(table)
 
 
 def test_the_case_of_a_column_does_not_matter(tmp_path):
