@@ -180,8 +180,8 @@ def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
 
 
 NEAR_CAPACITY = 0.5
-"""Predicted peak before a fit over the chip's memory, up to which the outcome of a run is uninformative: no fit raises a
-prediction far enough for the bound to matter. Of a failed run, a peak above the inverse is uninformative too [1]."""
+"""Predicted peak before a fit over the chip's memory, up to which the outcome of a run is uninformative: no fit raises
+a prediction far enough for the bound to matter. Of a failed run, a peak above the inverse is uninformative too [1]."""
 
 
 def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:

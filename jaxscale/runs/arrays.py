@@ -32,7 +32,8 @@ class RunBatch(eqx.Module):
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
-        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone [row].
+        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone, -1
+            where allocations on the first pipeline stage [row].
     """
 
     model: Transformer
@@ -152,7 +153,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
         _models(described.shapes),
         plans_of(described),
         clusters_of(described.machine, described.n_chips, hardware),
-        described.counts_driver,
+        described.counted,
     )
     return _sharded_to_fit(batch, described.states_zero_stage)
 
