@@ -18,7 +18,7 @@ from calibrate import FOLDER, N_FOLDS, load_tables, new_source_scatter, schemes
 from evaluate import percent
 from stages import centre_scatter, is_usual, kinds_of_unknown, load_reports, say, spread_of
 
-from jaxscale.base.resources import read_toml, run_tables
+from jaxscale.base.resources import data_path, read_toml, run_tables
 from jaxscale.calibration.coefficients import (
     MEMORY_COEFFICIENTS,
     Coefficients,
@@ -40,7 +40,7 @@ from jaxscale.fitting.multistart import one_blas_thread, refine
 from jaxscale.fitting.objective import FitProblem, make_problem, reweighted
 from jaxscale.fitting.parameters import CENTRE, OFFSETS, Effect, Stage, find_effects, membership, parametrisation
 from jaxscale.runs.arrays import Measured, concatenate
-from jaxscale.runs.measured import fold_of
+from jaxscale.runs.measured import fold_of, runs_out_of_memory
 from jaxscale.runs.reader import read_runs
 
 
@@ -106,6 +106,13 @@ def without_memory(fit: Fit) -> Fit:
     return dataclasses.replace(
         fit, centre=with_memory_of(fit, prior_medians()), effects=effects_on(fit.effects, memory=False)
     )
+
+
+def load_failures() -> list[Measured]:
+    """Runs out of memory of the tables and of public reports, one entry per file."""
+    paths = [*run_tables().values(), data_path("restricted") / "public_reports.csv"]
+    found = [runs_out_of_memory(read_runs(path, skip_bad=True)) for path in paths]
+    return [runs for runs in found if runs is not None]
 
 
 def tells_of_memory(measured: Measured, start: Fit) -> np.ndarray:
@@ -278,7 +285,7 @@ def main() -> None:
     everything = concatenate([table for table, _ in tables.values()])
     n, old = len(everything.batch), load_fit("default")
     assert old.parent is not None
-    both = concatenate([everything, load_reports()])
+    both = concatenate([everything, load_reports(), *load_failures()])
     centre = memory_fit(both, without_memory(old.parent), CENTRE)
     say(f"centre: {len(centre.rows)} runs, {len(centre.effects)} effects")
     of_stacks = stacks_left_out(centre)

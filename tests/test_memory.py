@@ -424,3 +424,22 @@ def test_experts_that_no_rank_shares_need_no_buffer():
     dense, head = float(held.layers) / shape.n_layers, shape.vocab_size * shape.d_model
     assert apart == pytest.approx(2.0 * (4.0 * dense + float(held.embedding) + head), rel=1e-6)
     assert more > 2.0 * apart
+
+
+@pytest.mark.parametrize("n_microbatches", [1, 2, 8])
+def test_rank_0_holds_the_first_stage(n_microbatches: int):
+    """Microbatches in flight on the first stage of two are two at most, and the loss is on the last stage."""
+    shape = changed(model("llama3.2-1b"), vocab_size=131072)
+    plan = Plan(pp=2, n_microbatches=n_microbatches, micro_batch_size=8, kept_gradients=True)
+    peak, moments = of(shape, plan), at_moments(shape, plan)
+    names = ("reversing, first stage", "last layer", "optimizer, first stage")
+    totals = {name: sum(moments[name].values()) for name in moments}
+    assert float(peak.first_stage) == pytest.approx(max(totals[name] for name in names), rel=1e-6)
+    assert float(peak.measured(-1.0)) == pytest.approx(float(peak.first_stage - peak.framework), rel=1e-6)
+    assert float(peak.measured(0.0)) == pytest.approx(float(peak.total - peak.framework), rel=1e-6)
+    assert n_microbatches > 1 or float(peak.first_stage) < 0.9 * totals["loss"]
+
+
+def test_a_pipeline_of_one_stage_has_no_other():
+    peak = of(model("llama3-8b"), Plan(micro_batch_size=2))
+    assert float(peak.first_stage) == float(peak.total)

@@ -1,4 +1,4 @@
-"""Anchors of chips: achieved share of the peak flop rate in large matmuls on a chip, from timed kernels.
+"""Anchors of chips: share of the peak flop rate in large matmuls, and memory of the driver beside a program.
 
 All software on a chip calls the same kernels, so an anchor is known before any training run is measured. A chip without
 timed kernels gets the anchor of a chip with the same die, or the mean of the chip's class. Values and sources:
@@ -17,13 +17,22 @@ from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
 
 ANCHORED = "matmul_efficiency"
-"""Coefficient whose values the anchors state."""
+"""Coefficient of the achieved share of the peak, which every anchor states."""
+
+HELD = "framework_bytes"
+"""Coefficient of the memory of the driver, anchored where a chip reports memory that is free for programs."""
 
 
 @functools.cache
 def chip_anchors() -> Mapping[str, float]:
     """Matmul efficiency of each chip, by catalogue id [1]."""
-    return {chip: entry["matmul_efficiency"] for entry in _entries() for chip in entry["chips"]}
+    return {chip: entry[ANCHORED] for entry in _entries() for chip in entry["chips"]}
+
+
+@functools.cache
+def held_by_drivers() -> Mapping[str, float]:
+    """Memory of the driver beside a program, on chips with an anchor of the memory, by catalogue id [byte]."""
+    return {chip: entry[HELD] for entry in _entries() if HELD in entry for chip in entry["chips"]}
 
 
 @functools.cache
@@ -45,7 +54,9 @@ def _entries() -> list[Mapping[str, Any]]:
 def anchor_shifts(
     levels: Levels, fitted: Container[str] = (), own: Mapping[str, float] | None = None
 ) -> Float[np.ndarray, "row coefficient"]:
-    r"""Anchor shifts of unconstrained coefficients: $\logit(a) - \logit(a_0)$ for the matmul efficiency, else 0.
+    r"""Anchor shifts of unconstrained coefficients: $\logit(a) - \logit(a_0)$ for the matmul efficiency.
+
+    Also $\ln(b / b_0)$ for the memory of the driver; 0 for all further coefficients.
 
     Args:
         levels: levels of the runs; a run without a chip has no shift.
@@ -56,15 +67,18 @@ def anchor_shifts(
         The shifts [1], [row, coefficient].
     """
     anchors, reference = {**chip_anchors(), **(own or {})}, _table()["reference"]
-    usual, unseen = reference["matmul_efficiency"], reference["at_first_sight"]
+    usual, unseen = reference[ANCHORED], reference["at_first_sight"]
 
     def anchor(chip: str) -> float:
         own_anchor = anchors.get(chip)
         return own_anchor if own_anchor is not None else usual if chip in fitted else unseen
 
     efficiency = levels.numbers(anchor, "gpu", of_none=usual)
+    by_context = reference[HELD]
+    held = levels.numbers(lambda chip: held_by_drivers().get(chip, by_context), "gpu", of_none=by_context)
     shifts = np.zeros((len(levels), len(names())))
     shifts[:, names().index(ANCHORED)] = _logit(efficiency) - _logit(usual)
+    shifts[:, names().index(HELD)] = np.log(held / by_context)
     return shifts
 
 

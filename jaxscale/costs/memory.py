@@ -80,6 +80,7 @@ class Memory(eqx.Module):
         buffers: gathered parameters and unscattered gradients of FSDP, copies of weights, buckets [byte].
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
+        first_stage: peak memory of the first pipeline stage, the figure in the log of rank 0 [byte].
     """
 
     weights: Bytes
@@ -90,6 +91,7 @@ class Memory(eqx.Module):
     buffers: Bytes
     framework: Bytes
     capacity: Bytes
+    first_stage: Bytes
 
     @property
     def total(self) -> Array:
@@ -102,14 +104,17 @@ class Memory(eqx.Module):
         """Peak memory that a program allocates, the figure in printed results: `total` without `framework` [byte]."""
         return self.measured(0.0)
 
-    def measured(self, counts_driver: ArrayLike) -> Array:
+    def measured(self, counted: ArrayLike) -> Array:
         """Peak memory in the definition of a measurement: without `framework` where only allocations count [byte].
 
         Args:
-            counts_driver: 1 for a measurement by the driver, 0 for a measurement by the program's allocator [1].
+            counted: 1 for a measurement by the driver, 0 by the program's allocator on the fullest chip, -1 by the
+                allocator on the first pipeline stage [1].
         """
         # An allocator does not count the context of the driver.
-        return self.total - (1.0 - jnp.asarray(counts_driver)) * self.framework
+        counted = jnp.asarray(counted)
+        held = jnp.where(counted < 0.0, self.first_stage, self.total)
+        return held - (1.0 - larger(counted, 0.0)) * self.framework
 
     @property
     def fits(self) -> Bool[Array, "*batch"]:
@@ -121,7 +126,7 @@ class Memory(eqx.Module):
         return {name: getattr(self, name) for name in PEAK_TERMS}
 
 
-PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name != "capacity")
+PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name not in ("capacity", "first_stage"))
 """Names of the terms of the peak, in order."""
 
 
@@ -169,7 +174,8 @@ def memory(
 def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients) -> Memory:
     """Peak memory of a traced workload, from the workload's terms; absent terms are zero."""
     terms = terms_by_name(work.memory_terms(plan, cluster, coefficients), PEAK_TERMS)
-    return Memory(**terms, capacity=jnp.asarray(cluster.chip.hbm_bytes))
+    capacity = jnp.asarray(cluster.chip.hbm_bytes)
+    return Memory(**terms, capacity=capacity, first_stage=sum(terms.values(), start=jnp.zeros(())))
 
 
 @concrete_jit
@@ -199,6 +205,11 @@ MOMENTS = (
 layer, on the first, second and last stage; at the last backward pass of a layer, on the first stage; and in the update
 of the optimizer."""
 
+OF_FIRST_STAGE = tuple(
+    place for place, name in enumerate(MOMENTS) if name == "last layer" or name.endswith("first stage")
+)
+"""Positions of the moments of the first stage of a pipeline."""
+
 SHARPNESS = 4.0
 """Exponent of the norm that replaces the maximum over moments, times the temperature: for two equal moments the norm
 exceeds the maximum by less than `smooth_max` does [1]."""
@@ -220,8 +231,14 @@ def memory_with_lead(
         The terms of the peak [byte].
     """
     held = held_at_moments(local, coefficients, lead, temperature)
-    capacity = jnp.asarray(machine.chip.hbm_bytes)
-    return Memory(**_at_the_fullest(held, temperature), capacity=capacity)
+    fullest = _at_the_fullest(held, temperature)
+    of_first = {name: terms[np.asarray(OF_FIRST_STAGE)] for name, terms in held.items()}
+    total, first = (
+        sum(terms.values(), start=jnp.zeros(())) for terms in (fullest, _at_the_fullest(of_first, temperature))
+    )
+    # Without a pipeline the first stage takes the loss too.
+    first = total + several(local.plan.pp) * (first - total)
+    return Memory(**fullest, capacity=jnp.asarray(machine.chip.hbm_bytes), first_stage=first)
 
 
 def held_at_moments(

@@ -1,9 +1,10 @@
-"""Coefficients informed by each run, and runs without a stated peak whose completion bounds their peak memory.
+"""Coefficients informed by each run, and runs without a stated peak whose outcome bounds their peak memory.
 
 An effect of a level on a coefficient to which none of its runs is sensitive would be a parameter without data. Most
 tables state step times alone. A completed run bounds its peak by the memory of its chip, where its table states the
 activations kept for the backward pass: the excess of the predicted peak over the chip's memory counts as an error, a
-lower prediction counts as none (a censored observation; Tobin 1958, Econometrica 26, 24-36).
+lower prediction counts as none (a censored observation; Tobin 1958, Econometrica 26, 24-36). A run out of memory is a
+bound from below in the same way.
 """
 
 import functools
@@ -180,8 +181,8 @@ def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
 
 
 NEAR_CAPACITY = 0.5
-"""Predicted peak before a fit over the chip's memory, up to which completion of a run is uninformative: no fit raises a
-prediction far enough for the bound to matter [1]."""
+"""Predicted peak before a fit over the chip's memory, up to which the outcome of a run is uninformative: no fit raises
+a prediction far enough for the bound to matter. Of a failed run, a peak above the inverse is uninformative too [1]."""
 
 
 def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
@@ -203,10 +204,10 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
 
 
 def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
-    """Whether completion is the only knowledge of the peak of each run, and an informative bound [row].
+    """Whether the outcome is the only knowledge of the peak of each run, and an informative bound [row].
 
     Args:
-        measured: the runs, all completed.
+        measured: the runs, completed or out of memory.
         base: unconstrained coefficients before a fit [row, coefficient].
 
     Returns:
@@ -215,5 +216,7 @@ def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
     bounds = np.isfinite(measured.peak_bound) & ~np.isfinite(measured.peak_memory)
     if bounds.any():
         # Far below capacity, no fit lifts the prediction to the bound.
-        bounds &= log_use(measured.batch, base) > np.log(NEAR_CAPACITY)
+        use = log_use(measured.batch, base)
+        bounds &= use > np.log(NEAR_CAPACITY)
+        bounds &= ~np.asarray(measured.ran_out) | (use < -np.log(NEAR_CAPACITY))
     return bounds

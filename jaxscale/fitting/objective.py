@@ -56,7 +56,9 @@ class FitProblem(eqx.Module):
         log_memory: natural log of measured peak memory, or of its bound [ln byte], 0 without either [row].
         with_memory: positions of the rows with a measured peak, then of rows with a bound, then padding [memory row].
         has_memory: 1 for rows with a peak or a bound, 0 for the padding [memory row].
-        is_bound: whether the run is only known to fit, with `log_memory` the memory of its chip [memory row].
+        is_bound: whether the run is only known to fit, or to run out of memory, with `log_memory` the bound of its peak
+            [memory row].
+        ran_out: whether the bound is a lower bound, of a run out of memory [memory row].
         memory_members: `members` at `with_memory`, stored since a gather is slow [memory row, effect].
         base: unconstrained coefficients before the fit [row, coefficient].
         members: membership of rows in the levels of effects [row, effect].
@@ -74,6 +76,7 @@ class FitProblem(eqx.Module):
     with_memory: Int[Array, " memory_row"]
     has_memory: Float[Array, " memory_row"]
     is_bound: Bool[Array, " memory_row"]
+    ran_out: Bool[Array, " memory_row"]
     memory_members: Float[Array, "memory_row effect"]
     base: Float[Array, "row coefficient"]
     members: Float[Array, "row effect"]
@@ -104,7 +107,7 @@ def make_problem(
         parametrisation: map from parameters to coefficients.
         base: unconstrained coefficients before the fit [row, coefficient].
         members: membership of rows in the levels of effects [row, effect].
-        bounds: whether the chip's memory as an upper bound is the only knowledge of the peak of a row [row].
+        bounds: whether a bound is the only knowledge of the peak of a row [row].
 
     Returns:
         The problem; the measured rows are its first `len(measured.batch)` rows.
@@ -129,6 +132,7 @@ def make_problem(
         with_memory=jnp.asarray(with_memory),
         has_memory=jnp.asarray((place < len(told)).astype(float)),
         is_bound=jnp.asarray((place >= len(known)) & (place < len(told))),
+        ran_out=jnp.asarray(np.asarray(measured.ran_out)[with_memory]),
         memory_members=jnp.asarray(members[with_memory]),
         base=base_rows,
         members=member_rows,
@@ -288,7 +292,8 @@ def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], pro
 
 def beyond_bound(memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
     """Errors of log peak memory, 0 where a bound holds [memory row]."""
-    return jnp.where(problem.is_bound & (memory < 0.0), 0.0, memory)
+    is_kept = jnp.where(problem.ran_out, memory > 0.0, memory < 0.0)
+    return jnp.where(problem.is_bound & is_kept, 0.0, memory)
 
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:

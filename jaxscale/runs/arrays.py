@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxscale.base.arrays import stacked, with_fields
 from jaxscale.base.jit import filter_jit
@@ -32,7 +32,8 @@ class RunBatch(eqx.Module):
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
-        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone [row].
+        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone, -1
+            where allocations on the first pipeline stage [row].
     """
 
     model: Transformer
@@ -71,7 +72,7 @@ def padded(tree: PyTree, n: int, size: int | None = None) -> Any:
     return jax.device_put(tree)
 
 
-MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "parts")
+MEASURED_COLUMNS = ("step_time", "peak_memory", "peak_bound", "ran_out", "parts")
 """Fields of `Measured` that have one number for each run."""
 
 
@@ -82,8 +83,9 @@ class Measured(eqx.Module):
         batch: models, plans and clusters [row].
         step_time: measured [s], [row].
         peak_memory: measured [byte], nan where not measured [row].
-        peak_bound: what it was at most, as the run ended, infinite where its table does not say what was kept [byte],
-            [row].
+        peak_bound: what it was at most, as the run ended, or at least, as the run ran out of memory; infinite where its
+            table does not say what was kept [byte], [row].
+        ran_out: whether the run ran out of memory [row].
         parts: number of timings behind the runs of a setup whose steps are composed of timings [1], [row].
         levels: levels of each run by factor; static, never traced [row].
     """
@@ -92,6 +94,7 @@ class Measured(eqx.Module):
     step_time: Float[np.ndarray, " row"] | Float[Array, " row"]
     peak_memory: Float[np.ndarray, " row"] | Float[Array, " row"]
     peak_bound: Float[np.ndarray, " row"] | Float[Array, " row"]
+    ran_out: Bool[np.ndarray, " row"] | Bool[Array, " row"]
     parts: Float[np.ndarray, " row"] | Float[Array, " row"]
     levels: Levels = eqx.field(static=True)
 
@@ -152,7 +155,7 @@ def assemble(described: Description, hardware: Hardware) -> RunBatch:
         _models(described.shapes),
         plans_of(described),
         clusters_of(described.machine, described.n_chips, hardware),
-        described.counts_driver,
+        described.counted,
     )
     return _sharded_to_fit(batch, described.states_zero_stage)
 

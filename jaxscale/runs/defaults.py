@@ -125,14 +125,17 @@ def recomputation(word: str, modules: str | None, framework: str | None) -> Reco
         framework: the row's framework.
 
     Returns:
-        Sum of the shares of the modules, at most 1; unknown modules count as a whole layer.
+        Sum of the shares of the modules, at most 1; unknown modules count as a whole layer, and modules inside a
+        further module of the list count with the outer module.
     """
     # The modules of "selective" depend on the framework.
     meant = framework_defaults().get((framework or "").lower(), {}).get("recompute_words", {}).get(word, word)
-    parts = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
+    words = modules.lower().split("+") if modules else [translate("recompute", meant) or "none"]
+    parts = [word.strip() for word in words]
     table = vocabularies()["recompute_modules"]
     # Unknown modules count as a whole layer.
-    entries = [table.get(part.strip(), table["full"]) for part in parts if part.strip() not in ("none", "selective")]
+    entries = [table.get(part, table["full"]) for part in parts if part not in ("none", "selective")]
+    entries = [entry for entry in entries if not {*entry.get("inside", ())} & {*parts}]
     keys = ("dropped", "of_mixtures", "again")
     # Modules may overlap.
     shares = [min(sum(entry.get(key, entry["dropped"]) for entry in entries), 1.0) for key in keys]

@@ -54,8 +54,8 @@ class Description:
         levels: levels of each row by factor [answered row].
         measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
             [answered row].
-        counts_driver: 1 where a measured peak includes memory of the driver, 0 for allocations of the program alone
-            [answered row].
+        counted: 1 where a measured peak includes memory of the driver, 0 for allocations of the program alone, -1 for
+            allocations on the first pipeline stage [answered row].
         states_zero_stage: whether a row states its ZeRO stage [answered row].
         states_recompute: whether a row states its recomputation [answered row].
         notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
@@ -70,7 +70,7 @@ class Description:
     n_chips: np.ndarray
     levels: Levels
     measured_parts: np.ndarray
-    counts_driver: np.ndarray
+    counted: np.ndarray
     states_zero_stage: np.ndarray
     states_recompute: np.ndarray
     notes: Categorical
@@ -114,16 +114,16 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         n_chips=complete.numbers("n_gpus"),
         levels=run_levels(complete, empty, shapes, numbers, words["recompute"]),
         measured_parts=empty.default("measured_parts").numbers(),
-        counts_driver=empty.filled("mem_kind").matches(_counts_driver).astype(float),
+        counted=empty.filled("mem_kind").numbers(_counted),
         states_zero_stage=~np.isnan(complete.numbers("zero_stage")),
         states_recompute=complete.categories("activation_recompute").matches(lambda word: word is not None),
         notes=together(lacks, assumed).map(lambda pair: pair[1] if pair[0] is None else pair[0]),
     )
 
 
-def _counts_driver(word: Value | None) -> bool:
-    """Whether a `mem_kind` includes memory of the driver."""
-    return translate("mem_kind", str(word)) == "driver"
+def _counted(word: Value | None) -> float:
+    """`RunBatch.counted` of a `mem_kind` [1]."""
+    return {"driver": 1.0, "first-stage": -1.0}.get(translate("mem_kind", str(word)) or "", 0.0)
 
 
 def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:

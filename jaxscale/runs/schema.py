@@ -237,7 +237,7 @@ COLUMNS = (
     Column(
         "mem_kind",
         "word",
-        "what a peak counts: allocated or reserved by the program, or all that the driver holds",
+        "what a peak counts: allocated or reserved by the program, on the first stage, or all that the driver holds",
         default="of the framework",
         vocabulary="mem_kind",
     ),

@@ -18,7 +18,7 @@ from jaxscale.fitting.multistart import refine, standing_at
 from jaxscale.fitting.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
 from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
-from jaxscale.runs.measured import measured_runs
+from jaxscale.runs.measured import MOST_RESERVED, measured_runs, runs_out_of_memory
 
 START = js.Fit("start", dataclasses.replace(js.prior_medians(), activation_factor=1.3))
 """Coefficients by which runs close to what their chips hold should not have fitted."""
@@ -102,3 +102,25 @@ def test_bounds_that_are_kept_change_no_likelihood(measured: Measured, problem: 
     assert broken < alone - 1.0
     data = [diagnose(each, at_start(each), n) for each in (silent, roomy)]
     assert data[0].bic - data[0].aic == pytest.approx(data[1].bic - data[1].aic, rel=1e-6)
+
+
+def test_a_run_out_of_memory_bounds_its_peak_from_below(measured: Measured, problem: FitProblem):
+    """The error of a failed run is minus that of a completed one: 0 above the bound, and pulls below."""
+    parameters = jnp.zeros(problem.parametrisation.n_parameters)
+    failed = fit_problem(dataclasses.replace(measured, ran_out=np.ones(len(measured.batch), dtype=bool)), START)[0]
+    ended, out = (np.asarray(log_residuals(parameters, one))[:, 1] for one in (problem, failed))
+    assert (ended > 0.0).any() and (out < 0.0).any()
+    assert (ended >= 0.0).all() and (out <= 0.0).all()
+    logs = np.log(use(measured, problem, parameters))
+    near = bounds_memory(measured, base_of(measured, START))
+    np.testing.assert_allclose((ended + out)[: len(logs)][near], logs[near], atol=1e-4)
+
+
+def test_runs_out_of_memory_are_those_that_state_their_recomputation():
+    row = {"model": "llama3-8b", "seq_len": 8192, "gpu": "h100-80gb", "n_gpus": 8, "precision": "bf16", "tp": 1}
+    row |= {"pp": 1, "dp": 8, "zero_stage": 3, "micro_batch_size": 8, "global_batch_size_seqs": 64, "source": "x"}
+    rows = [{**row, "status": word, "activation_recompute": cell} for word in ("oom", "ok") for cell in ("none", None)]
+    failed = runs_out_of_memory(js.read_runs(rows))
+    assert failed is not None and failed.ran_out.tolist() == [True]
+    assert float(failed.peak_bound[0]) == pytest.approx(float(js.chip("h100-80gb").hbm_bytes) / MOST_RESERVED)
+    assert runs_out_of_memory(js.read_runs(rows[2:])) is None

@@ -26,7 +26,7 @@ from jaxscale.fitting.parameters import (
     parametrisation,
     tells_little,
 )
-from jaxscale.hardware.catalogue import cluster
+from jaxscale.hardware.catalogue import chip, cluster
 from jaxscale.models import model
 from jaxscale.plans.plan import Plan
 
@@ -229,6 +229,16 @@ def test_chips_are_anchored_by_their_kernels_before_any_run():
     assert old.matmul_efficiency == pytest.approx(chip_anchors()["a100-80gb"])
     assert old.matmul_efficiency > none.matmul_efficiency > new.matmul_efficiency > unseen.matmul_efficiency
     assert old.hbm_efficiency == new.hbm_efficiency == unseen.hbm_efficiency == none.hbm_efficiency
+
+
+def test_drivers_take_less_of_the_memory_that_tpus_report():
+    """TPUs report memory that is left for programs, GPUs all of it: 31.25 of 32 GiB on v6e, 79.1 of 80 GiB on H100."""
+    fit = Fit("test", prior_medians())
+    gpu, tpu = (fit.coefficients({"gpu": chip}).framework_bytes for chip in ("h100-80gb", "tpu-v6e"))
+    assert gpu == pytest.approx(fit.pooled.framework_bytes)
+    assert tpu == pytest.approx(0.2 * gpu)
+    for name, built in (("h100-80gb", 80.0), ("tpu-v6e", 32.0)):
+        assert 0.97 < float(chip(name).hbm_bytes) / (built * 2.0**30) < 1.0
 
 
 def test_effect_of_a_fraction_acts_on_its_odds():

@@ -168,7 +168,10 @@ def test_what_a_run_leaves_to_a_guess_widens_its_interval_and_its_note_names_wha
         (0.2, 0.1, 0.05, ""): stated,
         (0.4, 0.1, 0.05, ""): {"execution": "eager"},
         (0.4, 0.1, 0.05, "state execution: ends of the time interval 2.2x -> 1.5x apart if compiled"): {"unstated": ""},
-        (0.2, 0.2, 0.12, "state loss_bytes: ends of the memory interval 1.9x -> 1.4x apart"): {**stated, "unstated": "loss_bytes"},
+        (0.2, 0.2, 0.12, "state loss_bytes: ends of the memory interval 1.9x -> 1.4x apart"): {
+            **stated,
+            "unstated": "loss_bytes",
+        },
         # The widest fact is named first.
         (0.2, 0.3, 0.25, "state optimizer_bytes: ends of the memory interval 2.7x -> 1.9x apart"): blank,
     }

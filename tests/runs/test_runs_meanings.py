@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.runs.defaults import recomputation
 from jaxscale.runs.predict import Prediction
 
 ROW = {
@@ -92,3 +93,11 @@ def test_a_variant_is_answered_by_its_base_and_says_so(name: str, ending: str):
     found = js.predict({key: [cell] for key, cell in {**ROW, "ep": 1, "framework": "nemo", "model": name}.items()})
     assert np.isfinite(found.step_time[0])
     assert (f": {ending} changes no shape" in found.notes[0]) if ending else "is taken as" not in found.notes[0]
+
+
+def test_a_module_inside_another_one_is_recomputed_once():
+    """The recipe of Nemotron 3 Super names the activation of experts beside the whole mixture that holds it."""
+    both, whole = (recomputation("selective", words, "nemo") for words in ("moe+moe_act+layernorm", "moe+layernorm"))
+    part = recomputation("selective", "moe_act+layernorm", "nemo")
+    assert both == whole
+    assert part.dropped < whole.dropped < 1.0
