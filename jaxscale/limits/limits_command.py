@@ -97,7 +97,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
             for row, name in enumerate(studied.names)
         }
         documents = [
-            {**one, "costs": cost and cost.to_json()}
+            {**one, "costs": cost and cost.to_json(sizes, costs[studied.names[0]])}
             for one, cost in zip(studied.to_json(), costs.values(), strict=True)
         ]
         answer(

@@ -9,7 +9,7 @@ from jaxscale.base.resources import data_path
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import DAY
 from jaxscale.limits.frontier_scenario import FrontierScenario
-from jaxscale.limits.run_cost import RunCost, cheaper_from, paid_run
+from jaxscale.limits.run_cost import RunCost, paid_run
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.transformer_curve import TransformerCurve
@@ -85,9 +85,7 @@ def cost_table(study: Study, costs: Mapping[str, RunCost | None]) -> Table:
         if (one := costs[name]) is None or not np.isfinite(one.power):
             rows.append((name, *["-"] * (len(columns) - 1)))
             continue
-        ends = [paid_run(sizes, one.money, BILLION)]
-        if first is not None and one is not first:
-            ends += [cheaper_from(sizes, one.energy, first.energy), cheaper_from(sizes, one.money, first.money)]
+        ends = [paid_run(sizes, one.money, BILLION), *one.saves_from(sizes, first).values()]
         numbers = (one.power - one.optics_power, one.optics_power, one.optics_capital)
         texts = [*(f"{number:.0f}" for number in numbers), *(power_of_ten(end) for end in ends)]
         rows.append((name, *texts, *["-"] * (len(columns) - 1 - len(texts))))

@@ -39,11 +39,21 @@ class RunCost(NamedTuple):
     energy: Float[np.ndarray, " size"]
     money: Float[np.ndarray, " size"]
 
-    def to_json(self) -> dict[str, Any]:
-        """Document of the costs."""
+    def saves_from(self, training_flop: np.ndarray, first: "RunCost | None") -> dict[str, float]:
+        """Least training computes with less energy and less money than in another scenario [flop]."""
+        if first is None or self is first:
+            return {}
+        return {
+            "less_energy_from_flop": cheaper_from(training_flop, self.energy, first.energy),
+            "less_money_from_flop": cheaper_from(training_flop, self.money, first.money),
+        }
+
+    def to_json(self, training_flop: np.ndarray, first: "RunCost | None") -> dict[str, Any]:
+        """Document of the costs, against those of another scenario; arguments as in `saves_from`."""
         numbers = {"power_w": self.power, "optics_power_w": self.optics_power}
         curves = {"energy_j": self.energy.tolist(), "dollars": self.money.tolist()}
-        return {**numbers, "optics_capital_dollars": self.optics_capital, **curves}
+        money = {"optics_capital_dollars": self.optics_capital}
+        return {**numbers, **money, **curves, **self.saves_from(training_flop, first)}
 
 
 def optical_bandwidth(scenario: FrontierScenario, network: float) -> float:

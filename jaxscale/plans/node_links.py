@@ -48,6 +48,9 @@ STARTED_NODES = 128
 MOST_SCORED = 20_000
 """Orders that are scored from one start: all exchanges of 64 nodes five times over [1]."""
 
+DIGITS = 9
+"""Digits of a step time in seconds that count; among equally fast orders the one with the faster links is taken [1]."""
+
 PLACED = 50
 """Plans that are placed at once [1]."""
 
@@ -285,7 +288,7 @@ def place_on_nodes(question: PlanQuestion, fit: Fit, links: NodeLinks, table: Pl
             mfu = float(inside["mfu"][place]) * before / total
             if first is None:
                 placed[row] = NodePlacement(order, ring, hop, ring, hop, total, mfu, terms)
-            elif total < first.step_time:
+            elif (round(total, DIGITS), ring + hop) < (round(first.step_time, DIGITS), first.ring + first.hop):
                 placed[row] = first._replace(order=order, ring=ring, hop=hop, mfu=mfu, terms=terms)
     return placed
 
