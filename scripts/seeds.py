@@ -367,11 +367,11 @@ ROWS: list[Row] = [
                 "sharded",
                 "shard=128",
                 72.96,
-                "The second line is nearer like for like: MAD-Max updates no weights, and hides a second look-up behind "
-                "the network. Its all-to-all moves 92 MB per chip and pass at 7 GB/s, look-ups over shards and degree; "
-                "here each pooled vector crosses once a way, 394 MB at the 25 GB/s of the network: the two nearly "
-                "cancel. Its links have no latency. "
-                "Its 2.24 times over full sharding is of DLRM-A with 16 experts, which no trace describes.",
+                "The second line is nearer like for like: MAD-Max updates no weights, and hides a second look-up "
+                "behind the network. Its all-to-all moves 92 MB per chip and pass at 7 GB/s, look-ups over shards "
+                "and degree; here each pooled vector crosses once a way, 394 MB at the 25 GB/s of the network: the "
+                "two nearly cancel. Its links have no latency. Its 2.24 times over full sharding is of DLRM-A with "
+                "16 experts, which no trace describes.",
             ),
         )
     ),

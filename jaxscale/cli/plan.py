@@ -146,6 +146,8 @@ class PlanCommand(Outputs, SoftwareOptions):
         run = None if goal is None else self._run_of(goal, question, fitted, top)
         if run is None:
             found = searched(question, fitted, self.oom_probability)
+            if measured is not None:
+                stage("placing the fastest plans on the nodes")
             choice = choice_of(found, question, fitted, top, self.oom_probability, measured)
         else:
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans

@@ -209,6 +209,10 @@ def candidate_orders(links: NodeLinks, way: Routes) -> list[np.ndarray]:
     return orders
 
 
+KnownOrders = dict[tuple[int, ...], list[np.ndarray]]
+"""Orders of nodes by stages and chips of a stage."""
+
+
 class NodePlacement(NamedTuple):
     """Placed plan.
 
@@ -256,8 +260,19 @@ def at_bandwidth(cluster: Cluster, bandwidth: float) -> Cluster:
     return with_fields(cluster, {"network": with_fields(network, {"bandwidth": scaled})})
 
 
-def place_on_nodes(question: PlanQuestion, fit: Fit, links: NodeLinks, table: PlanTable) -> list[NodePlacement]:
-    """Best placement of each plan of a table, never slower than the given order of the nodes."""
+def place_on_nodes(
+    question: PlanQuestion, fit: Fit, links: NodeLinks, table: PlanTable, known: KnownOrders | None = None
+) -> list[NodePlacement]:
+    """Best placement of each plan of a table, never slower than the given order of the nodes.
+
+    Args:
+        question: model and cluster.
+        fit: calibration.
+        links: measured links.
+        table: the plans.
+        known: orders of earlier searches, to which those of new shapes are added.
+    """
+    known = {} if known is None else known
     columns, node = table.columns, int(number(question.cluster.network.domain_size[0]))
     stage_chips = np.asarray(columns["dp"] * columns["tp"] * columns["cp"], int)
     shapes = np.stack([np.asarray(columns["pp"], int), stage_chips], axis=1)
@@ -269,7 +284,9 @@ def place_on_nodes(question: PlanQuestion, fit: Fit, links: NodeLinks, table: Pl
         rows = np.flatnonzero((shapes == shape).all(axis=1))
         part = PlanTable({name: column[rows] for name, column in columns.items()}, table.space)
         way = routes(int(shape[0]), int(shape[1]), node)
-        for order in candidate_orders(links, way):
+        if (key := tuple(shape.tolist())) not in known:
+            known[key] = candidate_orders(links, way)
+        for order in known[key]:
             times = way.times(1.0 / links.bandwidth, order)
             work.append((rows, order, times))
             for time in times:
@@ -316,11 +333,12 @@ def placed_plans(found: FoundPlans, question: PlanQuestion, fit: Fit, links: Nod
         top: number of plans to rank [1].
     """
     placements: dict[int, NodePlacement] = {}
+    known: KnownOrders = {}
     while ahead := [row for row in found.ranked(top).tolist() if row not in placements]:
         further = [row for row in found.ranked(len(placements) + PLACED).tolist() if row not in placements]
         rows = list(dict.fromkeys([*ahead, *further]))
         part = PlanTable({name: column[rows] for name, column in found.table.columns.items()}, found.table.space)
-        placements |= dict(zip(rows, place_on_nodes(question, fit, links, part), strict=True))
+        placements |= dict(zip(rows, place_on_nodes(question, fit, links, part, known), strict=True))
         times = np.array(found.scores.step_time, float)
         for row, one in placements.items():
             times[row] = one.step_time
