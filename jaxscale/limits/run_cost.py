@@ -17,6 +17,7 @@ from jaxscale.base.units import GB
 from jaxscale.costs.power import ChipPower
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.limits.frontier_scenario import LARGEST, FrontierScenario, tables
+from jaxscale.trends import fitted_power, price_of, system_of, systems
 
 BITS = 8.0
 """Bits of a byte [1]."""
@@ -92,17 +93,15 @@ def run_cost(
     Raises:
         InputError: unknown optics.
     """
-    import jaxscale as js
-
     entry, optics = hardware[str(table["gpu"])], tables()["optics"]
     kinds = ("pluggable", "co-packaged")
     kind = str(table.get("optics", kinds[0]))
     if kind not in kinds:
         raise InputError(f"optics = {kind!r} is not known; {nearest(kind, kinds)}")
-    if entry.id not in js.trends.systems() or table.get("years", 0.0):
+    if entry.id not in systems() or table.get("years", 0.0):
         return None
-    price, host = js.trends.price_of(entry.id), js.trends.system_of(entry.id)["host_power_w"]["value"]
-    power, chip = ChipPower(**js.trends.fitted_power()), entry.chip()
+    price, host = price_of(entry.id), system_of(entry.id)["host_power_w"]["value"]
+    power, chip = ChipPower(**fitted_power()), entry.chip()
     bits = BITS * optics["transceivers"]["value"]
     light = bits * optical_bandwidth(scenario, entry.numbers["network_gb_per_s"] * GB)
     optics_power, optics_capital = light * optics[kind]["value"], light * optics["dollars_per_bit_per_second"]["value"]
