@@ -80,6 +80,13 @@ class PlanCommand(Outputs, SoftwareOptions):
             help="a launch file, a log, or a runs table (its first row), whose plan is placed among the ranked ones",
         ),
     ] = None
+    links: Annotated[
+        Path | None,
+        option(
+            metavar="FILE.csv",
+            help="measured links between nodes, GB/s per chip, one line per sender: the fastest order of nodes",
+        ),
+    ] = None
     timeline: TimelineFile = None
 
     def run(self) -> None:
@@ -96,6 +103,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.plans.against import against_best
         from jaxscale.plans.best_plan import choice_of, searched
+        from jaxscale.plans.node_links import linked, load_links
         from jaxscale.plans.plan_questions import plan_question
         from jaxscale.runs.defaults import known_frameworks
 
@@ -104,8 +112,13 @@ class PlanCommand(Outputs, SoftwareOptions):
         if self.against is not None and self.open:
             raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
         goal = self._goal()
+        alone = {"--tokens or --loss": goal is not None, "--against": self.against, "--timeline": self.timeline}
+        for name, given in alone.items():
+            if self.links is not None and given:
+                raise InputError(f"--links beside {name}; expected one of them")
+        measured = None if self.links is None else load_links(self.links)
         # Before the search: a mistyped path costs no time.
-        check_pictures(self.plot, self.report, self.model, self.fit, self.hardware)
+        check_pictures(self.plot, self.report, self.model, self.fit, self.hardware, self.links)
         if self.timeline is not None:
             check_writable(self.timeline, self.model, self.fit, self.hardware)
         written = written_framework(self.write)
@@ -130,12 +143,15 @@ class PlanCommand(Outputs, SoftwareOptions):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
+        question = question if measured is None else linked(question, measured)
         # The framework may express a later plan better.
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
         run = None if goal is None else self._run_of(goal, question, fitted, top)
         if run is None:
             found = searched(question, fitted, self.oom_probability)
-            choice = choice_of(found, question, fitted, top, self.oom_probability)
+            if measured is not None:
+                stage("placing the fastest plans on the nodes")
+            choice = choice_of(found, question, fitted, top, self.oom_probability, measured)
         else:
             # For the comparison, plans rank by pace again.
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
@@ -220,7 +236,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         batch = float(choice.best.plan.global_batch_size_seqs)
         step = f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens"
         interval = f"90 % interval of the first plan's step: {lo} to {hi}"
-        told: tuple[Any, ...] = ("", *choice.binds, *choice.reasons)
+        told: tuple[Any, ...] = (*choice.placed, "", *choice.binds, *choice.reasons)
         document = {**choice.to_json(), "global_batch_size_seqs": batch, "seq_len": seq_len}
         if run is not None:
             document["run"] = run.to_json()

@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.smooth import Temperature, is_exact, soft_maximum
+from jaxscale.optimise.orders import greedy_order, improved_order
 
 
 def pipeline_time(
@@ -228,9 +229,6 @@ def _read_cut(firsts: list[np.ndarray], bound: int, depth: int) -> np.ndarray:
 MOST_EXACT = 14
 """Largest number of islands for the dynamic programme: $2^{14} \\cdot 14^2$ steps take a second [1]."""
 
-ROUNDING = 1e-15
-"""Largest gain of an order that counts as rounding error, so that a search ends [1]."""
-
 MOST_PERMUTED = 7
 """Largest number of islands with all permutations tried, 5,040 permutations [1]."""
 
@@ -297,7 +295,7 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
     if count <= MOST_EXACT:
         order = _held_karp(matrix, goal, closed)
         return RingOrder(order, order_cost(matrix, order, goal, closed), True)
-    order, cost = improved_order(lambda tried: order_cost(matrix, tried, goal, closed), _greedy(matrix))
+    order, cost = improved_order(lambda tried: order_cost(matrix, tried, goal, closed), greedy_order(matrix))
     return RingOrder(order, cost, False)
 
 
@@ -355,39 +353,3 @@ def _held_karp(costs: np.ndarray, goal: Goal, closed: bool) -> np.ndarray:
         order.append(last)
     # A chain drops the extra island.
     return np.asarray([start, *order[::-1]] if count == size else order[::-1])
-
-
-def _greedy(costs: np.ndarray) -> np.ndarray:
-    """Order that always continues over the cheapest hop."""
-    left, order = set(range(1, len(costs))), [0]
-    while left:
-        following = min(left, key=lambda island: costs[order[-1], island])
-        order.append(following)
-        left.remove(following)
-    return np.asarray(order)
-
-
-def improved_order(
-    score: Callable[[np.ndarray], float], order: np.ndarray, *, moves: bool = False
-) -> tuple[np.ndarray, float]:
-    """Order improved by swaps and reversals until no change helps, and the score of the order.
-
-    Args:
-        score: score of an order; smaller is better.
-        order: initial order.
-        moves: whether single islands may move, too.
-    """
-    best, cost, improves = order, score(order), True
-    while improves:
-        improves = False
-        for first, second in itertools.combinations(range(len(order)), 2):
-            swapped = best.copy()
-            swapped[[first, second]] = swapped[[second, first]]
-            turned = np.concatenate([best[:first], best[first : second + 1][::-1], best[second + 1 :]])
-            moved = [np.insert(np.delete(best, first), second, best[first])] if moves else []
-            for candidate in (swapped, turned, *moved):
-                value = score(candidate)
-                # Equal scores up to rounding would swap for ever.
-                if value < cost - ROUNDING:
-                    best, cost, improves = candidate, value, True
-    return best, cost

@@ -109,7 +109,7 @@ def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> F
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(FrontierScenario))
-TEXTS = ("description", "gpu", "years")
+TEXTS = ("description", "gpu", "optics", "years")
 
 AT_LEAST_ZERO = {
     "link_latency",
@@ -235,12 +235,17 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
     return library
 
 
+def scenario_tables(path: str | Path | None = None) -> dict[str, Mapping[str, Any]]:
+    """Tables of the scenarios as their files state them, by name; all have the chip of `default` or their own."""
+    own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
+    default = tables()["default"]
+    named = {"default": default, **tables()["scenarios"], **own}
+    return {name: {"gpu": default["gpu"], **table} for name, table in named.items()}
+
+
 def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
     """Descriptions of the scenarios, by name."""
-    own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
-    named = {**tables()["scenarios"], **own}
-    first = {"default": str(tables()["default"].get("description", "default"))}
-    return first | {name: str(table.get("description", name)) for name, table in named.items()}
+    return {name: str(table.get("description", name)) for name, table in scenario_tables(path).items()}
 
 
 def scenario(name: str = "default", *, chip_id: str | None = None, **changes: float | int) -> FrontierScenario:

@@ -62,7 +62,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
         if self.model == "transformer":
             self._transformers(chosen, sizes, hardware)
         else:
-            self._blocks(chosen, sizes)
+            self._blocks(chosen, sizes, hardware)
 
     def _check_blocks(self) -> None:
         """Refuse what the data-movement model does not have."""
@@ -70,9 +70,16 @@ class LimitsCommand(Outputs, SoftwareOptions):
         for name in (*(["fit"] if self.fit != "default" else []), *software):
             raise InputError(f"--{name}: the data-movement model takes no {WHAT[name]}; expected --model transformer")
 
-    def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray") -> None:
-        from jaxscale.limits.frontier_scenario import scenario_descriptions
-        from jaxscale.limits.limits_report import curve_figure, elasticity_table, study_report, threshold_table
+    def _blocks(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
+        from jaxscale.limits.frontier_scenario import scenario_descriptions, scenario_tables
+        from jaxscale.limits.limits_report import (
+            cost_table,
+            curve_figure,
+            elasticity_table,
+            study_report,
+            threshold_table,
+        )
+        from jaxscale.limits.run_cost import run_cost
         from jaxscale.limits.study import band, study
 
         stage("searching the best plan of each training compute")
@@ -83,10 +90,20 @@ class LimitsCommand(Outputs, SoftwareOptions):
                 name: f"on {self.gpu} instead; else {descriptions.get(name, 'as its file says')}"
                 for name in studied.names
             }
+        stated = scenario_tables(self.scenarios)
+        on_gpu = {} if self.gpu is None else {"gpu": self.gpu}
+        costs = {
+            name: run_cost(sizes, studied.utilisation[row], chosen[name], {**stated[name], **on_gpu}, hardware)
+            for row, name in enumerate(studied.names)
+        }
+        documents = [
+            {**one, "costs": cost and cost.to_json(sizes, costs[studied.names[0]])}
+            for one, cost in zip(studied.to_json(), costs.values(), strict=True)
+        ]
         answer(
             self.json,
-            lambda: one_or_all(studied.to_json()),
-            lambda: (threshold_table(studied, descriptions), elasticity_table(studied)),
+            lambda: one_or_all(documents),
+            lambda: (threshold_table(studied, descriptions), cost_table(studied, costs), elasticity_table(studied)),
         )
         if not studied.certified.all():
             say(f"{(~studied.certified).sum()} of {studied.certified.size} points are not certified optima")
@@ -96,7 +113,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
             self.plot,
             self.report,
             lambda: curve_figure(sizes, curves, bands),
-            lambda: study_report(studied, descriptions, bands),
+            lambda: study_report(studied, descriptions, bands, costs),
         )
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:

@@ -9,6 +9,7 @@ from jaxscale.base.resources import data_path
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import DAY
 from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.run_cost import RunCost, paid_run
 from jaxscale.limits.study import Study
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.transformer_curve import TransformerCurve
@@ -28,6 +29,9 @@ TITLES = {
     "wall": TableColumn("wall"),
 }
 """TableColumn of each threshold."""
+
+BILLION = 1e9
+"""Money of a run that the table of costs asks for [dollar]."""
 
 SMALLEST = 0.05
 """Least elasticity that the table lists [1]."""
@@ -63,6 +67,30 @@ def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
         for row, name in enumerate(study.names)
     ]
     return make_table("Training compute at which utilisation falls [flop]", columns, rows)
+
+
+def cost_table(study: Study, costs: Mapping[str, RunCost | None]) -> Table:
+    """Power of a chip, price of optics, and the runs that cost less than in the first scenario."""
+    columns = (
+        text_column("scenario"),
+        TableColumn("chip and host", "chip W", "W"),
+        TableColumn("optics", "optics W", "W", stays=True),
+        TableColumn("optics", "optics $", "$", stays=True),
+        TableColumn("run for 1e9 $", "for 1e9 $", stays=True),
+        TableColumn("less energy from", stays=True),
+        TableColumn("less money from", stays=True),
+    )
+    sizes, first = study.training_flop, costs[study.names[0]]
+    rows = []
+    for name in study.names:
+        if (one := costs[name]) is None or not np.isfinite(one.power):
+            rows.append((name, *["-"] * (len(columns) - 1)))
+            continue
+        ends = [paid_run(sizes, one.money, BILLION), *one.saves_from(sizes, first).values()]
+        numbers = (one.power - one.optics_power, one.optics_power, one.optics_capital)
+        texts = [*(f"{number:.0f}" for number in numbers), *(power_of_ten(end) for end in ends)]
+        rows.append((name, *texts, *["-"] * (len(columns) - 1 - len(texts))))
+    return make_table(f"Energy and money of the runs, against {study.names[0]}", columns, rows)
 
 
 def elasticity_table(study: Study, row: int = 0) -> Table:
@@ -156,13 +184,17 @@ def transformer_figure(
 
 
 def study_report(
-    study: Study, descriptions: Mapping[str, str], bands: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    study: Study,
+    descriptions: Mapping[str, str],
+    bands: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    costs: Mapping[str, RunCost | None],
 ) -> Report:
-    """Report of scenarios: curves with bands, thresholds, elasticities.
+    """Report of scenarios: curves with bands, thresholds, costs, elasticities.
 
     Args:
         descriptions: of each, by name.
         bands: lower and upper utilisation by name [1], [size].
+        costs: energy and money by name.
 
     Returns:
         The report; `save` writes it.
@@ -172,6 +204,7 @@ def study_report(
     curves = dict(zip(study.names, study.utilisation, strict=True))
     caption = "Bands: 90 % of the curves for assumptions drawn from their uncertainties."
     report.figure("utilisation", curve_figure(study.training_flop, curves, bands), caption)
+    report.add(cost_table(study, costs))
     report.heading("What moves the ends")
     for row in range(len(study.names)):
         report.add(elasticity_table(study, row))

@@ -1,5 +1,6 @@
 """Choice of the best parallel plan: score every valid plan, rank the plans that fit."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from jaxscale.models.work import AbstractWork
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.node_links import NodeLinks, NodePlacement, linked, load_links, placed_plans
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
@@ -47,6 +49,7 @@ def best_plan(
     oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
     hardware: Hardware | None = None,
+    links: str | Path | None = None,
 ) -> Any:
     """Fastest plan that fits: among all valid plans, or by gradient and local search for large numbers of plans.
 
@@ -65,6 +68,7 @@ def best_plan(
         oom_probability: accepted probability of running out of memory [1].
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
         hardware: catalogue of chips; the shipped catalogue where None.
+        links: CSV table of measured links between nodes, see `node_links.load_links`; equal links where None.
 
     Returns:
         The ranked plans, with reasons: a `PlanChoice`; for a traced workload a `ClassPlanChoice`.
@@ -81,7 +85,8 @@ def best_plan(
         return _of_own_plans(model, machine, global_batch, record, levels, oom_probability, top)
     shape = model if isinstance(model, Transformer) else model_of(model)
     question = question_of_levels(shape, machine, global_batch, levels, space)
-    return answered(question, record, top=top, oom_probability=oom_probability, exhaustive=exhaustive)
+    measured = None if links is None else load_links(Path(links))
+    return answered(question, record, top=top, oom_probability=oom_probability, exhaustive=exhaustive, links=measured)
 
 
 def question_of_levels(
@@ -148,6 +153,7 @@ def answered(
     top: int = 10,
     oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
+    links: NodeLinks | None = None,
 ) -> PlanChoice:
     """Ranked plans that answer a question, with reasons.
 
@@ -157,12 +163,14 @@ def answered(
         top: number of plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
         exhaustive: whether to score every valid plan; decided by the number of plans where None.
+        links: measured links between nodes.
 
     Raises:
-        InputError: no valid plan, or none that fits.
+        InputError: no valid plan, none that fits, or links of a different number of nodes.
     """
+    question = question if links is None else linked(question, links)
     found = searched(question, fit, oom_probability, exhaustive)
-    return choice_of(found, question, fit, top, oom_probability)
+    return choice_of(found, question, fit, top, oom_probability, links)
 
 
 def searched(
@@ -176,17 +184,33 @@ def searched(
     return found
 
 
-def choice_of(found: FoundPlans, question: PlanQuestion, fit: Fit, top: int, oom_probability: float) -> PlanChoice:
+def choice_of(
+    found: FoundPlans,
+    question: PlanQuestion,
+    fit: Fit,
+    top: int,
+    oom_probability: float,
+    links: NodeLinks | None = None,
+) -> PlanChoice:
     """Ranked plans with reasons, from the plans of a finished search; see `answered`."""
     if top < 1:
         raise InputError(f"top = {top} is out of range; expected at least 1")
-    plans = [found.table.plan(row) for row in found.ranked(top).tolist()]
+    placements: dict[int, NodePlacement] = {}
+    if links is not None:
+        found, placements = placed_plans(found, question, fit, links, top)
+    rows = found.ranked(top).tolist()
+    plans = [found.table.plan(row) for row in rows]
     ranked = scored_plans(question.task(fit, oom_probability), question.usable(fit), plans)
+    if links is not None:
+        ranked = tuple(placements[row].placed(scored) for row, scored in zip(rows, ranked, strict=True))
     interval = interval_ends(ranked[0].step_time, fit.interval(question.levels, question.n_chips).time)
     capacity = number(question.cluster.chip.hbm_bytes)
     # The unstated fact that would narrow the interval of memory most.
     blank = usable_if_stated(fit, Levels.of_rows([question.levels]), question.n_chips, capacity, oom_probability)
-    return _choice(found, ranked, interval, (*blank, *hottest_experts(question.model, plans[0])))
+    choice = _choice(found, ranked, interval, (*blank, *hottest_experts(question.model, plans[0])))
+    if links is None:
+        return choice
+    return dataclasses.replace(choice, placement=placements[rows[0]].to_json(links.names))
 
 
 def _choice(

@@ -88,6 +88,7 @@ class PlanChoice:
         binds: sentences on the memory and time that prevent a faster step, and on an unstated fact.
         relaxed_step_time: step time of the continuous optimum at the start of a local search [s].
         kkt_residual: KKT residual of the continuous optimum; a large value is no certificate [1].
+        placement: nodes of the best plan in order, and step times and links, where links were measured.
     """
 
     best: ScoredPlan
@@ -101,6 +102,7 @@ class PlanChoice:
     binds: tuple[str, ...]
     relaxed_step_time: float | None = None
     kkt_residual: float | None = None
+    placement: Mapping[str, Any] | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -123,6 +125,7 @@ class PlanChoice:
             "binds": list(self.binds),
             "relaxed_step_time_s": self.relaxed_step_time,
             "kkt_residual": self.kkt_residual,
+            **({} if self.placement is None else {"placement": dict(self.placement)}),
         }
 
     def summary(self) -> str:
@@ -130,7 +133,22 @@ class PlanChoice:
         figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / GB:.1f} GB"
         count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / GB:.1f} GB"
         best = in_short(self.best.plan.words())
-        return "\n".join([f"best plan: {best}", f"{figures}; {count}", *self.binds, *self.reasons])
+        told = [f"best plan: {best}", f"{figures}; {count}", *self.placed, *self.binds, *self.reasons]
+        return "\n".join(told)
+
+    @property
+    def placed(self) -> tuple[str, ...]:
+        """Sentences on the placement of the best plan; none where links are equal."""
+        if self.placement is None:
+            return ()
+        one = self.placement
+        gain = f"the given order is {100.0 * one['gain']:.2g} % slower" if one["gain"] > 0.0 else "as they were given"
+        words = [f"nodes in order: {' '.join(one['nodes'])} ({gain})"]
+        for name, text in (("ring", "slowest link of a ring"), ("hop", "mean hop between stages")):
+            if one[f"{name}_gb_per_s"] is not None:
+                here, given = (one[f"{start}{name}_gb_per_s"] for start in ("", "given_"))
+                words.append(f"{text}: {here:.4g} GB/s, {given:.4g} in the given order")
+        return tuple(words)
 
 
 def _figures(scored: ScoredPlan) -> list[tuple[str, str]]:

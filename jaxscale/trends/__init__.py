@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from jaxscale.trends.deployment_library import deployment as deployment
     from jaxscale.trends.deployment_library import fitted_power as fitted_power
     from jaxscale.trends.deployment_library import generations as generations
+    from jaxscale.trends.deployment_library import price_of as price_of
     from jaxscale.trends.deployment_library import sample_deployments as sample_deployments
     from jaxscale.trends.deployment_library import side_by_side as side_by_side
+    from jaxscale.trends.deployment_library import system_of as system_of
+    from jaxscale.trends.deployment_library import systems as systems
     from jaxscale.trends.deployment_library import unfitted_power as unfitted_power
     from jaxscale.trends.deployment_library import what_if as what_if
     from jaxscale.trends.fully_sharded import layer_gather as layer_gather

@@ -206,3 +206,18 @@ def test_skewed_experts(run):
 def test_refusals_of_a_run(run, more, expected):
     outcome = run(*SMALL, *more)
     assert outcome.code == 2 and expected in outcome.err
+
+
+def test_links_between_nodes(run, tmp_path):
+    """Two nodes have one order; its links are told, and the rest of a run is for another question."""
+    file = tmp_path / "links.csv"
+    file.write_text("node,a,b\na,,20\nb,30,\n")
+    found = run(*SMALL, "--top", 1, "--links", file, "--json").json["placement"]
+    assert sorted(found["nodes"]) == ["a", "b"]
+    assert found["gain"] >= 0.0
+    assert f"nodes in order: {' '.join(found['nodes'])}" in run(*SMALL, "--top", 1, "--links", file).out
+    assert (
+        "--links beside --tokens or --loss; expected one of them" in run(*SMALL, "--links", file, "--tokens", 1e12).err
+    )
+    wide = ("plan", "--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 32, "--global-batch", 32)
+    assert "links of 2 nodes: 32 chips, 8 in a node, make 4 nodes" in run(*wide, "--links", file).err
