@@ -127,7 +127,7 @@ def best_design(
         # The degree ep divides the experts.
         spread = divisors(number(base.n_experts))
         choices = replace(choices, ep=tuple(spread[spread <= bounds["expert_chips"]].tolist()))
-    fixed, software = (base, cluster, fitted, rules), choices.software
+    fixed, software = (base, cluster, fitted, rules), choices.base
     problems = [DesignProblem(*fixed, family, heads[-1], software) for family in _families(choices, n_chips)]
 
     def rounded(relaxed: list[Design], problem: DesignProblem, wanted: Goals) -> Rounded:

@@ -65,7 +65,7 @@ def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
     count = len(rows["tp"])
     own, software = (
         jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], count, axis=0), part)
-        for part in (where.model, where.space.software)
+        for part in (where.model, where.space.base)
     )
     sizes = (rows["d_model"], rows["n_layers"], rows["head_dim"], rows["tp"], rows["mlp_ratio"])
     models = whole_shapes(where.problem.template, *sizes) if where.model is None else own

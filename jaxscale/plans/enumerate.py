@@ -102,6 +102,11 @@ class PlanSpace:
                 expected = ", ".join(map(str, valid))
                 raise InputError(f"PlanSpace.{name} = {tuple(chosen)!r}; expected one or more of {expected}")
 
+    @property
+    def base(self) -> Plan:
+        """Software of the plans; searched recomputation repeats whole passes, whatever that of the software costs."""
+        return self.software if self.recompute is None else with_fields(self.software, {"recompute_cost": 1.0})
+
 
 def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
     """Space with tensor-parallel groups that suit the scale-up domains of a cluster; all valid plans where None."""
@@ -127,7 +132,7 @@ class PlanTable:
     def plan(self, row: int) -> Plan:
         """Plan of one row, in concrete numbers."""
         # Whole numbers of the table as floats, as all fields of plans trace.
-        return with_fields(self.space.software, {name: float(column[row]) for name, column in self.columns.items()})
+        return with_fields(self.space.base, {name: float(column[row]) for name, column in self.columns.items()})
 
 
 def enumerate_plans(

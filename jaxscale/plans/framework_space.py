@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale.base.arrays import with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.enumerate import PlanSpace
@@ -64,8 +63,7 @@ def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
         rules=(*RULES, *rules),
         sequence_parallel=(False, True) if stated_flag is None else (bool(stated_flag),),
         schedule=_schedules(cells.get("schedule"), framework),
-        # The framework's own recomputation, with its cost, is no choice of a search.
-        software=software if recomputes else with_fields(software, {"recompute_cost": 1.0}),
+        software=software,
         # A stated dispatcher holds for every schedule.
         dispatchers={} if cells.get("moe_dispatcher") else _dispatchers(framework),
         # Stated recomputation is in the software plan.

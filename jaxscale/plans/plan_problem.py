@@ -94,7 +94,7 @@ class PlanTask(NamedTuple):
 
     def problems(self) -> list[PlanProblem]:
         """Continuous problems of the task, one for each family of sharding and recomputation."""
-        fixed = (self.model, self.cluster, self.coefficients, self.stated_batch, self.space.software)
+        fixed = (self.model, self.cluster, self.coefficients, self.stated_batch, self.space.base)
         return [PlanProblem(*fixed, family) for family in families_for(self.n_chips)]
 
     @property

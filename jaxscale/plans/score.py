@@ -76,7 +76,7 @@ def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
     """
     lengths = [len(one.table) for one in every]
     owner = np.repeat(np.arange(len(every)), lengths)
-    shared = stacked([(one.model, one.table.space.software, one.cluster) for one in every])
+    shared = stacked([(one.model, one.table.space.base, one.cluster) for one in every])
     # (coefficients, tables)
     coefficients = np.stack([values_of(one.coefficients) for one in every], axis=1)
     fields = every[0].table.columns

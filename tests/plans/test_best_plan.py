@@ -1,5 +1,6 @@
 """The best plan: it is the minimum, it fits, it says why, and impossible wishes get one clear line."""
 
+import dataclasses
 import json
 import math
 
@@ -219,3 +220,16 @@ def test_bad_arguments_get_one_line(wrong):
     batch = wrong.pop("batch", 256)
     with pytest.raises(InputError, match="out of range; expected"):
         best_plan(LLAMA, H100S, batch, fit="prior", **wrong)
+
+
+def test_full_recomputation_costs_a_whole_pass_in_software_with_a_cheaper_habit():
+    """The habit of torchtitan is recomputation by operation; a plan with `full` is that of the row that says so."""
+    space = dataclasses.replace(framework_space("torchtitan"), recompute=("full",))
+    levels = {"gpu": "h100-80gb", "framework": "torchtitan"}
+    best = best_plan("llama3-8b", "h100-80gb", 256, n_chips=32, space=space, levels=levels, fit="prior").best
+    words = best.plan.words()
+    names = ("dp", "tp", "pp", "vpp", "cp", "zero_stage", "shard_group", "micro_batch_size", "sequence_parallel")
+    row = {name: words[name] for name in names} | {"schedule": words["schedule"], "activation_recompute": "full"}
+    row |= {"model": "llama3-8b", "framework": "torchtitan", "gpu": "h100-80gb", "n_gpus": 32, "seq_len": 8192}
+    predicted = predict(read_runs([{**row, "global_batch_size_seqs": 256}]), fit="prior")
+    assert predicted.step_time[0] == pytest.approx(best.step_time, rel=1e-5)
