@@ -1,6 +1,7 @@
 """Predictions for the rows of a serving table: latency, throughput and memory with intervals."""
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import host_arrays, in_blocks_of
+from jaxscale.base.arrays import host_arrays, in_blocks_of, with_fields
 from jaxscale.base.jit import array_jit
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.transformer import is_latent
 from jaxscale.runs.arrays import bucket_of
 from jaxscale.runs.table import Runs
+from jaxscale.serving.hardware_limits import hardware_limits
 from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
-from jaxscale.serving.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_record import ServingFit, load_serving_fit, sign_of
 from jaxscale.serving.serving_rows import ServingBatch, ServingRows, describe_serving
 from jaxscale.serving.serving_table import read_serving
-from jaxscale.serving.under_load import ANSWERS, LOADED, answers
+from jaxscale.serving.under_load import ANSWERS, KINDS, LOADED, QUANTILES, answers
 from jaxscale.tables.tables_in_memory import AnyTable
 
 BEYOND = "the rate is beyond the predicted saturation: the queue grows to the end of the run, an endless one is cut"
@@ -148,7 +150,9 @@ def predict_serving(
     found = _answers(rows, record.unconstrained(rows.levels))
     names = (*ANSWERS, *LOADED) if rows.is_loaded.any() else ANSWERS
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
-    lo, hi = _intervals({name: found[name] for name in names}, rows.levels, record, is_open)
+    values = {name: found[name] for name in names}
+    lo, hi = _intervals(values, rows.levels, record, is_open)
+    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
     beyond = np.asarray(rows.batch.requests.request_rate) > found["saturation_rate"]
@@ -180,6 +184,48 @@ def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
         for name, column in values.items():
             answered.setdefault(name, np.full(len(mask), np.nan))[mask] = column
     return answered
+
+
+@array_jit
+def _evaluate_limits(batch: ServingBatch) -> dict[str, Array]:
+    return jax.vmap(lambda row: hardware_limits(row.model, row.engine, row.cluster, row.requests))(batch)
+
+
+def _limits(batch: ServingBatch, is_open: np.ndarray) -> dict[str, np.ndarray]:
+    """Shortest times and highest rates of each row, with `GUESSING` where draft tokens are not stated [row]."""
+    drafts = np.where(is_open, GUESSING - 1.0, batch.requests.draft_tokens)
+    requests = with_fields(batch.requests, {"draft_tokens": drafts})
+    part = host_arrays(with_fields(batch, {"requests": requests}))
+    return in_blocks_of(min(bucket_of(len(batch)), BLOCK), _evaluate_limits, part)
+
+
+def _possible(
+    values: Mapping[str, np.ndarray],
+    lo: Mapping[str, np.ndarray],
+    hi: Mapping[str, np.ndarray],
+    limits: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Ends of intervals that are possible: percentiles in order, no time or rate beyond the hardware [answer, row].
+
+    Args:
+        values: predictions, inside their intervals.
+        lo: lower ends.
+        hi: upper ends.
+        limits: shortest times and highest rates.
+    """
+    lo, hi = dict(lo), dict(hi)
+    for kind in KINDS:
+        names = [f"{kind}_{percentile}_s" for percentile in QUANTILES]
+        for smaller, larger in itertools.pairwise(names if names[0] in values else []):
+            hi[larger] = np.maximum(hi[larger], hi[smaller])
+        for larger, smaller in itertools.pairwise(names[::-1] if names[0] in values else []):
+            lo[smaller] = np.minimum(lo[smaller], lo[larger])
+    for name, value in values.items():
+        if name == "saturation_rate" or sign_of(name) < 0.0:
+            hi[name] = np.maximum(np.minimum(hi[name], limits[name]), value)
+        else:
+            lo[name] = np.minimum(np.maximum(lo[name], limits[name]), value)
+    return lo, hi
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:

@@ -39,7 +39,10 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns of every row."""
 
-PERCENTILES = tuple(f"{name}_{percentile}_s" for name in ("ttft", "tpot", "e2e") for percentile in QUANTILES)
+KINDS = ("ttft", "tpot", "e2e")
+"""Times with percentiles, by the first word of their columns."""
+
+PERCENTILES = tuple(f"{kind}_{percentile}_s" for kind in KINDS for percentile in QUANTILES)
 """Columns of percentiles over requests."""
 
 LOADED = ("saturation_rate", *PERCENTILES)

@@ -12,6 +12,8 @@ from serving_cases import DENSE, USUAL
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.base.arrays import with_fields
+from jaxscale.models.transformer import n_params
+from jaxscale.serving.hardware_limits import hardware_limits
 
 STREAM = serving.Requests(1e6, 600, 200, request_rate=8.0)
 ONE = js.cluster("h100-80gb", 1)
@@ -177,3 +179,54 @@ def test_a_table_answers_rates_and_arrivals(tmp_path):
 def test_what_a_table_states_about_arrivals_has_to_agree(tmp_path, changes, told):
     with pytest.raises(js.InputError, match=told):
         serving.read_serving(table(tmp_path / "t.csv", {**RATED, **changes}))
+
+
+def reading(chip, n_chips=1):
+    """Time to read the 16-bit weights of Llama 3 8B but its table of embeddings, which a step looks up [s]."""
+    weights = 2.0 * (float(n_params(DENSE)) - float(DENSE.vocab_size * DENSE.d_model))
+    return weights / (n_chips * float(js.cluster(chip, 1).chip.hbm_bandwidth))
+
+
+@pytest.mark.parametrize("fit", ["default", "prior"])
+def test_ends_of_percentiles_are_in_order_and_possible(tmp_path, fit):
+    new, one = {**RATED, "framework": "my-own"}, {"concurrency": "1"}
+    mixed = {**RATED, "model": "mixtral-8x7b", "gpu": "b200", "length_cv": "1"}
+    burst = {**ROW, "arrival": "burst", "n_requests": "300"}
+    rows = (RATED, {**RATED, "request_rate": "24"}, new, mixed, burst, {**ROW, **one}, {**ROW, "batch_size": "4"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)), fit)
+    for ends in (found.lo, found.values, found.hi):
+        for kind in KINDS:
+            times = np.stack([ends[f"{kind}_{name}_s"] for name in ("p50", "p90", "p99")])[:, :5]
+            assert np.all(np.diff(times, axis=0) >= 0.0), kind
+    for name, value in found.values.items():
+        told = np.isfinite(value)
+        assert np.all((found.lo[name] <= value)[told] & (value <= found.hi[name])[told]), name
+        if name.startswith(("ttft", "tpot")):
+            assert np.all(found.lo[name][told & (np.arange(7) != 3)] >= 0.999 * reading("h100-80gb")), name
+    # Requests that arrive, or that clients have in flight, limit the answers.
+    rate = found.hi["output_tokens_per_s_total"]
+    assert rate[:2] == pytest.approx([1600.0, 4800.0])
+    assert np.all(rate[5:] <= np.asarray([1.0, 4.0]) / reading("h100-80gb") * 200 / 199)
+
+
+def test_limits_of_the_hardware_are_those_of_the_data_sheet():
+    def limits(engine=None, **changes):
+        parts = (DENSE, engine or serving.Engine(), ONE, with_fields(STREAM, {"request_rate": 0.0, **changes}))
+        return {name: float(value) for name, value in hardware_limits(*parts).items()}
+
+    alone = limits(concurrency=1.0, input_len=1.0)
+    assert alone["tpot_s"] == pytest.approx(reading("h100-80gb"), rel=1e-3)
+    assert alone["output_tokens_per_s_total"] == pytest.approx(1.0 / reading("h100-80gb"), rel=1e-3)
+    assert limits(serving.Engine(tp=2), input_len=1.0)["tpot_s"] == pytest.approx(0.5 * alone["tpot_s"], rel=1e-3)
+    assert limits(draft_tokens=1.0)["tpot_s"] == pytest.approx(0.5 * limits()["tpot_s"])
+    inner = float(n_params(DENSE) - 2.0 * DENSE.vocab_size * DENSE.d_model)
+    assert limits(input_len=8192.0)["ttft_s"] == pytest.approx(2.0 * 8192.0 * inner / 989.4e12, rel=0.01)
+    uneven = limits(length_variance=1.0)
+    assert uneven["ttft_p50_s"] <= limits()["ttft_p50_s"] and uneven["ttft_s"] == limits()["ttft_s"]
+    # No software is faster than the hardware.
+    for requests in (STREAM, with_fields(STREAM, {"request_rate": 0.0, "concurrency": 64.0})):
+        found = load(requests)
+        floor = hardware_limits(DENSE, serving.Engine(), ONE, requests)
+        for kind, name in zip(KINDS, ("ttft_s", "tpot_s", "e2e_latency_s"), strict=True):
+            assert getattr(found, kind).mean > floor[name]
+        assert found.throughput <= floor["output_tokens_per_s_total"]
