@@ -288,6 +288,11 @@ class Places(NamedTuple):
         return self.mean / self.share * positive_part(jnp.log(self.share / (1.0 - share)), temperature)
 
 
+def bounded_utilisation(utilisation: Number) -> Number:
+    """Utilisation of a queue, smoothly below `FULL`: an endless queue beyond saturation has no steady state [1]."""
+    return utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+
+
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
     """Wait for a place in a batch.
 
@@ -297,7 +302,7 @@ def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) ->
         batch: places [1].
         unevenness: mean of the squared coefficients of variation of gaps and of service [1].
     """
-    bounded = utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+    bounded = bounded_utilisation(utilisation)
     late = bounded ** (jnp.sqrt(2.0 * (batch + 1.0)) - 1.0) + 1e-12
     return Places(late, late * each * unevenness / (1.0 - bounded))
 

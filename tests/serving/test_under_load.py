@@ -230,3 +230,30 @@ def test_limits_of_the_hardware_are_those_of_the_data_sheet():
         for kind, name in zip(KINDS, ("ttft_s", "tpot_s", "e2e_latency_s"), strict=True):
             assert getattr(found, kind).mean > floor[name]
         assert found.throughput <= floor["output_tokens_per_s_total"]
+
+
+@pytest.mark.parametrize("load", [{}, {"batch_size": "4"}, {"concurrency": "8"}, {"request_rate": "8"}])
+def test_a_model_that_does_not_fit_has_no_batch_and_a_note(tmp_path, load):
+    bare = {**ROW, "n_gpus": "1", "tp": "1", **load}
+    large, half = {**bare, "model": "llama3-70b"}, {**bare, "model": "llama3-70b", "n_gpus": "2", "tp": "2"}
+    latent = {**bare, "model": "deepseek-v3", "gpu": "h800-80gb", "n_gpus": "8", "tp": "8", "precision": "fp8"}
+    # A prompt so long that one request fills the memory several times.
+    rows = (large, latent, {**bare, "input_len": "3e6"}, half, bare)
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    assert found.max_batch[:3].tolist() == [0.0] * 3 and 1.0 <= found.max_batch[3] < found.max_batch[4] < 1e5
+    memory = f"{float(ONE.chip.hbm_bytes) / 1e9:.0f} GB of a chip"
+    assert f"weights of 141 GB exceed the {memory}" in found.notes[0]
+    assert f"weights of 84 GB leave no room for a request in the {memory}" in found.notes[1]
+    assert f"weights of 16 GB leave no room for a request in the {memory}" in found.notes[2]
+    assert not any("fit: " in note for note in found.notes[3:])
+
+
+def test_the_note_of_an_overload_says_where_the_queue_ends(tmp_path):
+    endless = {**RATED, "request_rate": "200", "arrival": "poisson", "n_requests": ""}
+    rows = (endless, {**endless, "n_requests": "500"}, {**endless, "request_rate": "2"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    rate = found.values["saturation_rate"][0]
+    in_all = rate * found.values["e2e_latency_s"][0]
+    assert f"saturation of {rate:.3g} requests/s" in found.notes[0]
+    assert f"assumed: the queue of 98 % of saturation, {in_all:.0f} requests in flight or waiting" in found.notes[0]
+    assert "to the end of the run of 500 requests" in found.notes[1] and "beyond" not in found.notes[2]
