@@ -65,6 +65,10 @@ def drift_text(found: Measurement) -> str:
         return f"CLOCKS THROTTLE: {change}; cool the chip or measure longer before the record is used."
     if not np.isfinite(drift.error):
         return "Too few repeats to tell whether clocks throttle."
+    if not drift.is_known:
+        return (
+            f"Too noisy to tell whether clocks throttle: {change} (standard error {drift.error:.2f}); measure longer."
+        )
     return f"Clocks hold: {change} (standard error {drift.error:.2f})."
 
 

@@ -215,6 +215,9 @@ def launch_seconds(device: Any) -> float:
 DRIFT = 0.05
 """Minimum slowdown for a report of clock drift [1]."""
 
+NOTABLE = 0.15
+"""Slowdown above which a measurement without a verdict is of no use: a clock at seven eighths [1]."""
+
 SURE = 3.0
 """Number of standard errors by which a slowdown must exceed noise [1]."""
 
@@ -234,6 +237,11 @@ class Drift(NamedTuple):
     def throttles(self) -> bool:
         """Whether clocks throttle: a slowdown above a twentieth, and above the noise."""
         return self.slowdown > max(DRIFT, SURE * self.error)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a slowdown of `NOTABLE` would stand out from the noise; a speed-up as large is noise itself."""
+        return SURE * self.error <= NOTABLE and self.slowdown >= -NOTABLE
 
 
 UNKNOWN_DRIFT = Drift(0.0, math.inf)

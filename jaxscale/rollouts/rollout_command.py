@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     ModelName,
@@ -77,6 +78,9 @@ class RolloutCommand(Outputs, SoftwareOptions):
         if lacking := chip.lacks(cells["precision"]):
             say(lacking)
         longest = NO_LIMIT if self.max_output_len is None else self.max_output_len
+        if self.output_len > longest:
+            told = f"--output-len = {self.output_len} exceeds --max-output-len = {longest}"
+            raise InputError(f"{told}; expected a mean of at most the maximum")
         batch = RolloutBatch(self.prompts, self.answers, self.input_len, self.output_len, self.length_cv, longest)
         stage("scoring engines and training plans of every split")
         step = js.rollout_step(
@@ -92,7 +96,9 @@ class RolloutCommand(Outputs, SoftwareOptions):
             **{name: getattr(self, name) for name in SAME},
         )
         title = f"One step of {self.algorithm.upper()}: {self.model} on {self.n_gpus} {chip.id}"
-        answer(self.json, step.to_json, lambda: [report.steps_table(step, title), *report.step_sentences(step)])
+        remarks = report.length_remark(step, batch, js.model(self.model))
+        sentences = [*report.step_sentences(step), *remarks]
+        answer(self.json, step.to_json, lambda: [report.steps_table(step, title), *sentences])
         save_pictures(
             self.plot,
             self.report,

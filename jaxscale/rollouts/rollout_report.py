@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscale.base.arrays import number
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import in_short
 from jaxscale.report.document import Report
 from jaxscale.report.style import BLUE, GREEN, INK, ORANGE, entries_of, legend_below, new_figure, seconds, style
 from jaxscale.rollouts.published_steps import PublishedStep
+from jaxscale.rollouts.rollout_batch import NO_LIMIT, RolloutBatch
 from jaxscale.rollouts.rollout_step import TERMS, RolloutStep
 
 if TYPE_CHECKING:
@@ -65,6 +68,17 @@ def step_sentences(step: RolloutStep) -> list[str]:
         f"engine: {step.engine_words}",
         f"training plan: {in_short(step.plan)}",
     ]
+
+
+def length_remark(step: RolloutStep, batch: RolloutBatch, model: Transformer) -> list[str]:
+    """Remark on answers without a maximum that pass the learned positions or the training sequences of a model."""
+    learned = number(model.position_embeddings)
+    most, what = (learned, "learned positions") if learned else (number(model.seq_len), "tokens of training sequences")
+    end = number(batch.input_len) + step.longest_len
+    if number(batch.max_output_len) < NO_LIMIT or end <= most:
+        return []
+    told = f"the longest ends at {end:.0f} tokens, beyond the {most:.0f} {what} of the model"
+    return [f"answers have no maximum: {told}; --max-output-len states one"]
 
 
 def rollout_figure(step: RolloutStep, title: str = "") -> "Figure":

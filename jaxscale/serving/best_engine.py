@@ -1,7 +1,7 @@
 """Search for the engine of highest throughput per chip under limits of latency and memory, and the Pareto front."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,6 +247,7 @@ class ServingChoice:
         frontier: time per token [s] and throughput per chip [token/s] of engines on the Pareto front [point, 2].
         prices: relative change of throughput per relative change of each limit [1].
         searched: number of candidates [1].
+        limits: largest time per token `tpot` and to the first token `ttft`, where stated [s].
     """
 
     best: ScoredEngine
@@ -254,12 +255,20 @@ class ServingChoice:
     frontier: np.ndarray
     prices: Mapping[str, float]
     searched: int
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def price_line(self) -> str:
-        """Prices of the limits in a sentence."""
-        prices = ", ".join(f"{name} {price:.2f}" for name, price in self.prices.items() if price)
-        return f"1 % more of a limit brings so many % of throughput: {prices or 'no limit binds'}"
+        """Prices of the limits in a sentence, or why a longer limit brings nothing."""
+        dear = [(name, price) for name, price in self.prices.items() if price]
+        if dear:
+            return "; ".join(f"a limit of {name} 1 % larger brings {price:.2f} % of throughput" for name, price in dear)
+        used = [f"{name} {getattr(self.best, name):.3g} s of {limit:.3g} s" for name, limit in self.limits.items()]
+        head = f"no limit holds back the best engine ({', '.join(used)})" if used else "no limit of latency is stated"
+        return (
+            f"{head}: copies, degrees and batches are whole numbers, and where a limit admits the next choice, more "
+            "requests in flight answer no more per chip"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Choice as a document."""
@@ -376,7 +385,8 @@ def best_serving_plan(
     # Memory alone bounds the front.
     is_kept = np.asarray(scores.memory <= USABLE * number(cluster.chip.hbm_bytes))
     frontier = _pareto(scores.tpot[is_kept], gain[is_kept])
-    return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)))
+    stated = {name: limits[name] for name in ("tpot", "ttft") if limits[name] is not None}
+    return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)), stated)
 
 
 def _chips(table: EngineTable) -> np.ndarray:

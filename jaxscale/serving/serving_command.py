@@ -111,7 +111,7 @@ class ServingPredict(Outputs):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import say_doubts, say_unanswered
-        from jaxscale.serving.serving_report import serving_error_table
+        from jaxscale.serving.serving_report import serving_error_table, serving_rows_table
         from jaxscale.serving.serving_table import ServingSchema
         from jaxscale.tables.writer import write_extended
 
@@ -133,11 +133,14 @@ class ServingPredict(Outputs):
         rows = [dict(zip(columns, row, strict=True)) for row in values]
         errors = prediction.errors(runs)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-        told = (f"{answered} of {len(runs)} rows predicted", *([serving_error_table(errors)] if errors else []))
         answer(
             self.json,
             lambda: {**counts, "errors": errors, "predictions": rows},
-            lambda: told,
+            lambda: (
+                f"{answered} of {len(runs)} rows predicted",
+                *([serving_rows_table(runs, prediction)] if self.out is None else []),
+                *([serving_error_table(errors)] if errors else []),
+            ),
         )
         draw(self.plot, self.report, runs, prediction, f"Predictions for {self.table.name}")
 

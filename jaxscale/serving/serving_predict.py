@@ -1,6 +1,7 @@
 """Predictions for the rows of a serving table: latency, throughput and memory with intervals."""
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,23 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import host_arrays, in_blocks_of
+from jaxscale.base.arrays import host_arrays, in_blocks_of, with_fields
 from jaxscale.base.jit import array_jit
+from jaxscale.base.units import GB
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.transformer import is_latent
 from jaxscale.runs.arrays import bucket_of
 from jaxscale.runs.table import Runs
+from jaxscale.serving.hardware_limits import hardware_limits
 from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
-from jaxscale.serving.serving_record import ServingFit, load_serving_fit
+from jaxscale.serving.serving_record import ServingFit, load_serving_fit, sign_of
 from jaxscale.serving.serving_rows import ServingBatch, ServingRows, describe_serving
 from jaxscale.serving.serving_table import read_serving
-from jaxscale.serving.under_load import ANSWERS, LOADED, answers
+from jaxscale.serving.under_load import ANSWERS, KINDS, LOADED, QUANTILES, answers, bounded_utilisation
 from jaxscale.tables.tables_in_memory import AnyTable
-
-BEYOND = "the rate is beyond the predicted saturation: the queue grows to the end of the run, an endless one is cut"
-"""Note of rows with an arrival rate above saturation."""
 
 RATE = "output_tokens_per_s_total"
 """Column of throughput."""
@@ -52,7 +52,7 @@ class ServingPrediction:
         lo: lower end of the central 90 % interval [answer, row].
         hi: upper end [answer, row].
         memory: peak memory of a chip [byte], [row].
-        max_batch: maximum number of sequences in the memory of all copies [1], [row].
+        max_batch: maximum number of sequences in the memory of all copies; 0 where a model does not fit [1], [row].
         notes: reason of an absent prediction, or assumptions [row].
     """
 
@@ -71,7 +71,7 @@ class ServingPrediction:
             added |= dict(zip((f"predicted_{name}", *interval_columns(name)), parts, strict=True))
         return {
             **added,
-            "predicted_memory_gb": self.memory / 1e9,
+            "predicted_memory_gb": self.memory / GB,
             "predicted_max_batch": self.max_batch,
             "predicted_note": self.notes,
         }
@@ -111,8 +111,10 @@ def _of_row(row: ServingBatch, logs: Array, *, is_loaded: bool) -> dict[str, Arr
     return {
         **values,
         "memory": memory.total,
-        "max_batch": jnp.asarray(times.max_batch),
         # Models with latent attention bring multi-token prediction (DeepSeek-V3, arXiv 2412.19437).
+        "max_batch": times.max_batch * (times.max_batch >= ranks),
+        "weights": memory.weights,
+        "utilisation": jnp.asarray(load.request_rate) / values["saturation_rate"],
         "latent": is_latent(model) * load.continuous,
     }
 
@@ -150,11 +152,13 @@ def predict_serving(
     found = _answers(rows, record.unconstrained(rows.levels))
     names = (*ANSWERS, *LOADED) if rows.is_loaded.any() else ANSWERS
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
-    lo, hi = _intervals({name: found[name] for name in names}, rows.levels, record, is_open)
+    values = {name: found[name] for name in names}
+    lo, hi = _intervals(values, rows.levels, record, is_open)
+    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
-    beyond = np.asarray(rows.batch.requests.request_rate) > found["saturation_rate"]
-    remarks = ["; ".join(filter(None, (text, BEYOND * bool(over)))) for text, over in zip(remarks, beyond, strict=True)]
+    further = (_lacking_memory(rows.batch, found), _overload(rows.batch, found))
+    remarks = ["; ".join(filter(None, texts)) for texts in zip(remarks, *further, strict=True)]
     notes[rows.index] = ["; ".join(filter(None, both)) for both in zip(notes[rows.index], remarks, strict=True)]
 
     def spread(values: np.ndarray) -> np.ndarray:
@@ -184,6 +188,48 @@ def _answers(rows: ServingRows, logs: np.ndarray) -> dict[str, np.ndarray]:
         for name, column in values.items():
             answered.setdefault(name, np.full(len(mask), np.nan))[mask] = column
     return answered
+
+
+@array_jit
+def _evaluate_limits(batch: ServingBatch) -> dict[str, Array]:
+    return jax.vmap(lambda row: hardware_limits(row.model, row.engine, row.cluster, row.requests))(batch)
+
+
+def _limits(batch: ServingBatch, is_open: np.ndarray) -> dict[str, np.ndarray]:
+    """Shortest times and highest rates of each row, with `GUESSING` where draft tokens are not stated [row]."""
+    drafts = np.where(is_open, GUESSING - 1.0, batch.requests.draft_tokens)
+    requests = with_fields(batch.requests, {"draft_tokens": drafts})
+    part = host_arrays(with_fields(batch, {"requests": requests}))
+    return in_blocks_of(min(bucket_of(len(batch)), BLOCK), _evaluate_limits, part)
+
+
+def _possible(
+    values: Mapping[str, np.ndarray],
+    lo: Mapping[str, np.ndarray],
+    hi: Mapping[str, np.ndarray],
+    limits: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Ends of intervals that are possible: percentiles in order, no time or rate beyond the hardware [answer, row].
+
+    Args:
+        values: predictions, inside their intervals.
+        lo: lower ends.
+        hi: upper ends.
+        limits: shortest times and highest rates.
+    """
+    lo, hi = dict(lo), dict(hi)
+    for kind in KINDS:
+        names = [f"{kind}_{percentile}_s" for percentile in QUANTILES]
+        for smaller, larger in itertools.pairwise(names if names[0] in values else []):
+            hi[larger] = np.maximum(hi[larger], hi[smaller])
+        for larger, smaller in itertools.pairwise(names[::-1] if names[0] in values else []):
+            lo[smaller] = np.minimum(lo[smaller], lo[larger])
+    for name, value in values.items():
+        if name == "saturation_rate" or sign_of(name) < 0.0:
+            hi[name] = np.maximum(np.minimum(hi[name], limits[name]), value)
+        else:
+            lo[name] = np.minimum(np.maximum(lo[name], limits[name]), value)
+    return lo, hi
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
@@ -230,6 +276,32 @@ def _remarks(levels: Levels, fit: ServingFit, is_open: np.ndarray) -> list[str]:
     unseen = np.asarray([*texts, ""], dtype=object)[index]
     guess = "multi-token prediction not stated: the interval covers both"
     return ["; ".join(filter(None, (text, guess * bool(o)))) for text, o in zip(unseen, is_open, strict=True)]
+
+
+def _lacking_memory(batch: ServingBatch, found: Mapping[str, np.ndarray]) -> list[str]:
+    """Notes on models that do not fit: weights beside the memory of a chip, empty for models that fit [row]."""
+    sizes = np.broadcast_to(np.asarray(batch.cluster.chip.hbm_bytes), len(batch)) / GB
+    weights, texts = found["weights"] / GB, [""] * len(batch)
+    for row in np.flatnonzero(found["max_batch"] < 1.0):
+        fault = "exceed" if weights[row] > sizes[row] else "leave no room for a request in"
+        told = f"weights of {weights[row]:.0f} GB {fault} the {sizes[row]:.0f} GB of a chip"
+        texts[row] = f"does not fit: {told}; times are those of chips with more memory"
+    return texts
+
+
+def _overload(batch: ServingBatch, found: Mapping[str, np.ndarray]) -> list[str]:
+    """Notes on rates beyond saturation: growing queue of a run, assumed queue of an endless stream [row]."""
+    n_requests, texts = np.asarray(batch.requests.n_requests), [""] * len(batch)
+    saturation, full = found["saturation_rate"], bounded_utilisation(found["utilisation"])
+    # By Little's law, answers per second times the time of a request.
+    at_once = saturation * found["e2e_latency_s"]
+    for row in np.flatnonzero(found["utilisation"] > 1.0):
+        told = f"the queue grows to the end of the run of {n_requests[row]:.0f} requests"
+        if n_requests[row] == 0.0:
+            queue = f"the queue of {100.0 * full[row]:.0f} % of saturation, {at_once[row]:.0f} requests"
+            told = f"the queue of an endless stream grows without bound; assumed: {queue} in flight or waiting"
+        texts[row] = f"the rate is beyond the predicted saturation of {saturation[row]:.3g} requests/s: {told}"
+    return texts
 
 
 def _release_remark(release: str, counted: str) -> str:

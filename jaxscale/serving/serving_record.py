@@ -127,10 +127,14 @@ class ServingWidths:
             Lower end of log measured over predicted with its sign turned, and upper end [1], [row].
         """
         others = stand_ins(target)
+        near = [name for name in others if name not in MEANS]
+        means = [name for name in others if name in MEANS]
 
         def places(serving: str, density: str, stack: str) -> list[tuple[str, ...]]:
             classes = ((density, stack), (density, ""), ("", ""))
-            of_serving = [(name, serving, *place) for name in others for place in classes]
+            # Percentiles of a time come from one class of runs, so that larger percentiles have larger ends.
+            of_serving = [(name, serving, *place) for place in classes for name in near]
+            of_serving += [(name, serving, *place) for name in means for place in classes]
             return [*of_serving, (target, "", "", ""), ("", "", "", "")]
 
         entries = {}

@@ -8,17 +8,19 @@ import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
+from jaxscale.base.units import GB
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
 from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
+from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.table import Runs
 from jaxscale.serving.best_engine import ScoredEngine, ServingChoice
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_figures import latency_against_load, serving_frontier
-from jaxscale.serving.serving_predict import ANSWERS, ServingPrediction
+from jaxscale.serving.serving_predict import ANSWERS, RATE, ServingPrediction
 from jaxscale.serving.serving_time import ServingTime, load_curve, tokens_yielded
 
 if TYPE_CHECKING:
@@ -60,6 +62,25 @@ ENGINE_COLUMNS = (
 )
 """Columns of the tables."""
 
+SERVING_COLUMNS = (
+    TableColumn("row"),
+    text_column("model"),
+    text_column("gpu"),
+    TableColumn("chips", says="{} chips"),
+    TableColumn("first token", "TTFT", says="TTFT {}", stays=True),
+    TableColumn("90 % of TTFT", "90 %", says="90 %: {}"),
+    TableColumn("time per token", "TPOT", says="TPOT {}", stays=True),
+    TableColumn("90 % of TPOT", "90 %", says="90 %: {}"),
+    TableColumn("tokens/s", "tok/s", says="{} token/s", stays=True),
+    TableColumn("memory", "GB", "GB"),
+    TableColumn("largest batch", "batch", says="batch up to {}"),
+    text_column("note", says="note: {}"),
+)
+"""Columns of the table of predictions."""
+
+SHOWN_ROWS = 20
+"""Maximum number of rows of the table of predictions [1]."""
+
 MOST_ROWS = 12
 """Maximum number of rows of a figure of answers [1]."""
 
@@ -84,6 +105,25 @@ def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Rep
     for name in (name for name in ANSWERS if name in errors):
         add_answer(report, runs, prediction, name)
     return report
+
+
+def serving_rows_table(runs: Runs, prediction: ServingPrediction) -> Table:
+    """Table of the first rows with their predictions."""
+    lines = []
+    for index, row in enumerate(runs.rows[:SHOWN_ROWS]):
+        ends = {name: tuple(part[name][index] for part in (prediction.lo, prediction.hi)) for name in ANSWERS}
+        times = []
+        for name in ("ttft_s", "tpot_s"):
+            is_answered = np.isfinite(prediction.values[name][index])
+            interval = f"{seconds(ends[name][0])} to {seconds(ends[name][1])}"
+            times += [seconds(prediction.values[name][index]), interval] if is_answered else ["-", "-"]
+        figures = (prediction.values[RATE][index], prediction.memory[index] / GB)
+        chips, batch = rounded_text(row["n_gpus"], 6), rounded_text(prediction.max_batch[index], 6)
+        name = row["model"] or "-"
+        cells = (row.line, name, row["gpu"] or "-", chips, *times, *map(rounded_text, figures), batch)
+        lines.append((*cells, prediction.notes[index]))
+    first = f", first {len(lines)} of {len(runs)} rows" if len(lines) < len(runs) else ""
+    return make_table(f"Predicted serving{first}", SERVING_COLUMNS, lines)
 
 
 def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: str = "") -> Table:

@@ -43,7 +43,7 @@ class ServingTime(eqx.Module):
         tpot: time per token after the first [s].
         throughput: answer tokens of all copies [token/s].
         n_sequences: sequences in flight in all copies [1].
-        max_batch: maximum number of sequences in the memory of all copies [1].
+        max_batch: maximum number of sequences in the memory of all copies; 0 where weights leave no room [1].
         waiting: queueing delay of a request before it joins the batch [s].
         behind: subsequent delay by the prompts of further requests and by the step in progress [s].
         decode: terms of a decode step [s].
@@ -101,8 +101,8 @@ def serving_time(
     # Mean context over the life of a request.
     middle = r.input_len + 0.5 * r.output_len
     # Continuous batching: mean length, as pages fill over time; static batch: all at full length together.
-    room = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
-    room = room + (1.0 - jnp.clip(room, 0.0, 1.0)) * NO_LIMIT
+    held = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
+    room = held + (1.0 - jnp.clip(held, 0.0, 1.0)) * NO_LIMIT
     wanted = _wanted(r, ranks, room, coefficients, temperature)
     batch = smooth_min(wanted, room, temperature)
     # Continuous batching fills every pipeline stage; a static batch occupies one stage at a time.
@@ -163,7 +163,7 @@ def serving_time(
         tpot=tpot,
         throughput=throughput,
         n_sequences=batch * ranks,
-        max_batch=room * ranks,
+        max_batch=held * ranks,
         waiting=waiting,
         behind=behind,
         decode=decode,

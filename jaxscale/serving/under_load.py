@@ -39,7 +39,10 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns of every row."""
 
-PERCENTILES = tuple(f"{name}_{percentile}_s" for name in ("ttft", "tpot", "e2e") for percentile in QUANTILES)
+KINDS = ("ttft", "tpot", "e2e")
+"""Times with percentiles, by the first word of their columns."""
+
+PERCENTILES = tuple(f"{kind}_{percentile}_s" for kind in KINDS for percentile in QUANTILES)
 """Columns of percentiles over requests."""
 
 LOADED = ("saturation_rate", *PERCENTILES)
@@ -300,6 +303,11 @@ class Places(NamedTuple):
         return self.mean / self.share * positive_part(jnp.log(self.share / (1.0 - share)), temperature)
 
 
+def bounded_utilisation(utilisation: Number) -> Number:
+    """Utilisation of a queue, smoothly below `FULL`: an endless queue beyond saturation has no steady state [1]."""
+    return utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+
+
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
     """Wait for a place in a batch.
 
@@ -309,8 +317,8 @@ def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) ->
         batch: places [1].
         unevenness: mean of the squared coefficients of variation of gaps and of service [1].
     """
-    bounded = utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
     # rho^(sqrt(2 (B + 1)) - 1)
+    bounded = bounded_utilisation(utilisation)
     late = bounded ** (jnp.sqrt(2.0 * (batch + 1.0)) - 1.0) + 1e-12
     return Places(late, late * each * unevenness / (1.0 - bounded))
 

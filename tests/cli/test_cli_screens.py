@@ -209,6 +209,17 @@ def forms(document: Document) -> Iterable[Promise]:
     yield Promise([[number(one["error_percent"]), number(100 * one["coverage_90"])] for one in document["forms"]])
 
 
+def serving_rows(document: Document) -> Promise:
+    times = [[f"predicted_{name}_s{end}" for end in ("", "_lo", "_hi")] for name in ("ttft", "tpot")]
+    figures = ("predicted_output_tokens_per_s_total", "predicted_memory_gb", "predicted_max_batch")
+    return Promise(
+        [
+            [*(seconds(*map(row.get, names)) for names in times), *(number(row[name]) for name in figures)]
+            for row in document["predictions"][:20]
+        ]
+    )
+
+
 def serving_errors(errors: Document) -> Promise:
     names = ("n", "median_ape", "mape", "p90_ape")
     return Promise(
@@ -306,7 +317,9 @@ CASES = {
     "law predict": Case("law predict {law} {losses}", losses),
     "law optimum": Case("law optimum {law} --flop 1e21 1e23", optima),
     "law compare": Case("law compare --table gadre-refinedweb --forms additive kaplan", forms),
-    "serving predict": Case("serving predict {serving}", lambda document: [serving_errors(document["errors"])]),
+    "serving predict": Case(
+        "serving predict {serving}", lambda document: [serving_rows(document), serving_errors(document["errors"])]
+    ),
     "serving fit": Case(
         "serving fit {serving} --out {serving_fit}",
         lambda document: [serving_errors(document[name]) for name in ("errors_before", "errors_in_sample")],

@@ -1,6 +1,7 @@
 """Records of chips from timings: what is known comes back, peaks bound rates, hardware files move predictions."""
 
 import csv
+import dataclasses
 import functools
 import json
 import subprocess
@@ -26,8 +27,10 @@ from jaxscale.hardware.cluster import Chip, Network
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.measuring.chip_record import ChipRecord, chip_record, fitted_links, fitted_matmuls
 from jaxscale.measuring.collective_timing import CollectiveTiming
+from jaxscale.measuring.measure_report import drift_text
+from jaxscale.measuring.measured_devices import Measurement
 from jaxscale.measuring.timed_kernels import TimedKernel, program_of
-from jaxscale.measuring.timing import Timing, drift_of
+from jaxscale.measuring.timing import Drift, Timing, drift_of
 from jaxscale.tracing import kernel_rows, trace, traced_kernel_times
 
 KERNELS = (
@@ -164,6 +167,22 @@ def test_a_kernel_that_slows_down_tells_of_clocks(slowdown: float):
     # A program beside it makes times long here and there, which is no drift.
     assert not drift_of(0.01 * np.where(np.arange(90) % 4, 1.0, 3.0)).throttles
     assert not drift_of(seconds[:6]).throttles
+
+
+@pytest.mark.parametrize(
+    ("drift", "told"),
+    [
+        (Drift(-0.87, 0.42), "Too noisy to tell whether clocks throttle"),
+        (Drift(0.02, 0.3), "Too noisy"),
+        (Drift(-0.5, 0.01), "Too noisy"),
+        (Drift(0.02, 0.01), "Clocks hold: one repeated matmul took 1.02 times"),
+        (Drift(0.3, 0.05), "CLOCKS THROTTLE"),
+        (Drift(0.0, float("inf")), "Too few repeats"),
+    ],
+)
+def test_clocks_hold_only_where_the_noise_would_tell(record: ChipRecord, drift: Drift, told: str):
+    found = Measurement(dataclasses.replace(record, drift=drift), (), (), "cpu", 20.0)
+    assert drift_text(found).startswith(told)
 
 
 CHIP = "[chips.mine]\nmemory_gb = 80\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 400\n"

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.base.arrays import with_fields
 from jaxscale.cli.main import main
 from jaxscale.rollouts import RolloutBatch, RolloutStep, published_steps, published_table
 from jaxscale.rollouts.published_steps import published_reports
-from jaxscale.rollouts.rollout_report import steps_table
+from jaxscale.rollouts.rollout_report import length_remark, steps_table
 from jaxscale.rollouts.rollout_step import TERMS
 from jaxscale.rollouts.split_search import shared_batch
 
@@ -141,6 +142,7 @@ def test_the_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--mode", "split", "--generation-gpus", "16"], "generation_chips = 16 is out of range; expected 1 to 15"),
         (["--critic", "llama3-8b"], "critic of grpo"),
         (["--price", "0"], "price = 0 is out of range"),
+        (["--output-len", "4096"], "--output-len = 4096 exceeds --max-output-len = 2048; expected a mean of at most"),
         (["--engine-precision", "fp7"], "precision 'fp7' is unknown; expected one of"),
         (["--model", "llama3.1-405b", "--n-gpus", "1"], "no engine fits on 1 chips"),
     ],
@@ -149,6 +151,16 @@ def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.Captu
     assert main([*WORDS, *words]) == 2
     told = capsys.readouterr().err
     assert says in told and told.count("\n") == 1
+
+
+def test_answers_beyond_the_positions_of_a_model_are_remarked():
+    model = js.model("llama3-8b")
+    free, short = RolloutBatch(512, 8, 512, 2048), RolloutBatch(512, 8, 512, 2048, 1.0, 8192)
+    long, brief = (dataclasses.replace(step_of(), longest_len=length) for length in (30804.0, 7000.0))
+    assert "ends at 31316 tokens, beyond the 8192 tokens of training sequences" in length_remark(long, free, model)[0]
+    assert not length_remark(brief, free, model) and not length_remark(long, short, model)
+    learned = with_fields(model, {"position_embeddings": 1024})
+    assert "beyond the 1024 learned positions" in length_remark(brief, free, learned)[0]
 
 
 ALONE = """

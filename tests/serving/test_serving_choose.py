@@ -1,5 +1,6 @@
 """Choices: engines under limits against exhaustive search, frontiers, lifetimes, rollouts."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -169,6 +170,11 @@ def test_the_frontier_rises_and_limits_have_prices():
     free = serving.best_serving_plan(LARGE, cluster, 1000, 500, fit="prior")
     assert free.best.throughput_per_chip >= loose.best.throughput_per_chip
     assert free.prices["tpot"] == 0.0
+    assert loose.price_line == f"a limit of tpot 1 % larger brings {loose.prices['tpot']:.2f} % of throughput"
+    # A limit that the best engine does not reach: the sentence has the distance and the reason.
+    apart = dataclasses.replace(loose, prices=dict.fromkeys(loose.prices, 0.0))
+    assert f"tpot {loose.best.tpot:.3g} s of 0.08 s" in apart.price_line and "whole numbers" in apart.price_line
+    assert "no limit of latency is stated" in dataclasses.replace(apart, limits={}).price_line
 
 
 def test_impossible_limits_say_what_is_possible():

@@ -12,6 +12,8 @@ from serving_cases import DENSE, USUAL
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.base.arrays import with_fields
+from jaxscale.models.transformer import n_params
+from jaxscale.serving.hardware_limits import hardware_limits
 
 STREAM = serving.Requests(1e6, 600, 200, request_rate=8.0)
 ONE = js.cluster("h100-80gb", 1)
@@ -177,3 +179,81 @@ def test_a_table_answers_rates_and_arrivals(tmp_path):
 def test_what_a_table_states_about_arrivals_has_to_agree(tmp_path, changes, told):
     with pytest.raises(js.InputError, match=told):
         serving.read_serving(table(tmp_path / "t.csv", {**RATED, **changes}))
+
+
+def reading(chip, n_chips=1):
+    """Time to read the 16-bit weights of Llama 3 8B but its table of embeddings, which a step looks up [s]."""
+    weights = 2.0 * (float(n_params(DENSE)) - float(DENSE.vocab_size * DENSE.d_model))
+    return weights / (n_chips * float(js.cluster(chip, 1).chip.hbm_bandwidth))
+
+
+@pytest.mark.parametrize("fit", ["default", "prior"])
+def test_ends_of_percentiles_are_in_order_and_possible(tmp_path, fit):
+    new, one = {**RATED, "framework": "my-own"}, {"concurrency": "1"}
+    mixed = {**RATED, "model": "mixtral-8x7b", "gpu": "b200", "length_cv": "1"}
+    burst = {**ROW, "arrival": "burst", "n_requests": "300"}
+    rows = (RATED, {**RATED, "request_rate": "24"}, new, mixed, burst, {**ROW, **one}, {**ROW, "batch_size": "4"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)), fit)
+    for ends in (found.lo, found.values, found.hi):
+        for kind in KINDS:
+            times = np.stack([ends[f"{kind}_{name}_s"] for name in ("p50", "p90", "p99")])[:, :5]
+            assert np.all(np.diff(times, axis=0) >= 0.0), kind
+    for name, value in found.values.items():
+        told = np.isfinite(value)
+        assert np.all((found.lo[name] <= value)[told] & (value <= found.hi[name])[told]), name
+        if name.startswith(("ttft", "tpot")):
+            assert np.all(found.lo[name][told & (np.arange(7) != 3)] >= 0.999 * reading("h100-80gb")), name
+    # Requests that arrive, or that clients have in flight, limit the answers.
+    rate = found.hi["output_tokens_per_s_total"]
+    assert rate[:2] == pytest.approx([1600.0, 4800.0])
+    assert np.all(rate[5:] <= np.asarray([1.0, 4.0]) / reading("h100-80gb") * 200 / 199)
+
+
+def test_limits_of_the_hardware_are_those_of_the_data_sheet():
+    def limits(engine=None, **changes):
+        parts = (DENSE, engine or serving.Engine(), ONE, with_fields(STREAM, {"request_rate": 0.0, **changes}))
+        return {name: float(value) for name, value in hardware_limits(*parts).items()}
+
+    alone = limits(concurrency=1.0, input_len=1.0)
+    assert alone["tpot_s"] == pytest.approx(reading("h100-80gb"), rel=1e-3)
+    assert alone["output_tokens_per_s_total"] == pytest.approx(1.0 / reading("h100-80gb"), rel=1e-3)
+    assert limits(serving.Engine(tp=2), input_len=1.0)["tpot_s"] == pytest.approx(0.5 * alone["tpot_s"], rel=1e-3)
+    assert limits(draft_tokens=1.0)["tpot_s"] == pytest.approx(0.5 * limits()["tpot_s"])
+    inner = float(n_params(DENSE) - 2.0 * DENSE.vocab_size * DENSE.d_model)
+    assert limits(input_len=8192.0)["ttft_s"] == pytest.approx(2.0 * 8192.0 * inner / 989.4e12, rel=0.01)
+    uneven = limits(length_variance=1.0)
+    assert uneven["ttft_p50_s"] <= limits()["ttft_p50_s"] and uneven["ttft_s"] == limits()["ttft_s"]
+    # No software is faster than the hardware.
+    for requests in (STREAM, with_fields(STREAM, {"request_rate": 0.0, "concurrency": 64.0})):
+        found = load(requests)
+        floor = hardware_limits(DENSE, serving.Engine(), ONE, requests)
+        for kind, name in zip(KINDS, ("ttft_s", "tpot_s", "e2e_latency_s"), strict=True):
+            assert getattr(found, kind).mean > floor[name]
+        assert found.throughput <= floor["output_tokens_per_s_total"]
+
+
+@pytest.mark.parametrize("load", [{}, {"batch_size": "4"}, {"concurrency": "8"}, {"request_rate": "8"}])
+def test_a_model_that_does_not_fit_has_no_batch_and_a_note(tmp_path, load):
+    bare = {**ROW, "n_gpus": "1", "tp": "1", **load}
+    large, half = {**bare, "model": "llama3-70b"}, {**bare, "model": "llama3-70b", "n_gpus": "2", "tp": "2"}
+    latent = {**bare, "model": "deepseek-v3", "gpu": "h800-80gb", "n_gpus": "8", "tp": "8", "precision": "fp8"}
+    # A prompt so long that one request fills the memory several times.
+    rows = (large, latent, {**bare, "input_len": "3e6"}, half, bare)
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    assert found.max_batch[:3].tolist() == [0.0] * 3 and 1.0 <= found.max_batch[3] < found.max_batch[4] < 1e5
+    memory = f"{float(ONE.chip.hbm_bytes) / 1e9:.0f} GB of a chip"
+    assert f"weights of 141 GB exceed the {memory}" in found.notes[0]
+    assert f"weights of 84 GB leave no room for a request in the {memory}" in found.notes[1]
+    assert f"weights of 16 GB leave no room for a request in the {memory}" in found.notes[2]
+    assert not any("fit: " in note for note in found.notes[3:])
+
+
+def test_the_note_of_an_overload_says_where_the_queue_ends(tmp_path):
+    endless = {**RATED, "request_rate": "200", "arrival": "poisson", "n_requests": ""}
+    rows = (endless, {**endless, "n_requests": "500"}, {**endless, "request_rate": "2"})
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    rate = found.values["saturation_rate"][0]
+    in_all = rate * found.values["e2e_latency_s"][0]
+    assert f"saturation of {rate:.3g} requests/s" in found.notes[0]
+    assert f"assumed: the queue of 98 % of saturation, {in_all:.0f} requests in flight or waiting" in found.notes[0]
+    assert "to the end of the run of 500 requests" in found.notes[1] and "beyond" not in found.notes[2]
