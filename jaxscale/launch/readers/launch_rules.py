@@ -14,7 +14,7 @@ from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
 from jaxscale.launch.readers.launch_precision import precision_cell
 from jaxscale.launch.readers.megatron_rules import megatron_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, Settings
-from jaxscale.launch.readers.settings_text import OPEN
+from jaxscale.launch.readers.settings_text import FORM, OPEN
 from jaxscale.launch.readers.titan_rules import titan_cells
 from jaxscale.launch.readers.trainer_rules import (
     automodel_cells,
@@ -159,7 +159,14 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     undecided = {column for key in keys for column in decided_columns(family).get(key, ())}
     undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*LAUNCHER} else set()
     cells = {name: value for name, value in cells.items() if value not in (-1, "-1") and name not in undecided}
+    if settings.get(FORM) == "options":
+        untold = (name for name in UNSPLIT if name not in cells.keys() | ruled.keys() | undecided)
+        cells |= dict.fromkeys(untold, 1)
     return cells, unread
+
+
+UNSPLIT = ("vpp", "cp", "ep")
+"""Degrees that are 1 where a command line has no option for them."""
 
 
 @cache

@@ -191,16 +191,15 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
         read.value("pipeline_model_parallel_layout"),
     )
     layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
-    if per_chunk and layers:
-        found["vpp"] = layers / pp / per_chunk
+    if per_chunk:
+        # Without the number of layers the chunks are unknown.
+        found["vpp"] = layers / pp / per_chunk if layers else None
     elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
         found["vpp"] = chunks
     elif layout:
         found["vpp"] = stages_of(layout) / pp
     elif "|" in str(read.value("hybrid_layer_pattern") or ""):
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
-    if pp > 1.0 and plain_number(found.get("vpp")) == 1.0:
-        found.pop("vpp")
     if pp > 1.0:
         _end_layers(read, cells, found, round(pp))
 
