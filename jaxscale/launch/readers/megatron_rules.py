@@ -256,8 +256,10 @@ def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
     layers = known_layers(cells.get("n_layers"), name)
     granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
-    if granularity is None and found["framework"] == "ms-swift-megatron":
+    if granularity is None and (found["framework"] == "ms-swift-megatron" or read.flag("recompute_activations")):
         granularity = "selective"
+    if granularity is None and read.flag("moe_layer_recompute"):
+        granularity, found["recompute_modules"] = "selective", "moe"
     found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
     is_block, per_stage = read.value("recompute_method") == "block", read.number("recompute_num_layers")
     if is_block and granularity == "full" and layers and per_stage:
