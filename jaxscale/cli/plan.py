@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.cli.arguments import (
     FitName,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
+    from jaxscale.plans.plan import Plan
     from jaxscale.plans.plan_questions import PlanQuestion
 
 
@@ -159,7 +161,9 @@ class PlanCommand(Outputs, SoftwareOptions):
         if theirs is not None:
             # Options of the command hold for the compared plan too.
             decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
-            compared = against_best(question, {**theirs, **decided}, fitted, self.oom_probability, found)
+            told = {**theirs, **decided, "framework": framework or theirs.get("framework")}
+            plan = row_plan(self.model, question, told, fitted, hardware)
+            compared = against_best(question, told, fitted, self.oom_probability, found, plan)
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:
@@ -323,6 +327,46 @@ def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
     known = {name: text for name, text in read.cells.items() if name in BY_NAME and name not in ("notes", "source_row")}
     # Cells of a launch file pass the checks of a table.
     return stated_values(f"{path}:", known)
+
+
+def row_plan(
+    model: str, question: "PlanQuestion", row: dict[str, Any], fitted: "Fit", hardware: "Hardware"
+) -> "Plan | None":
+    """Plan of a row on the chips of a question, with empty cells and open decisions as `predict` completes them.
+
+    Args:
+        model: name or file of the model.
+        question: model, chips and batch.
+        row: values by column.
+        fitted: calibration.
+        hardware: catalogue of chips.
+
+    Returns:
+        The plan; None where no plan agrees with the row.
+    """
+    import jax
+    import numpy as np
+
+    from jaxscale.cli.inputs.one_run import one_run
+    from jaxscale.cli.inputs.software_cells import software_columns
+    from jaxscale.runs.completion import completed, filled, open_rows
+    from jaxscale.runs.measured import describe_runs
+    from jaxscale.tables.categorical import Categorical
+
+    asked = {"n_gpus": question.n_chips, "global_batch_size_seqs": question.batch}
+    is_own = all(row.get(name) in (None, value) for name, value in asked.items())
+    stated = (name for name in software_columns() if is_own or name not in CHIPS_DECIDE)
+    cells = {name: Categorical.constant(row[name], 1) for name in stated if row.get(name) is not None}
+    options = {"model": model, "gpu": question.levels["gpu"], "seq_len": number(question.model.seq_len), **asked}
+    run = filled(one_run(options, {}, hardware), cells)
+    described = describe_runs(run, hardware)
+    if described.batch is None and (rows := open_rows(run, np.ones(1, dtype=bool), hardware)):
+        described = describe_runs(completed(run, rows, fitted).runs, hardware)
+    return None if described.batch is None else jax.tree.map(lambda leaf: leaf[0], described.batch.plan)
+
+
+CHIPS_DECIDE = ("dp", "shard_group", "n_microbatches")
+"""Columns of a row on further chips, or of a further batch, that say nothing of the plan."""
 
 
 def written_framework(write: str | None) -> str | None:

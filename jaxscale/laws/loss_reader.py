@@ -107,6 +107,15 @@ OTHER_LOSSES = {
 }
 """Headings of losses in a further unit, and the unit."""
 
+QUALIFIERS = frozenset(
+    "final last best lm val valid validation eval evaluation test train training dev heldout held out "
+    "mean avg average global metrics".split()
+)
+"""Words beside a loss in the headings of tools, for the split, the step and the mean."""
+
+LOSSES = ("loss", "loss_ppl", "loss_perplexity", "cross_entropy", "ce_loss", "nll", *OTHER_LOSSES)
+"""Headings of losses without qualifiers."""
+
 FACTORS = {
     **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
     **dict.fromkeys(("m", "million", "millions"), 1e6),
@@ -131,8 +140,9 @@ def meaning(heading: str) -> ColumnHeading:
     if text in LOSS_COLUMN:
         return ColumnHeading(text)
     words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
-    # In a logger's heading such as `eval/loss`, the prefix names a group of figures.
-    words = re.sub(r"^(eval|val|validation|train|test)_(?=(loss|ppl|perplexity|bpb)$)", "", words)
+    # Tools name the split, the step and the mean beside a loss: `eval/loss`, `lm loss validation`, `Final val loss`.
+    bare = "_".join(dict.fromkeys(word for word in words.split("_") if word not in QUALIFIERS))
+    words = bare.removeprefix("loss_") if bare in LOSSES else words
     if words in OTHER_LOSSES:
         return ColumnHeading("loss", unit=OTHER_LOSSES[words])
     name, _, factor = words.rpartition("_")

@@ -26,7 +26,7 @@ from jaxscale.plans.best_plan import cluster_and_chip, question_of_levels, score
 from jaxscale.plans.choice import ScoredPlan
 from jaxscale.plans.found_plans import SAME_DIGITS, FoundPlans
 from jaxscale.plans.framework_space import COUNTS
-from jaxscale.plans.plan import FLAGS, SIZES, SOFTWARE_CHOICES, Plan, in_short
+from jaxscale.plans.plan import END_STAGES, FLAGS, SIZES, SOFTWARE_CHOICES, Plan, in_short
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.rules import RULES, violations
@@ -176,6 +176,7 @@ def against_best(
     fit: Fit,
     oom_probability: float = ACCEPTED_RISK,
     found: FoundPlans | None = None,
+    plan: Plan | None = None,
 ) -> AgainstBest:
     """Compare a plan with the best plan that answers a question, for model, cluster, batch and levels of the question.
 
@@ -185,6 +186,7 @@ def against_best(
         fit: calibration.
         oom_probability: accepted probability of running out of memory [1].
         found: the plans that answer the question, if known.
+        plan: the plan of the columns where no decision is open.
 
     Raises:
         InputError: no plan of these chips and this batch agrees with the columns, or none answers the question.
@@ -195,7 +197,8 @@ def against_best(
     if isinstance(stated, Plan):
         theirs = stated
     else:
-        theirs, notes = _completed(question, stated, fit, oom_probability), _notes(question, stated)
+        theirs = _completed(question, stated, fit, oom_probability) if plan is None else _checked(plan, task)
+        notes = _notes(question, stated)
     ours = found.table.plan(int(found.ranked(1)[0]))
     # Each difference alone: a field of the plan takes the value of the best plan.
     changed = [(name, _with(theirs, ours, name, task)) for name in FIELDS if _differs(theirs, ours, name)]
@@ -227,6 +230,8 @@ def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_
     # A shard group for a different number of chips does not carry over.
     if stated.get("n_gpus") not in (None, question.n_chips):
         own.pop("shard_group", None)
+    if "micro_batch_size" not in own and stated.get("n_microbatches") is not None:
+        own["n_microbatches"] = stated["n_microbatches"]
     cells = {**run, **own}
     asked = plan_question(question.model, question.cluster, question.batch, cells, question.levels)
     # Recipes may break rules of a framework: then the rules of all frameworks alone.
@@ -236,10 +241,29 @@ def _completed(question: PlanQuestion, stated: Mapping[str, Any], fit: Fit, oom_
         if len(found.table):
             return found.table.plan(int(found.ranked(1)[0]) if found.fits.any() else found.best)
     degrees = {name: round(own[name]) for name in COUNTS if own.get(name) is not None}
-    told = ", ".join(f"{name} {value}" for name, value in degrees.items())
     plan = _whole(degrees, task)
     why = plan if isinstance(plan, str) else "; ".join(_broken(plan, task)) or "no choice of the rest is valid"
-    raise InputError(f"no plan of {task.n_chips:g} chips and {task.stated_batch:g} sequences has {told}: {why}")
+    raise _refusal(degrees, why, task)
+
+
+def _checked(plan: Plan, task: PlanTask) -> Plan:
+    """The plan of a row without open decisions.
+
+    Raises:
+        InputError: the plan breaks a rule; names the rule.
+    """
+    if broken := _broken(plan, task):
+        words = plan.words()
+        usual = {"vpp": 1, "cp": 1, "ep": 1, "zero_stage": 0, **dict.fromkeys(END_STAGES, 0)}
+        told = {name: words[name] for name in COUNTS if words[name] != usual.get(name)}
+        raise _refusal(told, "; ".join(broken), task)
+    return plan
+
+
+def _refusal(degrees: Mapping[str, Any], why: str, task: PlanTask) -> InputError:
+    """Error on degrees that are no plan of the chips and the batch."""
+    told = ", ".join(f"{name} {value:g}" for name, value in degrees.items())
+    return InputError(f"no plan of {task.n_chips:g} chips and {task.stated_batch:g} sequences has {told}: {why}")
 
 
 def _notes(question: PlanQuestion, stated: Mapping[str, Any]) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ class RunsSchema(AbstractSchema[Runs]):
             return ""
         names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
         expected = [f"model (or {', '.join(SHAPE)})", *(name for name in NEEDED if name not in SHAPE)]
-        return f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
+        told = f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
+        is_no_table = not any(name in BY_NAME for name in columns)
+        return f"{told}; a launch file or log is read by `jaxscale read`" if is_no_table else told
 
     def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
         """Question about the first column that resembles a missing column; empty if none does."""

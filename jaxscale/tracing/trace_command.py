@@ -2,8 +2,10 @@
 
 import ast
 import importlib
+import inspect
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +67,13 @@ class TraceCommand(Outputs):
         check_pictures(self.plot, self.report, self.fit, self.hardware)
         stage("tracing the step")
         step = step_of(self.function, self.set)
-        work = trace(*step)
+        try:
+            work = trace(*step)
+        except TypeError as error:
+            told = str(error).partition("\n")[0]
+            raise InputError(
+                f"{self.function}: the step does not take its arguments: {told}; expected {STEP}"
+            ) from None
         if self.out is not None:
             work.save(self.out)
         times, compiled = self.times(work), self.compiled(step)
@@ -210,8 +218,25 @@ def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
     except TypeError as error:
         raise InputError(f"{function}: {error}; expected `--set NAME=VALUE` for its arguments") from None
     if not (isinstance(result, tuple) and result and callable(result[0])):
-        raise InputError(f"{function} returned a {type(result).__name__}; expected a tuple of a step and its arguments")
-    return result
+        raise InputError(f"{function} returned a {type(result).__name__}; expected {STEP}")
+    step, *rest = result
+    is_pair = len(rest) == 1 and type(rest[0]) is tuple
+    if is_pair and (len(rest[0]) == 1 or not takes(step, rest)) and takes(step, rest[0]):
+        rest = rest[0]
+    return (step, *rest)
+
+
+STEP = "a tuple of a step and its arguments, as (step, state, batch) or (step, (state, batch))"
+"""What a function returns."""
+
+
+def takes(step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Whether a function can be called with as many arguments by position."""
+    try:
+        inspect.signature(step).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def value_of_text(text: str) -> Any:

@@ -101,7 +101,7 @@ def deployment(
 
     Args:
         name_or_model: catalogue name, or a model.
-        chip_id: catalogue id of a chip with an entry in `systems`.
+        chip_id: catalogue id, or a name in any common spelling, of a chip with an entry in `systems`.
         framework: whose defaults and fitted effects apply, as in the column of a runs table; that of the published
             workload where None.
         cells: what else is stated of the software, by column of a runs table, such as `precision` or `optimizer_bytes`.
@@ -115,10 +115,10 @@ def deployment(
     catalogue = hardware or load_hardware()
     chosen = model(name_or_model, **changes) if isinstance(name_or_model, str) else name_or_model
     # The number of chips is not read.
+    chip_id = catalogue[chip_id].id
     system, chips = system_of(chip_id), cluster(chip_id, 1, hardware=catalogue)
     if not power_cap > float(chips.chip.idle_power):
         raise InputError(f"power cap = {power_cap:g} W is out of range; expected above {chips.chip.idle_power:g} W")
-    chip_id = catalogue[chip_id].id
     stated = {**(cells or {}), "gpu": chip_id, "framework": framework or published_framework()}
     question = plan_question(chosen, chips, None, stated)
     return Deployment(

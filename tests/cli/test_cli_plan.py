@@ -208,6 +208,20 @@ def test_refusals_of_a_run(run, more, expected):
     assert outcome.code == 2 and expected in outcome.err
 
 
+def test_a_recipe_without_interleaving_is_not_given_any(run, tmp_path):
+    recipe = tmp_path / "recipe.sh"
+    options = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 1 --bf16"
+    recipe.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {options} --use-distributed-optimizer\n")
+    place = ("--model", "llama3-8b", "--gpu", "h100-80gb", "--n-gpus", 8, "--global-batch", 64, "--fit", "prior")
+    theirs = run("plan", *place, "--against", recipe, "--json").json["against"]["theirs"]
+    assert (theirs["pp"], theirs["vpp"], theirs["schedule"], theirs["cp"]) == (2, 1, "1f1b", 1)
+    cells = ("model=llama3-8b", "gpu=h100-80gb", "n_gpus=8", "seq_len=8192", "global_batch_size_seqs=64")
+    stated = [part for cell in cells for part in ("--set", cell)]
+    assert run("read", recipe, *stated, "--out", tmp_path / "runs.csv").code == 0
+    (row,) = run("predict", tmp_path / "runs.csv", "--fit", "prior", "--json").json["predictions"]
+    assert theirs["step_time_s"] == pytest.approx(row["predicted_step_time_s"], rel=1e-5)
+
+
 def test_links_between_nodes(run, tmp_path):
     """Two nodes have one order; its links are told, and the rest of a run is for another question."""
     file = tmp_path / "links.csv"

@@ -151,3 +151,13 @@ def test_unknown_fit(run, table):
     outcome = run("predict", table({}), "--fit", "nope")
     assert outcome.code == 2
     assert "fit 'nope' is not shipped" in outcome.err
+
+
+def test_a_launch_file_in_place_of_a_table_is_told_apart(run, tmp_path):
+    recipe = tmp_path / "recipe.sh"
+    recipe.write_text("torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1\n")
+    outcome = run("predict", recipe)
+    assert outcome.code == 2 and "a launch file or log is read by `jaxscale read`" in outcome.err
+    table = tmp_path / "runs.csv"
+    table.write_text("model,gpu\nllama3-8b,h100-80gb\n")
+    assert "jaxscale read" not in run("predict", table).err

@@ -78,3 +78,31 @@ def test_a_chip_of_ones_own(run, tmp_path: Path):
     own.write_text(own.read_text().replace("2000", "4000"))
     assert 0.0 < run(*STEP, "--gpu", "c", "--hardware", own, "--json").json["step_time_s"] < slow
     assert "'c' is not in the hardware catalogue" in run(*STEP, "--gpu", "c").err
+
+
+OWN = """
+import jax, jax.numpy as jnp
+W, X = (jax.ShapeDtypeStruct((8, 8), jnp.float32) for _ in range(2))
+def step(w, x): return (w @ x).sum()
+def one(pair): return (pair[0] @ pair[1]).sum()
+def alone(w): return (w @ w).sum()
+def flat(): return step, W, X
+def pair(): return step, (W, X)
+def jitted(): return jax.jit(step), (W, X)
+def tree(): return one, (W, X)
+def single(): return alone, (W,)
+def short(): return step, W
+def text(): return step, (W, "a")
+"""
+
+
+def test_forms_of_a_step_and_its_arguments(run, tmp_path: Path, monkeypatch):
+    (tmp_path / "own_step_forms.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    forms = ("flat", "pair", "jitted", "tree", "single")
+    flop = {run("trace", f"own_step_forms:{form}", "--json").json["flop"] for form in forms}
+    assert len(flop) == 1
+    for form in ("short", "text"):
+        outcome = run("trace", f"own_step_forms:{form}")
+        assert outcome.code == 2 and len(outcome.err.strip().splitlines()) == 1, outcome.err
+        assert "expected a tuple of a step and its arguments, as (step, state, batch) or" in outcome.err

@@ -67,3 +67,7 @@ def test_bad_input_is_one_line(run, arguments, said):
     assert said in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
     assert not outcome.out
+
+
+def test_chips_have_the_names_of_the_catalogue(run, document):
+    assert run(*SMALL, "--gpu", "NVIDIA H100 SXM", "--json").json == document

@@ -142,3 +142,11 @@ TITAN = {"pipeline_parallel_degree": 16, "n_layers": 126, "dim": 16384, "pipelin
 def test_layers_of_the_ends_of_a_pipeline(family: str, settings: dict, ends: tuple):
     cells = cells_of({**(MEGATRON if family == "megatron" else TITAN), **settings}, family)
     assert (cells.get("first_stage_layers"), cells.get("last_stage_layers")) == ends
+
+
+def test_a_default_of_a_shell_variable_is_told(tmp_path: Path):
+    options = "--tensor-model-parallel-size ${TP:-2} --pipeline-model-parallel-size 1 --bf16"
+    row = read(tmp_path, "a.sh", f"torchrun --nnodes ${{NNODES:-4}} --nproc-per-node 8 pretrain_gpt.py {options}\n")
+    assert (row.cells["n_gpus"], row.cells["tp"]) == ("32", "2")
+    assert "NNODES taken as 4, unless the environment sets it" in row.remarks
+    assert not run_of(FOLDER / "megatron.sh").remarks

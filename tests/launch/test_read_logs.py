@@ -126,3 +126,23 @@ def test_a_long_log_takes_little_memory(tmp_path, is_log: bool):
             run_of(path)
     assert path.stat().st_size > 7e6
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 1e8
+
+
+CARDS = (
+    ("NVIDIA H100", "95.00", "h100-96gb"),
+    ("NVIDIA H100", "93.10", "h100-nvl-94gb"),
+    ("NVIDIA H100", "79.10", "h100-80gb"),
+    ("NVIDIA A100", "39.39", "a100-40gb"),
+    ("NVIDIA H100 PCIe", "79.10", "NVIDIA H100 PCIe"),
+    ("NVIDIA GH200", "94.50", "gh200-96gb"),
+    ("NVIDIA H100", "60.00", "NVIDIA H100"),
+    ("NVIDIA H100 80GB HBM3", "79.10", "NVIDIA H100 80GB HBM3"),
+)
+
+
+@pytest.mark.parametrize(("card", "memory", "chip"), CARDS)
+def test_memory_tells_chips_of_a_name_apart(tmp_path, card: str, memory: str, chip: str):
+    """Negative controls: a memory of no chip of the name, and a name of a single chip."""
+    text = (Path(__file__).parent / "files/torchtitan.log").read_text(encoding="utf-8")
+    named = text.replace("NVIDIA H100 80GB HBM3 with 79.10GiB", f"{card} with {memory}GiB")
+    assert run_of(written(tmp_path / "run.log", named)).cells["gpu"] == chip

@@ -13,6 +13,7 @@ from jaxscale.laws.loss_reader import (
     loss_table,
     loss_table_names,
     losses_of,
+    meaning,
     read_losses,
 )
 
@@ -104,6 +105,39 @@ def test_bad_tables_are_refused(written, tmp_path):
 def test_other_headings_are_understood(written):
     table = read_losses(written(header="N,D,val_loss"))
     assert table.n_params[0] == 1e8 and table.loss[-1] == 2.5
+
+
+LOSS_HEADINGS = (
+    *("eval/loss", "eval_loss", "train/loss", "train_loss", "Final val loss", "final loss", "Final loss"),
+    *("val loss", "validation loss", "Validation Loss", "test loss", "test/loss", "lm loss validation", "lm loss"),
+    *("lm-loss-validation/lm loss validation", "loss_metrics/global_avg_loss", "validation_metrics/loss"),
+    *("Mean eval loss", "final_eval_loss", "heldout loss", "cross entropy", "val/nll"),
+)
+"""Headings of wandb, transformers, Megatron-LM, torchtitan and of tables that people write."""
+
+
+@pytest.mark.parametrize("heading", LOSS_HEADINGS)
+def test_headings_of_losses(heading):
+    assert meaning(heading)[:2] == ("loss", 1.0) and not meaning(heading).unit
+
+
+@pytest.mark.parametrize(
+    ("heading", "unit"),
+    [
+        ("lm loss validation ppl", "perplexity"),
+        ("eval/perplexity", "perplexity"),
+        ("final val bpb", "bits per byte"),
+        ("test bits_per_byte", "bits per byte"),
+    ],
+)
+def test_headings_of_losses_in_other_units(heading, unit):
+    assert (meaning(heading).column, meaning(heading).unit) == ("loss", unit)
+
+
+@pytest.mark.parametrize("heading", ["loss_std", "val tokens per second", "aux loss", "eval", "global_max_loss"])
+def test_headings_that_are_no_loss(heading):
+    """Negative control: a loss besides is none."""
+    assert meaning(heading).column == heading
 
 
 STRANGERS = (

@@ -13,6 +13,12 @@ from jaxscale.tables.reader import csv_table
 SETS = re.compile(r"(\w+) = (?:value|True)(?: \(.*\))?$")
 """Form of a cell that says that an option sets a column to its own value."""
 
+SWITCH = re.compile(r"(\w+) = ([\w-]+)$")
+"""Form of a cell that says that an option sets a column to a word."""
+
+NO_WORD = ("value", "True", "False")
+FLAG = re.compile(r"flag|bool")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -58,6 +64,11 @@ class OptionTable:
     release: str
     options: Mapping[str, Option]
     derived: Mapping[str, str] = field(default_factory=dict)
+
+    def switches(self) -> dict[str, tuple[str, str]]:
+        """Column of the runs table and its word by key, for flags that set a column to a single word."""
+        flags = {key: SWITCH.match(option.column) for key, option in self.options.items() if FLAG.search(option.kind)}
+        return {key: (match[1], match[2]) for key, match in flags.items() if match and match[2] not in NO_WORD}
 
     def columns(self) -> dict[str, str]:
         """Columns of the runs table that take the value of an option unchanged, by key."""

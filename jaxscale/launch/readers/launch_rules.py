@@ -14,7 +14,7 @@ from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
 from jaxscale.launch.readers.launch_precision import precision_cell
 from jaxscale.launch.readers.megatron_rules import megatron_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, Settings
-from jaxscale.launch.readers.settings_text import OPEN
+from jaxscale.launch.readers.settings_text import FORM, OPEN
 from jaxscale.launch.readers.titan_rules import titan_cells
 from jaxscale.launch.readers.trainer_rules import (
     automodel_cells,
@@ -26,6 +26,8 @@ from jaxscale.launch.readers.trainer_rules import (
 )
 from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, torchprime_cells
 from jaxscale.runs.schema import BY_NAME
+from jaxscale.tables.cells import parse_cells
+from jaxscale.tables.names import Names
 
 FAMILIES = {
     # Keys that only one family has, by their last part.
@@ -54,6 +56,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "maxtext": ("maxtext",),
     "nanotron": ("nanotron",),
     "deepspeed": ("deepspeed",),
+    "automodel": ("nemo-automodel",),
 }
 """Tables of options of each family."""
 
@@ -71,7 +74,6 @@ FURTHER: Mapping[str, tuple[str, ...]] = {
         "peft",
         "unsloth",
     ),
-    "automodel": ("nemo-automodel",),
     "verl": ("verl",),
     "torchtune": ("torchtune",),
     "levanter": ("levanter",),
@@ -91,6 +93,20 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
                 columns.setdefault(key.rsplit(".", 1)[-1], column)
         found[family] = {**columns, **own}
     return found
+
+
+@cache
+def words_of_switches(family: str) -> Mapping[str, tuple[str, str]]:
+    """Column of the runs table and its word by flag, for words that the column takes; switches of formats are apart."""
+    names = (*TABLES.get(family, ()), *FURTHER.get(family, ()))
+    found = {key.lower(): told for name in names for key, told in option_table(name).switches().items()}
+    switches = {key: told for key, told in found.items() if not {*FORMATS, "enabled"} & {*key.split(".")[-2:]}}
+    return {key: told for key, told in switches.items() if told[0] in BY_NAME and takes_word(*told)}
+
+
+def takes_word(column: str, word: str) -> bool:
+    """Whether a column of the runs table takes a word."""
+    return not parse_cells(BY_NAME[column], [word], Names()).problems
 
 
 @cache
@@ -155,6 +171,9 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
         ) from None
     # Rules see several settings at once and override plain copies.
     cells |= {name: value for name, value in ruled.items() if value is not None}
+    for name, (column, word) in words_of_switches(family).items():
+        if read.flag(name) and cells.get(column) in (None, "none"):
+            cells[column] = word
     if precision := precision_cell(settings):
         cells["precision"] = precision
     unknown = [name for name in settings.get(OPEN, ()) if name not in (*WITHOUT_EFFECT, *LAUNCHER)]
@@ -165,7 +184,14 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
     undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*LAUNCHER} else set()
     # Programs write -1 for "by default" or "the remaining devices".
     cells = {name: value for name, value in cells.items() if value not in (-1, "-1") and name not in undecided}
+    if settings.get(FORM) == "options":
+        untold = (name for name in UNSPLIT if name not in cells.keys() | ruled.keys() | undecided)
+        cells |= dict.fromkeys(untold, 1)
     return cells, unread
+
+
+UNSPLIT = ("vpp", "cp", "ep")
+"""Degrees that are 1 where a command line has no option for them."""
 
 
 @cache

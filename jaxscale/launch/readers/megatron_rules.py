@@ -215,9 +215,9 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
         read.value("pipeline_model_parallel_layout"),
     )
     layers, pp = plain_number(cells.get("n_layers")), plain_number(cells.get("pp")) or 1.0
-    if per_chunk and layers:
-        # Layers of a stage over layers of a chunk.
-        found["vpp"] = layers / pp / per_chunk
+    if per_chunk:
+        # Layers of a stage over layers of a chunk; without the number of layers the chunks are unknown.
+        found["vpp"] = layers / pp / per_chunk if layers else None
     elif chunks := read.number("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
         found["vpp"] = chunks
     elif layout:
@@ -225,8 +225,6 @@ def _stages(read: ReadSettings, cells: Cells, found: Cells) -> None:
     elif "|" in str(read.value("hybrid_layer_pattern") or ""):
         # Bars divide chunks.
         found["vpp"] = (str(read.value("hybrid_layer_pattern")).count("|") + 1) / pp
-    if pp > 1.0 and plain_number(found.get("vpp")) == 1.0:
-        found.pop("vpp")
     if pp > 1.0:
         _end_layers(read, cells, found, round(pp))
 
@@ -288,9 +286,11 @@ def _recomputation(read: ReadSettings, cells: Cells, found: Cells) -> None:
     name = known_model(str(read.value("model") or "").removesuffix(".yaml"))
     layers = known_layers(cells.get("n_layers"), name)
     granularity = read.value("recompute_granularity", "activations_checkpoint_granularity")
-    if granularity is None and found["framework"] == "ms-swift-megatron":
-        # Default of ms-swift.
+    # Selective is the default of ms-swift.
+    if granularity is None and (found["framework"] == "ms-swift-megatron" or read.flag("recompute_activations")):
         granularity = "selective"
+    if granularity is None and read.flag("moe_layer_recompute"):
+        granularity, found["recompute_modules"] = "selective", "moe"
     found["activation_recompute"] = str(granularity) if granularity in ("full", "selective") else "none"
     is_block, per_stage = read.value("recompute_method") == "block", read.number("recompute_num_layers")
     if is_block and granularity == "full" and layers and per_stage:

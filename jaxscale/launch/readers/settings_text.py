@@ -49,9 +49,17 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def remarks_of(path: Path) -> list[str]:
-    """Cells that comments of a launch file state, as `jaxscale plan --write` writes such comments."""
-    lines = (line.strip() for line in _text(path).splitlines())
-    return [line.removeprefix("# ") for line in lines if line.startswith("# not expressed: ")]
+    """Cells that comments of a launch file state, as `plan --write` writes, and defaults of shell variables."""
+    text = _text(path)
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line.removeprefix("# ") for line in lines if line.startswith("# not expressed: ")]
+    script = "\n".join(line for line in lines if not line.startswith("#"))
+    defaults = dict(_DEFAULT.findall(script))
+    return told + [f"{name} taken as {value}, unless the environment sets it" for name, value in defaults.items()]
+
+
+_DEFAULT = re.compile(r"\$\{(\w+):-(\d+)\}")
+"""Variables of a shell with a number where the environment sets none."""
 
 
 def _text(path: Path) -> str:

@@ -57,8 +57,6 @@ def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
     layers = known_layers(found.get("n_layers"), cells.get("model"))
     if (per_stage := read.number("num_layers_per_pipeline_stage")) and layers:
         found["vpp"] = layers / (found["pp"] or 1.0) / per_stage
-    if found["vpp"] == 1.0 if "vpp" in found else False:
-        found.pop("vpp")
     if (passes := read.number("num_pipeline_microbatches")) and passes > 0:
         found["schedule"] = "gpipe"
     for column in ("tp", "pp"):

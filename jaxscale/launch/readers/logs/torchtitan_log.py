@@ -2,6 +2,9 @@
 
 import re
 
+from jaxscale.base.arrays import number
+from jaxscale.base.units import GB
+from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.launch.readers.logs.log_format import GIB, Gathered, LogFormat, scaled_number, without_colours
 
 _STEP = re.compile(
@@ -35,7 +38,7 @@ def _take(line: str, gathered: Gathered) -> bool:
 def _take_head(line: str, gathered: Gathered) -> None:
     cells = gathered.cells
     if card := _CARD.search(line):
-        cells["gpu"] = card[1].strip()
+        cells["gpu"] = chip_by_memory(card[1].strip(), float(card[2]) * GIB * GB)
     elif model := _MODEL.search(line):
         gathered.settings |= {"model.name": model[1], "model.flavor": model[2]}
     elif recompute := _RECOMPUTE.search(line):
@@ -49,6 +52,26 @@ def _take_head(line: str, gathered: Gathered) -> None:
         gathered.settings["local_batch_size"] = int(start[1])
     elif mesh := _MESH.search(line):
         _take_mesh(mesh, cells)
+
+
+MEMORY_MARGIN = 0.05
+"""Relative difference up to which a reported memory is that of a chip of the catalogue [1]."""
+
+
+def chip_by_memory(name: str, memory: float) -> str:
+    """Catalogue id of the chip of a name whose memory is nearest; the name where none or several are.
+
+    Args:
+        name: name of the card.
+        memory: that the program reports [byte].
+    """
+    hardware = load_hardware()
+    meant = hardware.names.meant(name)
+    # The driver names cards on a slot as such.
+    boards = [chip for chip in meant if not chip.endswith("-pcie") or "pcie" in name.lower()]
+    off = {chip: abs(number(hardware[chip].chip().hbm_bytes) / memory - 1.0) for chip in boards}
+    nearest = [chip for chip, error in off.items() if error == min(off.values()) and error < MEMORY_MARGIN]
+    return nearest[0] if len(meant) > 1 and len(nearest) == 1 else name
 
 
 def _take_mesh(mesh: re.Match[str], cells: dict) -> None:
