@@ -190,7 +190,7 @@ def _admissible(facts: Mapping[str, float], space: PlanSpace) -> Columns:
         "pp": chips,
         "cp": chips,
         # A stated degree that divides no experts is left to the rules, which a row of a table may drop.
-        "ep": np.union1d(divisors(facts["n_experts"]), space.ep or ()),
+        "ep": np.union1d(divisors(facts["n_experts"]), np.asarray(space.ep or (), int)),
         "micro_batch_size": _microbatches(facts, space),
     }
     admitted: Columns = {}
