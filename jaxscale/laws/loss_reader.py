@@ -19,6 +19,7 @@ from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Column, Parsed, parse_cells
+from jaxscale.tables.headings import Headings, joined_words
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
@@ -131,6 +132,9 @@ ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and bat
 ALSO["loss"] = "or perplexity, bits_per_byte"
 """Alternatives to a required column."""
 
+HEADINGS = Headings(OTHER_NAMES, dict.fromkeys(COUNTED, FACTORS))
+"""Further names of columns; a factor may end a heading, as in `tokens_m`."""
+
 _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
@@ -139,19 +143,14 @@ def meaning(heading: str) -> ColumnHeading:
     text = heading.strip().lower()
     if text in LOSS_COLUMN:
         return ColumnHeading(text)
-    words = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    words = joined_words(text)
     # Tools name the split, the step and the mean beside a loss: `eval/loss`, `lm loss validation`, `Final val loss`.
     bare = "_".join(dict.fromkeys(word for word in words.split("_") if word not in QUALIFIERS))
     words = bare.removeprefix("loss_") if bare in LOSSES else words
     if words in OTHER_LOSSES:
         return ColumnHeading("loss", unit=OTHER_LOSSES[words])
-    name, _, factor = words.rpartition("_")
-    # A factor may end a heading, as in `tokens_m`.
-    for whole, scale in ((words, 1.0), (name, FACTORS.get(factor, 0.0))):
-        column = whole if whole in LOSS_COLUMN else OTHER_NAMES.get(whole, "")
-        if column and scale and (scale == 1.0 or column in COUNTED):
-            return ColumnHeading(column, scale)
-    return ColumnHeading(heading.strip())
+    found = HEADINGS.meaning(words, LOSS_COLUMN)
+    return found if found.column in LOSS_COLUMN else ColumnHeading(heading.strip())
 
 
 def meanings(header: Sequence[str]) -> list[ColumnHeading]:

@@ -51,14 +51,16 @@ class RunsSchema(AbstractSchema[Runs]):
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
         """Meanings of headings, as further tools and people write them."""
-        return _headings().meanings(header, self.columns)
+        own = super().headings(header)
+        # Tables with columns by their names need no further names.
+        return own if all(one.column in self.columns for one in own) else _headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
         """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
         written = {
             heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
             for heading in header.meant
-            if heading.unit
+            if heading.unit or heading.factor != 1.0
         }
         return replace(cells, cells={**cells.cells, **written})
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from jaxscale.tables.schema import ColumnHeading
 from jaxscale.tables.words import without_separators
 
-_BRACKETS = re.compile(r"(.*?)\s*[(\[]([^)\]]*)[)\]]\s*")
-
 
 @dataclass(frozen=True)
 class Headings:
@@ -34,37 +32,34 @@ class Headings:
         stated = {name for heading in header if (name := heading.strip().lower()) in columns}
         found: list[ColumnHeading] = []
         for heading in header:
-            one = self._meaning(heading, columns)
+            one = self.meaning(heading, columns)
             is_own = heading.strip().lower() in columns
             is_taken = one.column in stated or any(one.column == other.column for other in found)
             found.append(one if is_own or not is_taken else ColumnHeading(heading.strip()))
         return found
 
-    def _meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
-        """Column, factor and unit of a heading; the heading itself where unknown."""
+    def meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
+        """Column and factor of a heading, whose last word may be a unit; the heading itself where unknown."""
         text = heading.strip().lower()
-        if text in columns:
-            return ColumnHeading(text)
-        bracket = _BRACKETS.fullmatch(text)
-        words, unit = _joined(bracket[1] if bracket else text), bracket[2].strip() if bracket else ""
-        if not bracket and self._column(words, columns) is None:
-            words, _, unit = words.rpartition("_")
-        column = self._column(words, columns)
-        if column is None:
+        words = text if text in columns else joined_words(text.replace("%", " percent"))
+        name, _, unit = words.rpartition("_")
+        if column := self._column(words, columns):
+            return ColumnHeading(column)
+        if (column := self._column(name, columns)) is None:
             return ColumnHeading(heading.strip())
         if column in self.in_tokens and unit in ("tokens", "token"):
             return ColumnHeading(column, unit="tokens")
-        factor = self.units.get(column, {}).get(unit) if unit else 1.0
-        return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor, unit)
+        factor = self.units.get(column, {}).get(unit)
+        return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
 
     def _column(self, words: str, columns: Collection[str]) -> str | None:
         """Column of a heading without unit."""
         return words if words in columns else self.column_of.get(words)
 
 
-def _joined(text: str) -> str:
-    """Words of a heading joined by underscores."""
-    return re.sub(r"[^a-z0-9%]+", "_", text).strip("_")
+def joined_words(text: str) -> str:
+    """Words of a heading in lower case, joined by underscores; brackets are blanks."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 def in_unit_of_column(heading: ColumnHeading, text: str) -> str:
