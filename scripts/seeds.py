@@ -145,6 +145,14 @@ def placed(stated: str = "") -> str:
     return f"{asked} --links data/links/sixteen_nodes_drawn.csv {stated}".strip()
 
 
+def both_orders(what: str, link: str, best: float, given: float) -> tuple[Figure, Figure]:
+    """Figures of a link, with published numbers, in the best order of nodes and in the given order [GB/s]."""
+    return (
+        Figure(f"{what} [GB/s]", at("placement", f"{link}_gb_per_s"), best),
+        Figure("in the order of the file [GB/s]", at("placement", f"given_{link}_gb_per_s"), given),
+    )
+
+
 def undisturbed(document: Any) -> float:
     """Step without the update of weights and tables [ms]."""
     terms = document["terms_s"]
@@ -379,19 +387,13 @@ ROWS: list[Row] = [
         PIPETTE,
         "Which order of 16 nodes has the fastest slowest link, where one ring joins all?",
         placed("--set pp=1 tp=8"),
-        (
-            Figure("slowest link of the ring [GB/s]", at("placement", "ring_gb_per_s"), 18.97),
-            Figure("in the order of the file [GB/s]", at("placement", "given_ring_gb_per_s"), 17.11),
-        ),
+        both_orders("slowest link of the ring", "ring", 18.97, 17.11),
     ),
     Row(
         PIPETTE,
         "And which has the fastest hops, where every node is a stage of a pipeline?",
         placed("--set pp=16"),
-        (
-            Figure("mean hop [GB/s]", at("placement", "hop_gb_per_s"), 18.88),
-            Figure("in the order of the file [GB/s]", at("placement", "given_hop_gb_per_s"), 18.40),
-        ),
+        both_orders("mean hop", "hop", 18.88, 18.40),
     ),
     Row(
         PIPETTE,

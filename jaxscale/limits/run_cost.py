@@ -106,7 +106,7 @@ def run_cost(
     light = bits * optical_bandwidth(scenario, entry.numbers["network_gb_per_s"] * GB)
     optics_power, optics_capital = light * optics[kind]["value"], light * optics["dollars_per_bit_per_second"]["value"]
     fixed = float(chip.idle_power) + host + optics_power
-    computing, waiting = (float(power.above_idle(kind, chip)) for kind in ("compute", "network"))
+    computing, waiting = (float(power.above_idle(cause, chip)) for cause in ("compute", "network"))
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = np.where(utilisation > 0.0, training_flop / (float(scenario.peak_flops) * utilisation), np.inf)
     busy = utilisation / float(scenario.max_utilisation)
@@ -130,8 +130,9 @@ def cheaper_from(training_flop: np.ndarray, cost: np.ndarray, other: np.ndarray)
     below = np.flatnonzero(excess < 0.0)
     if not len(below):
         return np.inf
-    last = int(below[0])
-    logs = np.log(training_flop)
-    if last == 0 or not np.isfinite(excess[last - 1 : last + 1]).all():
-        return float(training_flop[last])
-    return float(np.exp(np.interp(0.0, excess[last - 1 : last + 1][::-1], logs[last - 1 : last + 1][::-1])))
+    end = int(below[0])
+    # The first cheaper run, and the run before.
+    around = [end, end - 1]
+    if end == 0 or not np.isfinite(excess[around]).all():
+        return float(training_flop[end])
+    return float(np.exp(np.interp(0.0, excess[around], np.log(training_flop[around]))))
