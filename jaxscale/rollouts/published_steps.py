@@ -48,6 +48,12 @@ class PublishedStep:
         """Predicted over published time, less 1 [1]."""
         return self.predicted.total / self.seconds - 1.0
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published time is inside the 90 % interval of the prediction."""
+        lo, hi = self.predicted.interval
+        return lo <= self.seconds <= hi
+
 
 @functools.cache
 def published_reports() -> Mapping[str, Any]:

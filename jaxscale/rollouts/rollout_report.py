@@ -61,8 +61,9 @@ def step_sentences(step: RolloutStep) -> list[str]:
     place = "shared chips" if step.mode == "shared" else f"{step.generation_chips:g} generating chips"
     price = f", price {step.tail_price:.3g}" if np.isfinite(step.tail_price) else ""
     tail = f"{seconds(step.tail_seconds)} of a step, {step.tail_chip_hours:.3g} chip hours{price}"
+    lo, hi = map(seconds, step.interval)
     return [
-        f"{step.mode}: {seconds(step.total)} a step on {step.n_chips:g} chips ({place})",
+        f"{step.mode}: {seconds(step.total)} a step on {step.n_chips:g} chips ({place}), 90 % interval {lo} to {hi}",
         f"answers: {step.mean_len:.0f} tokens on average, the longest {step.longest_len:.0f}",
         f"price of the tail: {tail if step.tail_seconds > NOTHING * step.total else 'none'}",
         f"engine: {step.engine_words}",
@@ -122,28 +123,36 @@ PUBLISHED = (
     text_column("report"),
     text_column("model"),
     TableColumn("chips"),
-    text_column("mode"),
-    text_column("algorithm"),
+    text_column("step"),
     text_column("lengths"),
     TableColumn("published", "publ."),
     TableColumn("predicted", "pred."),
     TableColumn("error"),
+    text_column("inside"),
 )
-"""Columns of the table of published steps; lengths of prompts and answers, where stars mark those that are assumed."""
+"""Columns of the table of published steps; stars mark lengths of prompts and answers that are assumed.
+
+The last column says whether the published time is inside the 90 % interval.
+"""
 
 
 def published_table(steps: Sequence[PublishedStep]) -> Table:
-    """Published beside predicted times of steps, with the errors; the last rows are medians of the absolute errors."""
+    """Published beside predicted times of steps, with the errors.
+
+    The last rows are medians of the absolute errors, and how many published times are inside their intervals.
+    """
     rows = []
     for one in steps:
         told = one.settings
-        places = (one.report, told["model"], told["n_gpus"], told["mode"], told["algorithm"], lengths_of(one))
-        rows.append((*places, seconds(one.seconds), seconds(one.predicted.total), f"{100.0 * one.error:+.0f} %"))
+        way = f"{told['algorithm']} {told['mode']}"
+        places = (one.report, told["model"], told["n_gpus"], way, lengths_of(one))
+        times = (seconds(one.seconds), seconds(one.predicted.total), f"{100.0 * one.error:+.0f} %")
+        rows.append((*places, *times, "yes" if one.is_inside else "no"))
     reports = list(dict.fromkeys(one.report for one in steps))
     for name in [*reports, *(["all"] if len(reports) > 1 else [])]:
-        errors = [abs(one.error) for one in steps if name in ("all", one.report)]
-        median = f"{100.0 * np.median(errors):.0f} %"
-        rows.append((name, "median", len(errors), *[""] * 5, median))
+        of_report = [one for one in steps if name in ("all", one.report)]
+        median = f"{100.0 * np.median([abs(one.error) for one in of_report]):.0f} %"
+        rows.append((name, "median", len(of_report), *[""] * 4, median, sum(one.is_inside for one in of_report)))
     return make_table("Published and predicted time of a step", PUBLISHED, rows)
 
 

@@ -4,10 +4,14 @@ $$ t = T_{gen} + T_{tail} + T_{score} + T_{train} + T_{transfer} - T_{overlap} $
 
 On shared chips, and on split chips that wait for each other (on-policy), nothing overlaps. Where the trainer works on
 the answers of the step before, $T_{overlap} = \min(T_{gen} + T_{tail}, T_{score} + T_{train})$: the longer side counts.
+
+The interval moves one side at a time by the ends $f_i$ of its own interval, and adds both moves as independent errors:
+$t_{hi} = t + \sqrt{\sum_i (t(f_i) - t)^2}$, and $t_{lo}$ likewise.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ from jaxscale.plans.best_plan import cluster_and_chip
 from jaxscale.plans.plan import in_short
 from jaxscale.rollouts.rollout_batch import RolloutBatch
 from jaxscale.rollouts.split_search import SplitSearch, SplitTimes
-from jaxscale.serving import Engine, ServingFit, load_serving_fit, stack_levels
+from jaxscale.serving import Engine, ServingFit, batch_time_ends, load_serving_fit, stack_levels
 
 ALGORITHMS = {"grpo": (), "ppo": ("reward", "critic")}
 """Models that score answers beside the reference, by algorithm; a critic is trained as well."""
@@ -60,6 +64,8 @@ class RolloutStep:
         mean_len: of an answer [token].
         longest_len: expected longest answer of the last wave [token].
         in_flight: answers of a copy that run at a time [1].
+        generation_ends: ends of the 90 % interval of generation over its prediction [1].
+        training_ends: ends of the 90 % interval of scoring and training over their prediction [1].
         price_per_chip_hour: in any currency; nan where none is stated [1/h].
         alternatives: every mode and split that was looked at, by the chips that generate.
     """
@@ -79,6 +85,8 @@ class RolloutStep:
     mean_len: float
     longest_len: float
     in_flight: float
+    generation_ends: tuple[float, float]
+    training_ends: tuple[float, float]
     price_per_chip_hour: float = float("nan")
     alternatives: tuple["RolloutStep", ...] = ()
 
@@ -86,6 +94,15 @@ class RolloutStep:
     def total(self) -> float:
         """Time of the step: the sum of the terms less the overlap [s]."""
         return self.generation + self.tail + self.scoring + self.training + self.transfer - self.overlap
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 90 % interval of the step, if the errors of both sides are independent [s]."""
+        lo, hi = (
+            hypot(self.slowed(generating, 1.0).total - self.total, self.slowed(1.0, training).total - self.total)
+            for generating, training in zip(self.generation_ends, self.training_ends, strict=True)
+        )
+        return self.total - lo, self.total + hi
 
     @property
     def engine_words(self) -> str:
@@ -102,8 +119,7 @@ class RolloutStep:
     @property
     def tail_seconds(self) -> float:
         """Time by which the step is longer than with answers of equal length [s]."""
-        equal = replace(self, tail=0.0, overlap=self.overlap_with(self.generation))
-        return self.total - equal.total
+        return self.total - self.overlapped(tail=0.0).total
 
     @property
     def tail_chip_hours(self) -> float:
@@ -115,10 +131,20 @@ class RolloutStep:
         """Price of the tail of a step; nan where no price is stated [currency of the price]."""
         return self.tail_chip_hours * self.price_per_chip_hour
 
-    def overlap_with(self, generating: float) -> float:
-        """Time that generation of a given duration and training run side by side [s]."""
-        runs_beside = self.mode == "split" and not self.on_policy
-        return min(generating, self.scoring + self.training) if runs_beside else 0.0
+    def overlapped(self, **terms: float) -> "RolloutStep":
+        """The step with some terms replaced, and the overlap of its sides."""
+        step = replace(self, **terms)
+        sides = (step.generation + step.tail, step.scoring + step.training)
+        return replace(step, overlap=min(sides) if step.mode == "split" and not step.on_policy else 0.0)
+
+    def slowed(self, generation: float, training: float) -> "RolloutStep":
+        """The step whose sides take so many times as long."""
+        return self.overlapped(
+            generation=generation * self.generation,
+            tail=generation * self.tail,
+            scoring=training * self.scoring,
+            training=training * self.training,
+        )
 
     def figures(self) -> dict[str, Any]:
         """Mode, chips and terms, for a document."""
@@ -128,6 +154,7 @@ class RolloutStep:
             "generation_gpus": self.generation_chips,
             "training_gpus": self.training_chips,
             "step_s": self.total,
+            "step_interval_s": list(self.interval),
             **{f"{name}_s": getattr(self, name) for name in TERMS},
         }
 
@@ -150,7 +177,8 @@ class RolloutStep:
 def _shown(step: RolloutStep) -> Printout:
     """Terms of a step with their shares."""
     rows = [(name, quantity(getattr(step, name), "s")) for name in TERMS]
-    notes = (f"engine: {step.engine_words}; plan: {in_short(step.plan)}",)
+    lo, hi = (quantity(end, "s") for end in step.interval)
+    notes = (f"90 % interval: {lo} to {hi}", f"engine: {step.engine_words}; plan: {in_short(step.plan)}")
     return Printout(f"RolloutStep: {quantity(step.total, 's')} on {step.n_chips:g} chips", ("", ""), rows, notes)
 
 
@@ -212,13 +240,14 @@ def rollout_step(
     actor = model if isinstance(model, Transformer) else model_of(model)
     beside = _scorers(actor, algorithm, {"reward": reward, "critic": critic})
     levels = {} if gpu is None else stack_levels(engine, gpu, actor, serving="static", hardware=catalogue)
+    served = load_serving_fit(serving_fit)
     search = SplitSearch(
         scored=(actor, *beside.values()),
         trained=(actor, *(one for name, one in beside.items() if name == "critic")),
         cluster=machine,
         batch=batch,
         updates=updates,
-        stack=load_serving_fit(serving_fit).coefficients(**levels),
+        stack=served.coefficients(**levels),
         precision=engine_precision,
         cells={"gpu": gpu, "precision": "bf16", **(cells or {})},
         fit=fit_of(fit, catalogue),
@@ -228,7 +257,11 @@ def rollout_step(
     refused = found[:1] if mode == "shared" else found[1:]
     if not any(times.fits for times in refused):
         raise InputError(next((times.refusal for times in refused if times.refusal), "no split fits"))
-    facts = {"mean_len": number(batch.mean_len), "price_per_chip_hour": price}
+    facts = {
+        "mean_len": number(batch.mean_len),
+        "generation_ends": batch_time_ends(served, levels),
+        "price_per_chip_hour": price,
+    }
     steps = [_step_of(times, MODES[min(place, 1)], on_policy, facts) for place, times in enumerate(found) if times.fits]
     best = min((step for step in steps if step.mode == mode), key=lambda step: step.total)
     return replace(best, alternatives=tuple(sorted(steps, key=lambda step: step.generation_chips)))
@@ -266,5 +299,4 @@ def _splits(n_chips: float) -> list[float]:
 def _step_of(times: SplitTimes, mode: str, on_policy: bool, facts: Mapping[str, Any]) -> RolloutStep:
     """The step of a split, with its overlap."""
     waits = on_policy or mode == "shared"
-    step = RolloutStep(**times.terms, **facts, mode=mode, on_policy=waits, overlap=0.0)
-    return replace(step, overlap=step.overlap_with(step.generation + step.tail))
+    return RolloutStep(**times.terms, **facts, mode=mode, on_policy=waits, overlap=0.0).overlapped()

@@ -68,6 +68,20 @@ class EngineTimes(NamedTuple):
     transfer: np.ndarray
 
 
+class TrainingPlans(NamedTuple):
+    """Scored plans of the training of one model.
+
+    Attributes:
+        task: model, chips and limits.
+        found: its scored plans.
+        ends: ends of the 90 % interval of step times over their prediction [1].
+    """
+
+    task: PlanTask
+    found: FoundPlans
+    ends: tuple[float, float]
+
+
 class SplitSearch(NamedTuple):
     """Models, chips and software of a step, for which splits are compared.
 
@@ -116,30 +130,31 @@ class SplitSearch(NamedTuple):
         parts = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
         return [jax.tree.map(lambda leaf, own=own: leaf[own], whole) for own in parts]
 
-    def _plans(self, chips: Sequence[float]) -> list[list[tuple[PlanTask, FoundPlans]]]:
+    def _plans(self, chips: Sequence[float]) -> list[list[TrainingPlans]]:
         """Scored plans of every trained model on each number of chips."""
         length = number(self.batch.input_len + self.batch.mean_len)
         whole = {"seq_len": SEQUENCE_BLOCK * np.ceil(length / SEQUENCE_BLOCK)}
         answers = number(self.batch.n_answers) / self.updates
-        tasks = []
+        questions = []
         for n in chips:
             machine = with_fields(self.cluster, {"n_chips": n})
             for model in self.trained:
-                question = plan_question(with_fields(model, whole), machine, shared_batch(answers, n), self.cells)
-                tasks.append(question.task(self.fit))
-        pairs, each = list(zip(tasks, find_plans(tasks), strict=True)), len(self.trained)
-        return [pairs[place : place + each] for place in range(0, len(pairs), each)]
+                batch = shared_batch(answers, n)
+                questions.append(plan_question(with_fields(model, whole), machine, batch, self.cells))
+        tasks = [question.task(self.fit) for question in questions]
+        widths = (self.fit.interval(question.levels, question.n_chips).time for question in questions)
+        ends = [(float(np.exp(-width)), float(np.exp(width))) for width in widths]
+        every, each = list(map(TrainingPlans, tasks, find_plans(tasks), ends)), len(self.trained)
+        return [every[place : place + each] for place in range(0, len(every), each)]
 
-    def _fastest(
-        self, chips: tuple[float, float], engines: EngineTimes, plans: Sequence[tuple[PlanTask, FoundPlans]]
-    ) -> SplitTimes:
+    def _fastest(self, chips: tuple[float, float], engines: EngineTimes, plans: Sequence[TrainingPlans]) -> SplitTimes:
         """Times of the fastest engine and the fastest plans of one split."""
         fits = engines.time.room >= 1.0
         if not fits.any():
             return SplitTimes({}, f"no engine fits on {chips[0]:g} chips; expected more chips or fewer bits")
         try:
-            for task, found in plans:
-                refuse_none(task, found)
+            for each in plans:
+                refuse_none(each.task, each.found)
         except InputError as error:
             return SplitTimes({}, str(error))
         fits &= engines.engine.pp == np.min(engines.engine.pp[fits])
@@ -147,7 +162,7 @@ class SplitSearch(NamedTuple):
         spent = spent + engines.scoring / chips[1]
         best = int(np.argmin(np.where(fits, spent, np.inf)))
         own = jax.tree.map(lambda leaf: leaf[best], engines)
-        ranked = [(found, int(found.ranked(1)[0])) for _, found in plans]
+        ranked = [(each.found, int(each.found.ranked(1)[0])) for each in plans]
         actor, place = ranked[0]
         return SplitTimes({
             "generation_chips": chips[0],
@@ -157,6 +172,7 @@ class SplitSearch(NamedTuple):
             "generation": float(own.time.prefill + own.time.decode),
             "tail": float(own.time.tail),
             "scoring": float(own.scoring) / chips[1],
+            "training_ends": plans[0].ends,
             "training": self.updates * sum(float(found.scores.step_time[row]) for found, row in ranked),
             "transfer": float(own.transfer),
             "longest_len": float(own.time.longest_len),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.serving_memory import max_batch as max_batch
     from jaxscale.serving.serving_memory import serving_memory as serving_memory
     from jaxscale.serving.serving_predict import ServingPrediction as ServingPrediction
+    from jaxscale.serving.serving_predict import batch_time_ends as batch_time_ends
     from jaxscale.serving.serving_predict import predict_serving as predict_serving
     from jaxscale.serving.serving_record import ServingFit as ServingFit
     from jaxscale.serving.serving_record import load_serving_fit as load_serving_fit

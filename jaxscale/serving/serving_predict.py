@@ -240,6 +240,19 @@ def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
     return {**new, "seen": ~np.any(list(new.values()), axis=0)}
 
 
+def batch_time_ends(fit: ServingFit, levels: Mapping[str, str]) -> tuple[float, float]:
+    """Ends of the 90 % interval of the time of a batch of answers over its prediction, from that of throughput [1].
+
+    Args:
+        fit: calibration of serving.
+        levels: of the engine, see `stack_levels`.
+    """
+    rows = Levels.of_rows([{**dict.fromkeys(fit.spec().kinds, ""), **levels}])
+    low, high = fit.intervals.ends(RATE, rows, novelties(rows, fit))
+    # A high rate is a short time.
+    return float(np.exp(-high[0])), float(np.exp(-low[0]))
+
+
 def _intervals(
     values: Mapping[str, np.ndarray], levels: Levels, fit: ServingFit, is_open: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -127,6 +127,10 @@ def test_a_trace_as_predicted_has_no_part_outside(tmp_path: Path):
     found = js.explain(DENSE, [path])
     assert {part.verdict for part in found.parts} == {"within"}
     assert found.measured == pytest.approx(found.predicted, rel=0.05)
+    # Parts without a time may end at zero; matmuls never do.
+    assert all(0.0 <= part.lo <= part.predicted <= part.hi for part in found.parts)
+    matmul = next(part for part in found.parts if part.name == "matmul")
+    assert matmul.lo > 0.5 * matmul.predicted
 
 
 LOG = Path(__file__).parents[1] / "launch" / "files" / "torchtitan.log"

@@ -74,6 +74,32 @@ def test_the_price_of_the_tail_is_what_the_step_is_longer():
     assert split.tail_seconds == pytest.approx(split.total - split.transfer - equal, abs=1e-6)
 
 
+def test_intervals_hold_the_step_and_move_with_each_side():
+    shared, split = step_of(), step_of(mode="split")
+    for step in (shared, *split.alternatives):
+        lo, hi = step.interval
+        assert 0.0 < lo < step.total < hi
+    # Sides in turn add as independent errors: between that of one side alone and the sum of both.
+    sides = (shared.generation + shared.tail, shared.scoring + shared.training)
+    moves = [
+        side * (ends[1] - 1.0) for side, ends in zip(sides, (shared.generation_ends, shared.training_ends), strict=True)
+    ]
+    assert max(moves) < shared.interval[1] - shared.total < sum(moves)
+    certain = dataclasses.replace(shared, generation_ends=(1.0, 1.0))
+    assert certain.interval[1] - certain.total == pytest.approx(moves[1])
+    # Beside a far longer side the shorter one says nothing.
+    hidden = dataclasses.replace(split, generation=1e3 * split.total).overlapped()
+    assert dataclasses.replace(hidden, training_ends=(1.0, 1.0)).interval == pytest.approx(hidden.interval)
+    assert dataclasses.replace(hidden, generation_ends=(1.0, 1.0)).interval[1] < hidden.interval[1]
+
+
+def test_unknown_engines_have_wider_intervals():
+    known = step_of()
+    other = step_of(engine="an-engine-of-my-own")
+    assert other.generation_ends[1] > known.generation_ends[1]
+    assert other.training_ends == known.training_ends
+
+
 def test_ppo_scores_and_trains_more_models():
     grpo, ppo = step_of(), step_of(algorithm="ppo")
     assert ppo.scoring == pytest.approx(3.0 * grpo.scoring, rel=1e-3)
@@ -100,6 +126,8 @@ def test_published_steps_state_their_source_and_assumptions():
     assert chat.error == pytest.approx(chat.predicted.total / chat.seconds - 1.0)
     longer = dataclasses.replace(chat, seconds=2.0 * chat.seconds)
     assert longer.error != pytest.approx(chat.error)
+    exact = dataclasses.replace(chat, seconds=chat.predicted.total)
+    assert exact.is_inside and not dataclasses.replace(exact, seconds=100.0 * exact.seconds).is_inside
     assert "opt-13b" in published_table([chat]).text(80)
 
 
@@ -129,6 +157,7 @@ def test_the_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     document = json.loads(capsys.readouterr().out)
     step = step_of(mode="split")
     assert document["step_s"] == pytest.approx(step.total, rel=1e-3)
+    assert document["step_interval_s"] == pytest.approx(step.interval, rel=1e-3)
     assert document["tail_cost"]["price"] is None and len(document["alternatives"]) == 16
     assert max(map(len, steps_table(step, "Step").text(80).splitlines())) <= 80
 
