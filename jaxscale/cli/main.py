@@ -14,7 +14,7 @@ import tyro
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
-from jaxscale.cli.entry.parsing import parse
+from jaxscale.cli.parsing import parse
 from jaxscale.cli.registry import COMMANDS
 from jaxscale.cli.startup import collect_rarely, configure_jax, stopped_by_signal
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import with_fields
-from jaxscale.designs.relaxed_shape import stretched
+from jaxscale.designs.shape_problem import stretched
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.relaxation import Family, plan_with, splits

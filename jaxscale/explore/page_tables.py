@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.markup import html_table
+from jaxscale.base.table import html_table
 from jaxscale.base.units import DAY, GB
 from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import DEGREES, in_short

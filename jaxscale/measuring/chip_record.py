@@ -31,7 +31,7 @@ from scipy.optimize import least_squares
 from jaxscale.base.arrays import as_arrays, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
-from jaxscale.base.toml_text import toml_text
+from jaxscale.base.record_file import toml_text
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients, kernel_priors

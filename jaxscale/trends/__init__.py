@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from jaxscale.trends.deployment_library import systems as systems
     from jaxscale.trends.deployment_library import unfitted_power as unfitted_power
     from jaxscale.trends.deployment_library import what_if as what_if
-    from jaxscale.trends.fully_sharded import layer_gather as layer_gather
     from jaxscale.trends.layout import Deployment as Deployment
     from jaxscale.trends.layout import ParallelLayout as ParallelLayout
     from jaxscale.trends.layout import cluster_at as cluster_at
+    from jaxscale.trends.layout import layer_gather as layer_gather
     from jaxscale.trends.layout import plan_at as plan_at
     from jaxscale.trends.measured_series import SCALING_TABLES as SCALING_TABLES
     from jaxscale.trends.measured_series import held_out_series as held_out_series

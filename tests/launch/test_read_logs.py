@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxscale.launch.readers.launch_precision import precision_cell
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.launch.readers.history_table import run_of_history
-from jaxscale.launch.readers.launch_precision import precision_cell
-from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
+from jaxscale.launch.readers.read_run import RunRow, run_of, run_of_history, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings
 from jaxscale.launch.readers.step_series import StepSeries
 from jaxscale.tables.writer import write_table
