@@ -29,8 +29,7 @@ from jaxscale.calibration.coefficients import (
 )
 from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Z90, Scatter
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.fitting.fit_problem import base_of, held_at, stacks_alike
 from jaxscale.fitting.fit_record import Attempt, level_effects, moved
 from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical

@@ -1,4 +1,4 @@
-"""Files of records: TOML, written atomically, closed by an end table, and read once per process.
+"""Files of records: TOML with numbers of six digits, written atomically, closed by an end table, read once per process.
 
 A file states its record (`record`) and format (`format`). Files of release 0.1 state
 neither, and only a few have an end table.

@@ -1,4 +1,4 @@
-"""Output of the commands: results on stdout; progress, messages and refusals on stderr."""
+"""Output of the commands: results on stdout; progress display, messages and refusals on stderr."""
 
 import contextlib
 import io

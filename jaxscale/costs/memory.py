@@ -20,7 +20,7 @@ from jaxscale.base.show import Printout, leaves_shown, printed, shares
 from jaxscale.base.smooth import Temperature, is_exact, larger, p_norm, several, smaller
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.costs.activations import (
     WIDE_BYTES,
     all_with_gpipe,

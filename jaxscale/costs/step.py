@@ -15,7 +15,7 @@ from jaxscale.base.show import Printout, leaves_shown, printed, shares
 from jaxscale.base.smooth import Temperature, exposed
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients, checked
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.costs import data, elementwise, host, matmul, pipeline, weight_streams
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.memory import Memory, memory_with_lead

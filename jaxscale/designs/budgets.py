@@ -17,7 +17,7 @@ from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_op
 from jaxscale.designs.whole_sizes import HEADS, whole_shapes
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.models.transformer import Transformer, n_active_params, n_params
-from jaxscale.optimise.goals import Goals, goals
+from jaxscale.optimise.problems import Goals, goals
 
 PARAMS_TOLERANCE = 0.03
 """Relative tolerance on the number of parameters of an integer design for a budget of parameters [1]."""

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import with_fields
-from jaxscale.designs.shape_problem import stretched
+from jaxscale.designs.relaxed_shape import stretched
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import Family, plan_with, splits
+from jaxscale.plans.plan_problem import Family, plan_with, splits
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
 """Sizes and degrees of the coordinates, in order."""

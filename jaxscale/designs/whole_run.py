@@ -26,8 +26,7 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import DAY, HOUR
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.costs.power import ChipPower, mean_chip_power
 from jaxscale.costs.step import TERM_NAMES, StepTime
 from jaxscale.designs.quantities import JOULE_PER_MWH

@@ -16,8 +16,7 @@ from jaxtyping import Bool
 from jaxscale.base.errors import InputError
 from jaxscale.base.lazy import loaded
 from jaxscale.base.show import Printout, printed
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
 from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of

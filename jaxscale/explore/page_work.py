@@ -1,4 +1,7 @@
-"""Computations of the page: ranked plans of a state, and figures of a chosen plan, when a tab needs the figures."""
+"""Computations of the page: ranked plans of a state, and figures of a chosen plan, when a tab needs the figures.
+
+Models and plans along the curves of the page are stacked for evaluation in one compiled call.
+"""
 
 import dataclasses
 import functools

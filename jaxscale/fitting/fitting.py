@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of, load_fit
+from jaxscale.calibration.record import AnyFit, Fit, fit_of, load_fit
 from jaxscale.fitting.fit_problem import (
     PACE_RUNS,
     about_start,

@@ -1,4 +1,4 @@
-"""Chips, networks and clusters.
+"""Chips, networks and clusters, and the domains of their numbers.
 
 All fields are float leaves, so that clusters stack, differentiate and sweep under `jax.vmap`. Names are in the
 catalogue (`catalogue.py`), not in these modules: all chips have equal tree structure.

@@ -1,4 +1,9 @@
-"""Utilisation at many points at once, by array functions: on a given plan, or on the best relaxed plan of each."""
+"""Utilisation at many points at once, by array functions: on a given plan, or on the best relaxed plan of each.
+
+Plans of powers of two follow from the relaxed plan by a hill climb over lattice neighbourhoods: every round tries all
+plans whose degrees differ by a factor of two, or not at all, in any number of coordinates at once, and goes to the best
+of them.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""Catalogue of public models: shapes by name and alias, from `data/models.toml`."""
+"""Catalogue of public models: shapes by name and alias, from `data/models.toml`.
+
+Organisation, separators and type of tuning in the spelling of a name do not matter.
+"""
 
 import functools
 import re

@@ -3,9 +3,8 @@
 import numpy as np
 
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.goals import Goals
 from jaxscale.optimise.interior_point import polish
-from jaxscale.optimise.problems import Optimum
+from jaxscale.optimise.problems import Goals, Optimum
 
 CONVERGED = 1e-6
 """Largest KKT residual of a certified optimum [1]."""

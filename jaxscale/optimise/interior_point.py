@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.problems import Optimum
+from jaxscale.optimise.problems import Goals, Optimum
 
 DISPLACEMENT, LEAST_DISPLACEMENT = 1e-5, 1e-9
 """Range of the step of central differences of the gradient, half the distance to the nearest face within it [1]."""

@@ -10,7 +10,7 @@ from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.memory_limit import probability_of_oom
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster

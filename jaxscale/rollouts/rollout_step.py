@@ -15,7 +15,7 @@ from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import HOUR, quantity
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of

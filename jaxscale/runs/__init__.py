@@ -6,7 +6,7 @@ from jaxscale.runs.reader import read_runs as read_runs
 from jaxscale.runs.reader import read_table as read_table
 from jaxscale.runs.schema import COLUMNS as COLUMNS
 from jaxscale.runs.schema import REQUIRED as REQUIRED
-from jaxscale.runs.table import Runs as Runs
+from jaxscale.runs.schema import Runs as Runs
 from jaxscale.tables.cells import Column as Column
 from jaxscale.tables.names import ModelLookup as ModelLookup
 from jaxscale.tables.table import Row as Row

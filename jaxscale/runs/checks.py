@@ -10,8 +10,8 @@ from jaxscale.base.domains import Broken, Relation
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import customary
 from jaxscale.plans.plan import END_STAGES
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes, shapes_of
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.names import SHAPE, ModelLookup
 from jaxscale.tables.schema import Check

@@ -13,8 +13,8 @@ from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recompu
 from jaxscale.runs.remarks import incomplete, remarks_on
 from jaxscale.runs.row_kinds import of_a_kind
 from jaxscale.runs.run_levels import run_levels
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Value
 from jaxscale.tables.names import SHAPE

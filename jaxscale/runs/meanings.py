@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.runs.completion import filled
 from jaxscale.runs.defaults import EmptyCells, framework_defaults
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
 
 StepTimes = Callable[[Runs], np.ndarray]

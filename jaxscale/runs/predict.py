@@ -1,4 +1,7 @@
-"""`predict`: step time with interval, memory and cost terms for every row of a runs table."""
+"""`predict`: step time with interval, memory and cost terms for every row of a runs table.
+
+A blank cell with several meanings, words in recipes of the framework, is predicted under each of them.
+"""
 
 import functools
 import operator
@@ -12,8 +15,7 @@ from jaxtyping import Array
 from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.calibration.unstated import worth_stating
 from jaxscale.costs.evaluate import FIRST_STAGE, blocks_of, collected, started
 from jaxscale.costs.step import TERM_NAMES

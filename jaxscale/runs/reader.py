@@ -1,4 +1,4 @@
-"""Runs tables, read and checked against the catalogues of chips and models."""
+"""Runs tables, read and checked against the catalogues of chips and models, and against model files that rows name."""
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,8 +12,7 @@ from jaxscale.models.model_file import model_file_fields
 from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS, REQUIRED
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS, REQUIRED, Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
 from jaxscale.tables.headings import Headings, in_unit_of_column
@@ -23,7 +22,7 @@ from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHe
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.tables_in_memory import AnyTable
 
-COLUMN = "model_file"
+MODEL_FILE = "model_file"
 
 
 def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
@@ -35,7 +34,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
     Returns:
         The table; problems by column and by the code of the file's name in it.
     """
-    named = runs.categories(COLUMN)
+    named = runs.categories(MODEL_FILE)
     if not named.matches(bool).any():
         return runs, {}
     problems: dict[int, str] = {}
@@ -48,7 +47,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
         for name in MODEL_FIELDS
         if any(name in one for one in fields)
     }
-    return replace(runs, values={**runs.values, **columns}), {COLUMN: problems}
+    return replace(runs, values={**runs.values, **columns}), {MODEL_FILE: problems}
 
 
 def _fields(name: str, folder: Path, code: int, problems: dict[int, str]) -> dict[str, float]:

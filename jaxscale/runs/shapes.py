@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxscale.runs.defaults import EmptyCells
-from jaxscale.runs.schema import MODEL_FIELDS
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import MODEL_FIELDS, Runs
 from jaxscale.tables.categorical import Categorical, compacted, together
 from jaxscale.tables.names import ModelLookup
 

@@ -11,7 +11,7 @@ from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, opt
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
-    from jaxscale.runs.table import Runs
+    from jaxscale.runs.schema import Runs
     from jaxscale.serving.serving_predict import ServingPrediction
 
 

@@ -1,4 +1,12 @@
-"""Predictions for the rows of a serving table: latency, throughput and memory with intervals."""
+r"""Predictions for the rows of a serving table: latency, throughput and memory with intervals.
+
+No prediction beats the data sheet of the chip, whatever the software. A step reads the weights that one token uses at
+least once, and the cache of each sequence,
+
+$$ T_{token} \ge \frac{B_w + B_{cache}}{(g + 1) W} , \; T_{first} \ge \max\left(\frac{B_w}{W}, \frac{F}{p C}\right) $$
+
+with the bandwidth W and the peak C of a chip, g draft tokens, all of which may be right, and p pipeline stages.
+"""
 
 import functools
 import itertools
@@ -20,10 +28,9 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, is_dense, is_latent
 from jaxscale.runs.arrays import bucket_of
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.engine import Engine, Requests
-from jaxscale.serving.forward_pass import WIDE_BYTES, engine_shares
-from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.serving.forward_pass import WIDE_BYTES, cache_per_sequence, engine_shares
 from jaxscale.serving.serving_coefficients import serving_coefficients
 from jaxscale.serving.serving_memory import serving_memory
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit, sign_of

@@ -17,7 +17,7 @@ from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProb
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
 from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving

@@ -7,9 +7,8 @@ import numpy as np
 from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import shape_checks
-from jaxscale.runs.schema import MAX_BATCH
+from jaxscale.runs.schema import MAX_BATCH, Runs
 from jaxscale.runs.shapes import Shapes
-from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.serving.serving_rows import stated_shapes

@@ -1,4 +1,14 @@
-"""Model, chips, layout and tariff of a training run, with the number of chips left open."""
+r"""Model, chips, layout and tariff of a training run, with the number of chips left open.
+
+Fully sharded training gathers and scatters by one ring through all n chips of a group (NCCL). A chunk makes n - 1 hops,
+k - 1 of them between the k domains that the group spans, as in `costs.collectives`:
+
+$$ t_\alpha = (n - k)\,\alpha_\mathrm{in} + (k - 1)\,\alpha_\mathrm{out} . $$
+
+Both latencies are the catalogue's times the fitted `link_latency_scale` and `network_latency_scale`.
+
+Reference: NCCL, src/graph/tuning.cc (all-gather and reduce-scatter); Fernandez et al., arXiv 2411.13055, section 2.
+"""
 
 from typing import Any, NamedTuple
 

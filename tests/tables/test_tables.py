@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from jaxscale.base.documents import check_keys, number_of
 from jaxscale.base.errors import InputError
-from jaxscale.base.keys import check_keys, number_of
 from jaxscale.laws.loss_reader import losses_of, read_losses
 from jaxscale.serving.serving_table import read_serving
 from jaxscale.tables.cells import Column, Parsed, parse_cells

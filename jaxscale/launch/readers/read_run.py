@@ -1,4 +1,7 @@
-"""A run from its log and launch files: a row of a runs table, and the cells that the files leave open."""
+"""A run from its log and launch files: a row of a runs table, and the cells that the files leave open.
+
+A history of steps as a CSV table, as Weights & Biases exports it, makes a row as well.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

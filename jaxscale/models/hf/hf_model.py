@@ -1,4 +1,10 @@
-"""A config.json of Hugging Face as arguments of `Transformer`, and features without a field."""
+"""A config.json of Hugging Face as arguments of `Transformer`, and features without a field.
+
+Layers without attention become state-space layers with equal projections and state. A state-space layer has
+$d (3 d_i + 2 n_s)$ parameters, with $d_i$ the inner width and $n_s$ groups times state. Gated delta networks (arXiv
+2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$, the same count. Further
+types get the $n_s$ that gives the count of parameters, and the groups that give the state of the scan.
+"""
 
 import math
 from collections.abc import Mapping

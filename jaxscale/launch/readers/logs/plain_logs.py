@@ -1,4 +1,4 @@
-"""Logs of programs that print a short line of numbers per step."""
+"""Logs of programs that print a line of numbers per step: MaxText, nanotron and smaller ones."""
 
 import re
 from collections.abc import Callable
