@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
@@ -91,6 +91,22 @@ def with_columns(module: Tree, columns: Mapping[str, np.ndarray]) -> Tree:
 def stacked(trees: Sequence[Tree]) -> Tree:
     """Trees of equal structure, stacked along a new leading axis, on the host in double precision."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
+
+
+def stated_or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
+    """Numbers with others in place of nan, for each row or for all."""
+    return np.where(np.isnan(numbers), otherwise, numbers)
+
+
+def as_whole(value: Any) -> Any:
+    """A float without fraction as an integer; everything else unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def total_of(terms: Iterable[jax.Array]) -> jax.Array:
+    """Sum of arrays, at least one; the first is the start, so that no zero is traced."""
+    first, *others = terms
+    return sum(others, start=first)
 
 
 def filled_rows(count: int, block: int) -> np.ndarray:

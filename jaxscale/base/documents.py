@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.errors import InputError, nearest, unreadable
 
 LARGEST = 32 * 2**20
 """Largest size of a document; larger files are not meant for this package [byte]."""
@@ -173,7 +173,7 @@ def read_text(path: Path, most: int = LARGEST, what: str = "a configuration") ->
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; expected {what}") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise unreadable(path, error) from None
 
 
 def check_keys(where: str, table: Any, valid: Collection[str], what: str = "a known key") -> None:

@@ -19,7 +19,7 @@ from jax.ops import segment_sum
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.smooth import larger
 from jaxscale.burst import layers
@@ -453,6 +453,5 @@ def analytical_layer_time(name: str, device: Device | None = None, regime: str |
     """
     graph = load_network(name)
     regime = regime or graph.regime
-    if regime not in REGIMES:
-        raise InputError(f"regime {regime!r} is unknown; expected one of {', '.join(REGIMES)}")
+    check_known("regime", regime, REGIMES)
     return AnalyticalLayerTime(graph.kernels, load_coefficients(), device or a100(), REGIMES.index(regime))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxscale.base.arrays import as_whole
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import whole_file
 from jaxscale.cli.console import say
@@ -16,7 +17,7 @@ from jaxscale.runs.predict import Prediction
 from jaxscale.runs.reader import RunsSchema
 from jaxscale.runs.schema import BY_NAME, stated_values
 from jaxscale.tables.schema import AbstractSchema
-from jaxscale.tables.writer import cell_of, write_extended
+from jaxscale.tables.table import cell_of, write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
@@ -83,15 +84,10 @@ def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
     identity = {name: runs.column(name) for name in IDENTITY if name in runs.values}
     rows = []
     for row in range(len(runs)):
-        told = {name: _whole(column[row]) for name, column in identity.items()}
+        told = {name: as_whole(column[row]) for name, column in identity.items()}
         added = {name: None if cell_of(column[row]) == "" else column[row] for name, column in columns.items()}
         rows.append({"line": int(runs.lines[row]), **told, "plan": prediction.plan(row), **added})
     return rows
-
-
-def _whole(value: Any) -> Any:
-    """A number as an integer where it is whole."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:

@@ -16,13 +16,13 @@ from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import AnyFit, fit_of
-from jaxscale.designs.best_design import shadow_prices
 from jaxscale.designs.budgets import Budget, budget_goals, check_smallest, shape_goals
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
 from jaxscale.designs.design_space import N_COORDINATES, Design
 from jaxscale.designs.integer_designs import IntegerSpace
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded, round_design
+from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
@@ -34,8 +34,7 @@ from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
-from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.interior_point import CONVERGED, best_candidate, certify, polish, promising
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.optimise.problems import Goals
 from jaxscale.plans.best_plan import question_of_levels

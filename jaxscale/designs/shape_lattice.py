@@ -13,9 +13,8 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GB
 from jaxscale.designs.budgets import PARAMS_TOLERANCE
-from jaxscale.designs.design_space import Design
+from jaxscale.designs.design_space import Design, depth_of
 from jaxscale.designs.integer_designs import row_of
-from jaxscale.designs.relaxed_shape import depth_of
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
 from jaxscale.designs.whole_sizes import whole_shapes, width_step

@@ -15,8 +15,7 @@ from jaxscale.base.arrays import as_float, number
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.step import step_and_memory, tokens_per_step
-from jaxscale.designs.design_space import Design
-from jaxscale.designs.relaxed_shape import depth_of, stretched
+from jaxscale.designs.design_space import Design, depth_of, stretched
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.models.transformer import Transformer, embedding_params, n_params

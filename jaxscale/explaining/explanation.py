@@ -29,7 +29,7 @@ from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.predict import Prediction, predict_open
 from jaxscale.runs.reader import read_runs
-from jaxscale.tables.tables_in_memory import AnyTable
+from jaxscale.tables.reader import AnyTable
 
 UNKNOWN = 0.02
 """Minimum share of kernel time without a matching rule for a remark [1]."""

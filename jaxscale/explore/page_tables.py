@@ -12,7 +12,7 @@ from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import DEGREES, in_short
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import PLAN_COLUMNS
-from jaxscale.tables.writer import csv_text
+from jaxscale.tables.table import csv_text
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
 """Replacements of blanks and hyphens that prevent line breaks."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.calibration.coefficients import constrain_values, names, priors, training_spec, unconstrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
@@ -213,8 +213,7 @@ class FitEstimates(LogErrors):
         return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
 
     def _rows_by(self, kind: str) -> dict[str, np.ndarray]:
-        if kind not in self.levels.codes:
-            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels.codes)}")
+        check_known("kind of level", kind, self.levels.codes)
         column = self.levels.column(kind)
         return {level: column == level for level in sorted(set(column) - {""})}
 
@@ -228,8 +227,7 @@ class FitEstimates(LogErrors):
         Raises:
             InputError: no such coefficient.
         """
-        if name not in names():
-            raise InputError(f"coefficient {name!r} is unknown; expected one of {', '.join(names())}")
+        check_known("coefficient", name, names())
         index, covariance = names().index(name), self.diagnostics.covariance
         distances, rises = profiled(index, self.intervals[index], self.problem, self.solution, covariance)
         rows = np.tile(self._centre, (len(distances), 1))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxscale.calibration.base_record import LevelEffect, effects_of
 from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, names, unconstrain
-from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED

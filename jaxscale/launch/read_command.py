@@ -52,7 +52,7 @@ class ReadCommand:
         """
         from jaxscale.base.files import check_writable
         from jaxscale.launch.readers.read_run import table_columns
-        from jaxscale.tables.writer import write_table
+        from jaxscale.tables.table import write_table
 
         if not self.logs:
             raise InputError("no file; expected at least one log or launch file")

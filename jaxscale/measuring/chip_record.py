@@ -41,9 +41,8 @@ from jaxscale.costs.matmul import matmul_rates, matmul_time
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, cluster, load_hardware, parsed_chip
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import mean_over_formats
-from jaxscale.measuring.collective_timing import CollectiveTiming
 from jaxscale.measuring.timed_kernels import program_of
-from jaxscale.measuring.timing import UNKNOWN_DRIFT, Drift, Timing
+from jaxscale.measuring.timing import UNKNOWN_DRIFT, CollectiveTiming, Drift, Timing
 from jaxscale.plans.plan import Plan
 from jaxscale.tracing import KernelRows, kernel_rows, trace, traced_kernel_times
 

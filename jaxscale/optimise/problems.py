@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 
 UNBOUNDED = 100.0
 """Log of a bound that exceeds all quantities, used for no bound [1]."""
@@ -80,8 +80,7 @@ def goals(names: Sequence[str], minimise: Mapping[str, float], bounds: Mapping[s
         InputError: an unknown quantity, or a bound that is not positive.
     """
     for name in (*minimise, *bounds):
-        if name not in names:
-            raise InputError(f"quantity {name!r} is unknown; expected one of {', '.join(names)}")
+        check_known("quantity", name, names)
     for name, bound in bounds.items():
         if not 0.0 < bound < np.inf:
             raise InputError(f"bound on {name} = {bound!r} is out of range; expected a number above 0")

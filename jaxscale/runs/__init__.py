@@ -10,4 +10,4 @@ from jaxscale.runs.schema import Runs as Runs
 from jaxscale.tables.cells import Column as Column
 from jaxscale.tables.names import ModelLookup as ModelLookup
 from jaxscale.tables.table import Row as Row
-from jaxscale.tables.writer import write_table as write_table
+from jaxscale.tables.table import write_table as write_table

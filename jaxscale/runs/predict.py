@@ -30,7 +30,7 @@ from jaxscale.runs.measured import Described, describe_runs, measured_memory, me
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.tables.categorical import Categorical, joined, together
-from jaxscale.tables.tables_in_memory import AnyTable
+from jaxscale.tables.reader import AnyTable
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""

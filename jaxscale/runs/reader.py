@@ -17,10 +17,9 @@ from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
 from jaxscale.tables.headings import Headings, in_unit_of_column
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
-from jaxscale.tables.reader import read
+from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.tables_in_memory import AnyTable
 
 MODEL_FILE = "model_file"
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.base_record import effects_of
 from jaxscale.fitting.multistart import one_blas_thread
 from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.hardware.catalogue import Hardware

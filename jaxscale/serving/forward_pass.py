@@ -251,7 +251,6 @@ def weight_times(
     n_tokens: ArrayLike,
     n_logits: ArrayLike,
     efficiency: ArrayLike,
-    temperature: Temperature = 0.0,
 ) -> tuple[Array, Array]:
     """Time to read the used weights, and time of the matmuls with the weights, on a chip.
 
@@ -261,7 +260,6 @@ def weight_times(
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
         efficiency: share of the peak attained by the matmuls [1].
-        temperature: unused maxima stay exact at 0 [1].
 
     Returns:
         Time of the reads, and time of the flops [s].

@@ -37,7 +37,7 @@ from jaxscale.serving.serving_record import ServingFit, load_serving_fit, sign_o
 from jaxscale.serving.serving_rows import ServingBatch, ServingRows, describe_serving
 from jaxscale.serving.serving_table import read_serving
 from jaxscale.serving.under_load import ANSWERS, KINDS, LOADED, QUANTILES, answers, bounded_utilisation
-from jaxscale.tables.tables_in_memory import AnyTable
+from jaxscale.tables.reader import AnyTable
 
 MORE_ARRIVE = 2.0
 """Standard errors by which the arrivals of a run of N requests may exceed their rate [1]."""

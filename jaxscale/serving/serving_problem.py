@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import array_jit
-from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.base_record import effects_of
 from jaxscale.calibration.levels import Levels
 from jaxscale.fitting.statistics.group_quantiles import interval_of
 from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution, solve_mixed

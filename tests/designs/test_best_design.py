@@ -27,8 +27,7 @@ from jaxscale.laws.loss import BatchLaw, shape_law
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.candidates import best_candidate, certify, promising
-from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.optimise.problems import goals
 from jaxscale.plans.plan_problem import FAMILIES

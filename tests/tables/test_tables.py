@@ -14,8 +14,7 @@ from jaxscale.tables.cells import Column, Parsed, parse_cells
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
-from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.writer import csv_text, write_table
+from jaxscale.tables.table import AbstractTable, csv_text, write_table
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxscale.base.arrays import as_whole
 from jaxscale.base.errors import InputError
 from jaxscale.models.hf.hf_attention import attention_fields
 from jaxscale.models.hf.hf_layers import LayerKinds, layer_kinds
@@ -117,7 +118,7 @@ def converted(config: Mapping[str, Any]) -> Converted:
     recurrent, scans = recurrent_fields(settings, kinds)
     fields = {"n_layers": len(kinds.mixers), **attention, **_counts(kinds), **recurrent, **mlp_fields(settings, kinds)}
     fields |= _vocabulary(settings, fields["d_model"])
-    fields = {name: _plain(value) for name, value in fields.items()}
+    fields = {name: as_whole(value) for name, value in fields.items()}
     parts = prediction_part(settings, fields)
     if settings.vision is not None:
         parts["vision tower"] = vision_params(settings.vision)
@@ -166,8 +167,3 @@ def _image_patches(settings: Settings) -> dict[str, Any]:
         "position_embeddings": tokens,
         "causal": False,
     }
-
-
-def _plain(value: Any) -> Any:
-    """Number with whole values as integers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
