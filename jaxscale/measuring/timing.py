@@ -60,7 +60,7 @@ class Timing(NamedTuple):
         return self.flop / self.seconds
 
 
-def representative(times: Float[np.ndarray, " repeat"], device: Any) -> tuple[float, float, float]:
+def representative_times(times: Float[np.ndarray, " repeat"], device: Any) -> tuple[float, float, float]:
     """Representative time, median and minimum over repeats; the first is the minimum on a shared CPU [s]."""
     median, least = float(np.median(times)), float(np.min(times))
     return least if device.platform == "cpu" else median, median, least
@@ -184,7 +184,7 @@ class Stopwatch:
             call = again_and_again(
                 chain_of_turns(program.function, turns), (arguments, empty(program.function, arguments))
             )
-        times = representative(times_of_repeats(call, PART * self.seconds) / turns, self.device)
+        times = representative_times(times_of_repeats(call, PART * self.seconds) / turns, self.device)
         timing = Timing(kernel, *times, program.flop, program.bytes)
         if kernel.op == "matmul":
             self.rate = max(self.rate, timing.rate)
@@ -336,7 +336,7 @@ def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float
     x = jax.device_put(jnp.ones(local * n, jnp.float32), NamedSharding(mesh, parts))
     result = jax.jit(on_all(COLLECTIVES[name]))(x)
     call = again_and_again(on_all(chain_of_turns(COLLECTIVES[name], turns)), ((x,), result))
-    times = representative(times_of_repeats(call, seconds) / turns, devices[0])
+    times = representative_times(times_of_repeats(call, seconds) / turns, devices[0])
     return CollectiveTiming(name, n, 4 * count * n, *times)
 
 
