@@ -8,7 +8,6 @@ Each of two tables holds forward plus backward time of a layer by batch per GPU.
 import functools
 import json
 from abc import abstractmethod
-from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
@@ -422,9 +421,9 @@ class AnalyticalLayerTime(AbstractLayerTime):
 
 
 @functools.cache
-def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
+def load_coefficients() -> LayerTimeCoefficients:
     """Fitted coefficients from `fits/results/burst_layer_time.toml`."""
-    table = read_toml(path or fit_path("burst_layer_time.toml"))["coefficients"]
+    table = read_toml(fit_path("burst_layer_time.toml"))["coefficients"]
     fields = {}
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = table[name]

@@ -49,9 +49,9 @@ class SettingLines:
             **self.facts,
         }
 
-    def as_options(self, indent: str = "  ") -> list[str]:
+    def as_options(self) -> list[str]:
         """Options of a command line, a line each; True is written as a flag."""
-        return [indent + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
+        return ["  " + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
         """Nested keys of YAML."""
