@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.limits.frontier_scenario import FrontierScenario, scenario
-from jaxscale.limits.integer_plan import integer_survey
+from jaxscale.limits.limits_points import integer_survey
 from jaxscale.limits.relaxed_plan import CERTIFIED, SIZES, survey
 
 SIZES_FLOP = np.geomspace(1e25, 10.0**31.7, SIZES)

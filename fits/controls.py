@@ -15,7 +15,7 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.fitting.fit_problem import fit_problem
 from jaxscale.fitting.held_out import cross_validate
 from jaxscale.fitting.multistart import random_starts, solve

@@ -13,10 +13,9 @@ import jax
 import numpy as np
 from scipy.optimize import least_squares
 
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.trends.deployment_library import table, unfitted_power
-from jaxscale.trends.published_scaling import published_values, reproduce
+from jaxscale.trends.measured_series import published_values, reproduce
 
 RESULT = Path(__file__).parent / "results" / "hardware_trends.toml"
 POWER_FIGURES = ("power_level", "power_fall", "tensor_parallel_power")

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.fitting.fit_problem import base_of
 from jaxscale.fitting.fit_record import Attempt, fit_record
 from jaxscale.fitting.multistart import refine

@@ -19,6 +19,7 @@ from evaluate import percent
 from stages import centre_scatter, is_usual, kinds_of_unknown, load_reports, say, spread_of
 
 from jaxscale.base.resources import data_path, read_toml, run_tables
+from jaxscale.calibration.base_record import LevelEffect, effects_of
 from jaxscale.calibration.coefficients import (
     MEMORY_COEFFICIENTS,
     Coefficients,
@@ -27,10 +28,8 @@ from jaxscale.calibration.coefficients import (
     prior_medians,
     values_of,
 )
-from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Z90, Scatter
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.fitting.fit_problem import base_of, held_at, stacks_alike
 from jaxscale.fitting.fit_record import Attempt, level_effects, moved
 from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical

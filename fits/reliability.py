@@ -13,8 +13,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.resources import run_tables
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import probability_of_oom
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.fitting.memory_outcomes import Outcomes, memory_limits, outcomes
 from jaxscale.report.style import BLUE, FAINT, GREY, new_figure, save_figure, style
 from jaxscale.runs.predict import predict

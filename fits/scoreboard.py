@@ -15,7 +15,7 @@ from reliability import ended_table, oom_table, reliability_figure, ultrascale_o
 from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_table
 
 from jaxscale.calibration.intervals import Z90
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.report.style import INK, RED, new_figure, save_figure, style
 from jaxscale.runs.arrays import concatenate

@@ -16,7 +16,7 @@ import numpy as np
 from calibrate import FOLDER, load_tables
 from left_out import recorded
 
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.fitting.fit_problem import fit_problem, parameters_of
 from jaxscale.fitting.multistart import SETTLED, refine, settled
 from jaxscale.fitting.objective import FitProblem

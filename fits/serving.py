@@ -10,7 +10,7 @@ import numpy as np
 from markdown_text import markdown_table, with_contents
 
 from jaxscale.fitting.statistics.mixed_effects import solve_mixed
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.fit_serving import FEW_ROWS, LEAST_ROWS, fit_and_hold_out
 from jaxscale.serving.serving_coefficients import serving_spec
 from jaxscale.serving.serving_memory import max_batch

@@ -21,9 +21,8 @@ from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.intervals import EAGER, Z90, Scatter
 from jaxscale.calibration.levels import GUESSES, Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.record import Fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import is_apart
-from jaxscale.calibration.store import load_fit
 from jaxscale.fitting.fit_problem import fit_problem, held_at
 from jaxscale.fitting.fit_record import Attempt, fit_record
 from jaxscale.fitting.multistart import one_blas_thread, refine, solve

@@ -4,8 +4,7 @@ from evaluate import REPORTS, SHOTS
 from markdown_text import markdown_table, rows_of
 
 from jaxscale.calibration.coefficients import CENTRE_KINDS, OFFSET_KINDS, names
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 
 BEFORE = {
     "stacks_median": 18.0,

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from jaxscale.calibration.coefficients import constrain, names, priors, unconstrain
 from jaxscale.trends.deployment_library import deployment, table
 from jaxscale.trends.layout import Deployment
-from jaxscale.trends.published_scaling import published_values, weak_figures, weak_outcomes
+from jaxscale.trends.measured_series import published_values, weak_figures, weak_outcomes
 
 PAGE = Path(__file__).parent.parent / "docs" / "trends.md"
 HEAD = ("cause", "now", "needed", "spreads", "gain of tp [%]", "H100 MFU at 256 [%]", "exposed at 128 [%]")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxscale.calibration.coefficients import Coefficients as Coefficients
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit
-    from jaxscale.calibration.store import load_fit as load_fit
+    from jaxscale.calibration.record import load_fit as load_fit
     from jaxscale.costs.memory import Memory as Memory
     from jaxscale.costs.memory import memory as memory
     from jaxscale.costs.step import StepTime as StepTime

@@ -12,7 +12,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.domains import Bound, Domain
-from jaxscale.hardware.hardware_domain import CHIP, CLUSTER, NETWORK
+from jaxscale.hardware.cluster import CHIP, CLUSTER, NETWORK
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
 from jaxscale.plans.plan import FLAGS, Plan

@@ -1,8 +1,8 @@
-"""Array types shared by all modules, and conversion of arguments to float leaves."""
+"""Array types shared by all modules, conversion of arguments to float leaves, and fields that hold numbers."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
@@ -93,6 +93,22 @@ def stacked(trees: Sequence[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
+def stated_or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
+    """Numbers with others in place of nan, for each row or for all."""
+    return np.where(np.isnan(numbers), otherwise, numbers)
+
+
+def as_whole(value: Any) -> Any:
+    """A float without fraction as an integer; everything else unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def total_of(terms: Iterable[jax.Array]) -> jax.Array:
+    """Sum of arrays, at least one; the first is the start, so that no zero is traced."""
+    first, *others = terms
+    return sum(others, start=first)
+
+
 def filled_rows(count: int, block: int) -> np.ndarray:
     """Row indices padded with the last row to whole blocks, to limit the number of compiled shapes [row]."""
     return np.minimum(np.arange(-(-count // block) * block), count - 1)
@@ -130,3 +146,35 @@ def divisors(whole: float | int) -> np.ndarray:
     small = np.arange(1, math.isqrt(round(whole)) + 1)
     small = small[round(whole) % small == 0]
     return np.unique(np.concatenate([small, round(whole) // small]))
+
+
+Class = TypeVar("Class", bound=type[eqx.Module])
+
+
+def number_field(default: Any = dataclasses.MISSING) -> Any:
+    """Field of a module for a number, converted from a scalar of any type.
+
+    Args:
+        default: value of an omitted field; None if further fields determine the number.
+    """
+    return eqx.field(converter=as_float, default=default)
+
+
+def with_properties(**properties: property) -> Callable[[Class], Class]:
+    """Decorator of a module with init-only arguments (`InitVar`), readable as properties of a finished module.
+
+    Args:
+        properties: property of each argument.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(module: Class) -> Class:
+        for name, value in properties.items():
+            # Without the pseudo-field, `dataclasses.replace` omits the argument and keeps the fields derived from it.
+            del module.__dataclass_fields__[name]
+            setattr(module, name, value)
+        return module
+
+    return decorate

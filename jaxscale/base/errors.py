@@ -67,6 +67,31 @@ def one_like(name: str, known: Collection[str]) -> str:
     return f"expected one like {', '.join(close)}" if close else f"expected one of {_listed(known)}"
 
 
+def check_known(what: str, word: str, known: Collection[str]) -> None:
+    """Check that a word is among the known words.
+
+    Args:
+        what: kind of word, the start of the message, such as `form` or `objective =`.
+        word: the word.
+        known: the known words, in the order of the message.
+
+    Raises:
+        InputError: an unknown word; lists the known words.
+    """
+    if word not in known:
+        raise InputError(f"{what} {word!r} is unknown; expected one of {', '.join(known)}")
+
+
+def unreadable(path: object, error: OSError) -> InputError:
+    """Refusal of a file that the system does not let read."""
+    return InputError(f"{path}: cannot be read ({reason_of(error)})")
+
+
+def reason_of(error: OSError) -> str:
+    """Reason of the system for an error, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
 def _listed(known: Sequence[str]) -> str:
     """First `MOST_NAMES` known names as text."""
     return ", ".join(known[:MOST_NAMES]) + (", ..." if len(known) > MOST_NAMES else "")

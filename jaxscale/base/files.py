@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, reason_of
 
 
 def check_writable(path: str | Path, *read: str | Path | None) -> Path:
@@ -53,8 +53,7 @@ def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path
     except PermissionError:
         raise InputError(f"{path}: folder {str(folder)!r} is closed to writing; expected one open to it") from None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: cannot be written ({reason}); expected another name or folder") from None
+        raise InputError(f"{path}: cannot be written ({reason_of(error)}); expected another name or folder") from None
     os.close(handle)
     return Path(name)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import GB
@@ -51,8 +51,7 @@ def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) ->
     Raises:
         InputError: an unknown network or source, or a network without measurements.
     """
-    if source not in LAYER_TIMES:
-        raise InputError(f"layer_times = {source!r} is unknown; expected one of {', '.join(LAYER_TIMES)}")
+    check_known("layer_times =", source, LAYER_TIMES)
     name = network_entry(network).name
     if source != "analytical":
         try:

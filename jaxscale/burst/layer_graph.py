@@ -7,7 +7,6 @@ of the profile plus one empty row at the end of each branch.
 import functools
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -345,9 +344,9 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
     )
 
 
-def read_networks(path: Path | None = None) -> dict[str, NetworkEntry]:
-    """Tables with aliases of the shipped networks, or of a file of the same form."""
-    tables = read_toml(path or data_path("burst/networks.toml"))["networks"]
+def read_networks() -> dict[str, NetworkEntry]:
+    """Tables of the shipped networks, by name and alias."""
+    tables = read_toml(data_path("burst/networks.toml"))["networks"]
     by_alias = {}
     for name, table in tables.items():
         entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)

@@ -8,7 +8,6 @@ Each of two tables holds forward plus backward time of a layer by batch per GPU.
 import functools
 import json
 from abc import abstractmethod
-from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,7 +18,7 @@ from jax.ops import segment_sum
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.smooth import larger
 from jaxscale.burst import layers
@@ -422,9 +421,9 @@ class AnalyticalLayerTime(AbstractLayerTime):
 
 
 @functools.cache
-def load_coefficients(path: Path | None = None) -> LayerTimeCoefficients:
+def load_coefficients() -> LayerTimeCoefficients:
     """Fitted coefficients from `fits/results/burst_layer_time.toml`."""
-    table = read_toml(path or fit_path("burst_layer_time.toml"))["coefficients"]
+    table = read_toml(fit_path("burst_layer_time.toml"))["coefficients"]
     fields = {}
     for name in LayerTimeCoefficients.__dataclass_fields__:
         value = table[name]
@@ -453,6 +452,5 @@ def analytical_layer_time(name: str, device: Device | None = None, regime: str |
     """
     graph = load_network(name)
     regime = regime or graph.regime
-    if regime not in REGIMES:
-        raise InputError(f"regime {regime!r} is unknown; expected one of {', '.join(REGIMES)}")
+    check_known("regime", regime, REGIMES)
     return AnalyticalLayerTime(graph.kernels, load_coefficients(), device or a100(), REGIMES.index(regime))

@@ -15,8 +15,7 @@ from jaxtyping import Array, Float
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.show import leaves_shown, printed
 from jaxscale.calibration.levels import COMPANY
-from jaxscale.calibration.spec import Prior, Spec, spec_from
-from jaxscale.calibration.stand_ins import StandIns
+from jaxscale.calibration.spec import Prior, Spec, StandIns, spec_from
 
 CENTRE_KINDS = ("stack", "gpu", "number_format", "recipe", "company")
 """Factors whose effects make up the centre, the prediction for an unknown stack."""

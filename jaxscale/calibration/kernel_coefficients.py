@@ -10,9 +10,8 @@ from typing import Any
 
 import equinox as eqx
 
-from jaxscale.base.arrays import Number
+from jaxscale.base.arrays import Number, number_field
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.fields import number_field
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.base_record import Record
 from jaxscale.calibration.spec import Spec, spec_from

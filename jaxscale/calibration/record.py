@@ -1,13 +1,16 @@
 """Fit of the cost terms: pooled coefficients, level effects, intervals, memory limits, provenance.
 
 A fit is a plain record on the host; the cost model takes `Coefficients`, which a fit computes from the levels of a run.
+
+Fits are shipped, files of the user, or the priors. Paces are ratios of measured to predicted step time of traced
+workloads, by workload and chip.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -15,16 +18,79 @@ from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
+from jaxscale.base.resources import fit_path
 from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.anchors import anchor_shifts, timed_chips
 from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, FileForm, LevelRows, Record, tables_of_entries
-from jaxscale.calibration.coefficients import Coefficients, from_values, names, training_spec
-from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends
+from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, training_spec
+from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends, looked_up
 from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.calibration.seen import Seen
 from jaxscale.calibration.spec import Spec
-from jaxscale.calibration.workload_paces import PaceColumns, WorkloadPace, paces_of
+from jaxscale.hardware.catalogue import Hardware
+
+
+@dataclass(frozen=True)
+class WorkloadPace:
+    """Pace of a traced workload on a chip: posterior ratio of measured to predicted step time.
+
+    Attributes:
+        workload: name in the column `workload`; empty for unmeasured workloads.
+        gpu: catalogue id of the chip; empty for unmeasured chips.
+        log_pace: logarithm of measured over predicted step time [1].
+        half_width: half-width of the central 90 % interval of the log step time of a further run [1].
+        n_chips: largest number of chips of a measured run of the workload [1].
+    """
+
+    workload: str
+    gpu: str
+    log_pace: float
+    half_width: float
+    n_chips: float
+
+
+class PaceColumns(NamedTuple):
+    """Paces of many runs.
+
+    Attributes:
+        log_pace: logarithm of measured over predicted step time, 0 without a pace [1], [row].
+        half_width: half-width of the 90 % interval of log step time [1]; nan without a measured step of the workload on
+            at least as many chips [row].
+        is_measured: whether a step of the workload was measured [row].
+    """
+
+    log_pace: Float[np.ndarray, " row"]
+    half_width: Float[np.ndarray, " row"]
+    is_measured: np.ndarray
+
+
+def paces_of(paces: Sequence[WorkloadPace], levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
+    """Paces of runs of traced workloads.
+
+    Args:
+        paces: paces of a fit.
+        levels: levels of the runs; the workload is the level `architecture`.
+        n_chips: number of chips of each run [1].
+
+    Returns:
+        The paces.
+    """
+    entries = {(pace.workload, pace.gpu): (pace.log_pace, pace.half_width, pace.n_chips) for pace in reversed(paces)}
+    log_pace, half_width, most = looked_up(entries, levels, ("architecture", "gpu"), _places, _NO_PACE)
+    workloads = {workload for workload, _ in entries} - {""}
+    is_measured = levels.has(workloads.__contains__, "architecture")
+    return PaceColumns(log_pace, np.where(is_measured & (n_chips <= most), half_width, np.nan), is_measured)
+
+
+def _places(workload: str, gpu: str) -> tuple[tuple[str, str], ...]:
+    """Lookup order: workload on chip, workload on any chip, any workload on chip, any workload on any chip."""
+    return (workload, gpu), (workload, ""), ("", gpu), ("", "")
+
+
+_NO_PACE = (0.0, np.nan, 0.0)
+"""Log pace, half-width and number of chips without a measured step."""
+
 
 AnyLevels = Levels | Mapping[str, str | None]
 """Levels of many runs, or the level of one run by kind."""
@@ -330,3 +396,57 @@ MOST_LETTERS = 100
 
 _ALL = MemoryLimit("", 1.0, np.nan)
 """Limit of a source without measured limit: the whole memory."""
+
+
+@runtime_checkable
+class HasFit(Protocol):
+    """Result of a fit, such as `FitResult`."""
+
+    fit: Fit
+
+
+AnyFit = Fit | HasFit | str | Path
+"""A fit, the result of fitting, or the name or file of a fit."""
+
+
+def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
+    """Fit from a fit, a result, a name or a file.
+
+    Args:
+        hardware: catalogue whose chip anchors precede those of the package.
+
+    Raises:
+        InputError: an unknown fit, or a file of a different type.
+    """
+    if isinstance(fit, str | Path):
+        return load_fit(fit, hardware)
+    found = fit if isinstance(fit, Fit) else fit.fit
+    return found if hardware is None else found.with_anchors(hardware.anchors)
+
+
+def load_fit(name_or_path: str | Path = "default", hardware: Hardware | None = None) -> Fit:
+    """Load a shipped fit or a fit from a file: `js.load_fit("default")`.
+
+    Args:
+        name_or_path: `default`, the name of a further shipped fit (a source), `prior` for the priors alone, or a TOML
+            file written by `Fit.save`. The priors supply coefficients absent from the file.
+        hardware: catalogue whose chip anchors precede those of the package.
+
+    Returns:
+        The fit.
+
+    Raises:
+        InputError: an unknown fit, or a file of a different type.
+    """
+    if hardware is not None:
+        return load_fit(name_or_path).with_anchors(hardware.anchors)
+    if str(name_or_path) == "prior":
+        return Fit("prior", prior_medians())
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = fit_path(f"{name_or_path}.toml")
+        if not path.is_file():
+            shipped = sorted(file.stem for file in path.parent.glob("*.toml") if Fit.file.is_one(file))
+            known = ", ".join([*shipped, "prior"])
+            raise InputError(f"fit {str(name_or_path)!r} is not shipped; expected a .toml file or one of: {known}")
+    return Fit.load(path)

@@ -88,7 +88,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class SoftwareOptions:
-    """Options that say what software runs a plan; `cli.inputs.software_cells` reads them."""
+    """Options that say what software runs a plan; `cli.software_cells` reads them."""
 
     framework: Annotated[
         str | None,

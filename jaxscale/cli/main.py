@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.errors import InputError, one_like, reason_of
 from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
-from jaxscale.cli.entry.parsing import parse
+from jaxscale.cli.parsing import parse
 from jaxscale.cli.registry import COMMANDS
 from jaxscale.cli.startup import collect_rarely, configure_jax, stopped_by_signal
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:  # a disk that is full, a folder that went away
-        write_message(f"{PROGRAM}: {error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        write_message(f"{PROGRAM}: {error.filename or 'a file'}: {reason_of(error)}")
         return 1
     except KeyboardInterrupt:
         write_message(f"{PROGRAM}: interrupted")

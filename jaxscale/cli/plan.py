@@ -102,7 +102,7 @@ class PlanCommand(Outputs, SoftwareOptions):
             checked_count(name, value)
         import jaxscale as js
         from jaxscale.base.files import check_writable
-        from jaxscale.cli.inputs.software_cells import software_cells
+        from jaxscale.cli.software_cells import software_cells
         from jaxscale.plans.against import against_best
         from jaxscale.plans.best_plan import choice_of, searched
         from jaxscale.plans.node_links import linked, load_links
@@ -347,8 +347,8 @@ def row_plan(
     import jax
     import numpy as np
 
-    from jaxscale.cli.inputs.one_run import one_run
-    from jaxscale.cli.inputs.software_cells import software_columns
+    from jaxscale.cli.runs_tables import one_run
+    from jaxscale.cli.software_cells import software_columns
     from jaxscale.runs.completion import completed, filled, open_rows
     from jaxscale.runs.measured import describe_runs
     from jaxscale.tables.categorical import Categorical

@@ -150,7 +150,7 @@ class PredictCommand(Outputs, SoftwareOptions):
 
     def _one_run(self, hardware: "Hardware") -> "Runs":
         """The run that the options describe."""
-        from jaxscale.cli.inputs.one_run import one_run
+        from jaxscale.cli.runs_tables import one_run
 
         missing = [name for name in ("model", "gpu", "n_gpus") if getattr(self, name) is None]
         if missing:

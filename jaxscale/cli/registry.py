@@ -19,7 +19,7 @@ COMMANDS = {
     "trace": "jaxscale.tracing.trace_command:TraceCommand",
     "measure": "jaxscale.measuring.measure_command:MeasureCommand",
     "hardware": "jaxscale.cli.hardware:HardwareCommand",
-    "model": "jaxscale.cli.inputs.model_command:ModelCommand",
+    "model": "jaxscale.cli.model:ModelCommand",
     "read": "jaxscale.launch.read_command:ReadCommand",
 }
 """Class of each command, in the order in which help lists them."""

@@ -65,8 +65,8 @@ class ShapeCommand(Outputs, SoftwareOptions):
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
         import jaxscale as js
-        from jaxscale.cli.inputs.software_cells import software_cells
         from jaxscale.cli.plan import load_model
+        from jaxscale.cli.software_cells import software_cells
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_tables import law_choice_table

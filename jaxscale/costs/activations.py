@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxscale.base.arrays import total_of
 from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.models.transformer import (
@@ -171,7 +172,7 @@ def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
     casts = smaller(larger(plan.adapter_bytes - local.element_bytes, 0.0), 1.0)
 
     def copies(*targets: Array) -> Array:
-        adapters = sum(targets[1:], start=targets[0])
+        adapters = total_of(targets)
         shared = smaller(adapters, 1.0)
         number = shared + casts * (adapters - shared)
         return frozen * of_one * (1.0 + stated * (number - 1.0))

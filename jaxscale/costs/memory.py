@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.arrays import Number, as_arrays, total_of
 from jaxscale.base.jit import concrete_jit
 from jaxscale.base.show import Printout, leaves_shown, printed, shares
 from jaxscale.base.smooth import Temperature, is_exact, larger, p_norm, several, smaller
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.costs.activations import (
     WIDE_BYTES,
     all_with_gpipe,
@@ -96,8 +96,7 @@ class Memory(eqx.Module):
     @property
     def total(self) -> Array:
         """Peak memory [byte]."""
-        terms = list(self.terms().values())
-        return sum(terms[1:], start=terms[0])
+        return total_of(self.terms().values())
 
     @property
     def allocated(self) -> Array:
@@ -381,7 +380,7 @@ def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:
     """Terms at the fullest moment; if smoothed, a mean over moments that adds up to a norm of the totals [byte]."""
     parts = list(held.values())
-    totals = sum(parts[1:], start=parts[0])
+    totals = total_of(parts)
     if is_exact(temperature):
         # Equal moments share the gradient, as in `larger`.
         is_fullest = jnp.greater_equal(totals, jnp.max(totals, axis=0)).astype(totals.dtype)

@@ -9,8 +9,7 @@ from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.base.show import is_traced
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.record import Fit, fit_of
 from jaxscale.hardware.catalogue import cluster as catalogue_cluster
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster

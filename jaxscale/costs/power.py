@@ -18,7 +18,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.arrays import Number, as_float, total_of
 from jaxscale.base.smooth import smaller
 from jaxscale.costs.step import TERMS, StepTime
 from jaxscale.costs.terms import Kind
@@ -93,6 +93,5 @@ def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike |
 
 def mean_chip_power(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> Array:
     """Mean power of one chip over a step, as `energy_terms` [W]."""
-    energies = list(energy_terms(times, chip, power, cap).values())
     # P = E / T
-    return sum(energies[1:], start=energies[0]) / times.total
+    return total_of(energy_terms(times, chip, power, cap).values()) / times.total

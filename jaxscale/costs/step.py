@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import as_arrays
+from jaxscale.base.arrays import as_arrays, total_of
 from jaxscale.base.jit import concrete_jit
 from jaxscale.base.show import Printout, leaves_shown, printed, shares
 from jaxscale.base.smooth import Temperature, exposed
 from jaxscale.base.units import quantity
 from jaxscale.calibration.coefficients import Coefficients, checked
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.costs import data, elementwise, host, matmul, pipeline, weight_streams
 from jaxscale.costs.machine import Machine, machine_of
 from jaxscale.costs.memory import Memory, memory_with_lead
@@ -79,8 +79,7 @@ class StepTime(eqx.Module):
     @property
     def total(self) -> Array:
         """Time of the step [s]."""
-        terms = list(self.terms().values())
-        return sum(terms[1:], start=terms[0])
+        return total_of(self.terms().values())
 
     def terms(self) -> dict[str, Array]:
         """Terms by name, in order [s]."""
@@ -277,7 +276,7 @@ def times_of_step(
         "optimizer": weight_streams.optimizer_time(*compute),
         "host_per_step": host.per_step_host_time(local, coefficients, temperature),
     }
-    undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
+    undisturbed = total_of(terms.values())
     # The slowest node delays the whole step.
     return StepTime(**terms, straggler=straggler_time(machine, coefficients, undisturbed, temperature))
 

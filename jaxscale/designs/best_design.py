@@ -15,7 +15,7 @@ import numpy as np
 from jaxscale.base.arrays import divisors, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.designs.budgets import Budget, budget_goals, check_smallest, shape_goals
 from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
 from jaxscale.designs.design_space import N_COORDINATES, Design
@@ -34,14 +34,13 @@ from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.candidates import CONVERGED, best_candidate, certify, promising
-from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.interior_point import CONVERGED, best_candidate, certify, polish, promising
 from jaxscale.optimise.lagrangian import rough_search, start_points
+from jaxscale.optimise.problems import Goals
 from jaxscale.plans.best_plan import question_of_levels
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import Family, families_for
+from jaxscale.plans.plan_problem import Family, families_for
 
 CANDIDATES = 6
 """Number of rough optima from which the interior-point method continues, different families first [1]."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.units import DAY
 from jaxscale.designs.design_space import LOWEST
 from jaxscale.designs.quantities import QUANTITIES
@@ -17,7 +17,7 @@ from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_op
 from jaxscale.designs.whole_sizes import HEADS, whole_shapes
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.models.transformer import Transformer, n_active_params, n_params
-from jaxscale.optimise.goals import Goals, goals
+from jaxscale.optimise.problems import Goals, goals
 
 PARAMS_TOLERANCE = 0.03
 """Relative tolerance on the number of parameters of an integer design for a budget of parameters [1]."""
@@ -113,8 +113,7 @@ def budget_goals(
     Raises:
         InputError: a loss that no run reaches, an unknown objective, or an objective incompatible with the budget.
     """
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective {objective!r} is unknown; expected one of {', '.join(OBJECTIVES)}")
+    check_known("objective", objective, OBJECTIVES)
     if budget.days is not None and objective != "time":
         raise InputError(f"objective {objective!r} does not go with days; expected a budget of loss, flop or params")
     if budget.params is None and objective == "tokens_per_second":

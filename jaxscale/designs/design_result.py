@@ -1,9 +1,11 @@
-"""Results of `best_design`: the integer design, the relaxed optimum and prices, as text and JSON."""
+"""Results of `best_design`: integer design, relaxed optimum, prices and Pareto front, as text and JSON."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxscale.base.arrays import number
 from jaxscale.base.show import Printout, printed
@@ -12,7 +14,9 @@ from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.models.transformer import n_active_params
-from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.batches import Problems
+from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.problems import Goals
 from jaxscale.plans.plan import in_short
 
 BEATEN = -0.01
@@ -165,3 +169,49 @@ def _shown(choice: DesignChoice) -> Printout:
     notes = (f"1 % more of a bound changes the objective by: {told}", choice.certificate)
     title = f"DesignChoice: {document['params']:.3g} parameters, {in_short(document['plan'])}"
     return Printout(title, ("", "design", "continuous optimum"), rows, notes)
+
+
+class Front(NamedTuple):
+    """Relaxed optima along a bound.
+
+    Attributes:
+        bounds: value of the bound [front].
+        quantities: quantities in SI units, by name of the goals, each [front].
+        prices: d ln objective / d ln bound [front].
+        residuals: KKT residuals; a large residual marks an unreliable point [front].
+        designs: the continuous designs.
+    """
+
+    bounds: Float[np.ndarray, " front"]
+    quantities: dict[str, np.ndarray]
+    prices: Float[np.ndarray, " front"]
+    residuals: Float[np.ndarray, " front"]
+    designs: list[Design]
+
+
+def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
+    """Optima for many values of a bound, each started from the previous optimum.
+
+    Args:
+        relaxed: an optimum to start from.
+        wanted: goals of the optimum.
+        name: the varied bound, of the goals.
+        bounds: values of the bound, SI units, in order.
+
+    Returns:
+        The front as arrays.
+    """
+    point, problem, index = relaxed.point, Problems.of([relaxed.problem]), wanted.names.index(name)
+    values, prices, residuals, designs = [], [], [], []
+    for bound in bounds:
+        # Bounds of goals are logs.
+        optimum = polish(point[None], problem, wanted.with_bound(name, float(np.log(bound))))
+        # The following bound starts from the optimum.
+        point = optimum.point[0]
+        values.append(np.exp(optimum.values[0]))
+        # d ln objective / d ln bound = -multiplier
+        prices.append(-optimum.multipliers[0, index])
+        residuals.append(optimum.residual[0])
+        designs.append(relaxed.problem.design_at(point))
+    columns = dict(zip(wanted.names, np.asarray(values).T, strict=True))
+    return Front(np.asarray(bounds, float), columns, np.asarray(prices), np.asarray(residuals), designs)

@@ -3,6 +3,8 @@
 Every coordinate is a share of the remaining range after the earlier coordinates, in logarithms (stick-breaking): each
 point of the cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`,
 `b * m * dp = B`, and only the constraints on time, loss and memory remain.
+
+A shape is a model scaled in width and depth, with all proportions fixed.
 """
 
 import math
@@ -11,11 +13,57 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import with_fields
-from jaxscale.designs.relaxed_shape import stretched
-from jaxscale.models.transformer import Transformer
+from jaxscale.base.arrays import number, with_fields
+from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import Family, plan_with, splits
+from jaxscale.plans.plan_problem import Family, plan_with, splits
+
+WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
+"""Fields proportional to the width."""
+
+
+def head_share(template: Transformer) -> float:
+    """Width of all query heads over the width of the model, to three digits: near-equal widths count as equal [1]."""
+    return round(number(template.n_heads * template.head_dim / template.d_model), 3)
+
+
+def stretched(
+    template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0
+) -> Transformer:
+    """Template at a different width and depth: fixed ratios of MLP and of heads to width, fixed key/value heads.
+
+    Args:
+        template: model with the proportions; equal numbers of key/value and query heads stay equal.
+        d_model: d, any positive number [1].
+        n_layers: L, any positive number [1].
+        head_dim: width of a head; the number of heads follows [1].
+
+    Returns:
+        The model; exact for integer sizes, the continuous relaxation between integers.
+    """
+    wider, scale = d_model / template.d_model, head_dim / template.head_dim
+    # A fixed share of the width for the heads.
+    n_heads = template.n_heads * wider / scale
+    changed = {name: getattr(template, name) * wider for name in WIDTH_FIELDS}
+    # Multi-head attention stays multi-head.
+    is_full = template.n_kv_heads == template.n_heads
+    heads = {
+        "n_heads": n_heads,
+        "n_kv_heads": jnp.where(is_full, n_heads, jnp.minimum(template.n_kv_heads, n_heads)),
+        "head_dim": head_dim,
+        "v_head_dim": scale * template.v_head_dim,
+        "rope_head_dim": scale * template.rope_head_dim,
+    }
+    return with_fields(template, {"d_model": d_model, "n_layers": n_layers, **changed, **heads})
+
+
+def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:
+    """Depth at which the scaled template has a number of parameters: parameters are affine in depth [1]."""
+    one = n_params(stretched(template, d_model, jnp.asarray(1.0), head_dim))
+    two = n_params(stretched(template, d_model, jnp.asarray(2.0), head_dim))
+    # Affine in depth: N(L) = N(1) + (L - 1) (N(2) - N(1)).
+    return jnp.asarray(1.0 + (params - one) / (two - one))
+
 
 COORDINATES = ("d_model", "n_layers", "d_ff", "tokens", "tp", "cp", "pp", "batch", "micro_batch_size", "vpp", "ep")
 """Sizes and degrees of the coordinates, in order."""

@@ -9,7 +9,7 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice

@@ -17,7 +17,7 @@ from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import TEMPERATURE, Family
+from jaxscale.plans.plan_problem import TEMPERATURE, Family
 
 QUANTITIES: tuple[str, ...] = (
     "time",

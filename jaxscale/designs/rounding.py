@@ -31,9 +31,9 @@ from jaxscale.designs.integer_designs import (
 from jaxscale.designs.quantities import QUANTITIES, Costs, DesignProblem, costs, quantities
 from jaxscale.models.transformer import Transformer
 from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
-from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.problems import Goals
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.relaxation import TEMPERATURE
+from jaxscale.plans.plan_problem import TEMPERATURE
 from jaxscale.runs.arrays import RunBatch
 
 BLOCK = 2048

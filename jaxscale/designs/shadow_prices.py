@@ -13,8 +13,7 @@ import numpy as np
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.problems import Optimum
+from jaxscale.optimise.problems import Goals, Optimum
 
 AnyProblem = TypeVar("AnyProblem", bound=eqx.Module)
 

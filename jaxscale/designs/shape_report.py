@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.record import fit_of
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget

@@ -21,13 +21,12 @@ import optimistix as optx
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import filled_rows, host_arrays, number, with_fields
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import DAY, HOUR
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.costs.power import ChipPower, mean_chip_power
 from jaxscale.costs.step import TERM_NAMES, StepTime
 from jaxscale.designs.quantities import JOULE_PER_MWH
@@ -423,8 +422,7 @@ def run_choice(
         InputError: an unknown word, a price missing or out of range, a goal out of reach, or no plan that fits.
     """
     for word, known, name in ((objective, OBJECTIVES, "objective"), *((word, OPEN, "open") for word in open)):
-        if word not in known:
-            raise InputError(f"{name} = {word!r} is unknown; expected one of {', '.join(known)}")
+        check_known(f"{name} =", word, known)
     if price_per_chip_hour is not None and not 0.0 < price_per_chip_hour < 1e6:
         raise InputError(f"price = {price_per_chip_hour:g} is out of range; expected above 0, below 1e6 an hour")
     laws = laws or default_laws()

@@ -16,8 +16,7 @@ from jaxtyping import Bool
 from jaxscale.base.errors import InputError
 from jaxscale.base.lazy import loaded
 from jaxscale.base.show import Printout, printed
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
 from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of
@@ -30,7 +29,7 @@ from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.predict import Prediction, predict_open
 from jaxscale.runs.reader import read_runs
-from jaxscale.tables.tables_in_memory import AnyTable
+from jaxscale.tables.reader import AnyTable
 
 UNKNOWN = 0.02
 """Minimum share of kernel time without a matching rule for a remark [1]."""

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxscale.base.documents import json_elements
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, unreadable
 from jaxscale.explaining.kernel_terms import CollectiveGroup, rule_of
 
 MOST_LETTERS = 8 * 2**30
@@ -164,7 +164,7 @@ def read_traces(path: str | Path) -> list[KernelTrace]:
     except OSError as error:
         # A damaged archive is an OSError too.
         if not isinstance(error, gzip.BadGzipFile):
-            raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+            raise unreadable(path, error) from None
         raise InputError(f"{path}: no trace that is known ({error}); expected {KINDS}") from None
     except (ValueError, EOFError, zlib.error, sqlite3.Error, RuntimeError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__

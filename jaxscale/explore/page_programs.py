@@ -15,7 +15,7 @@ from jaxscale.base.jit import small_jit
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.memory import Memory
 from jaxscale.costs.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
-from jaxscale.designs.relaxed_shape import WIDTH_FIELDS
+from jaxscale.designs.design_space import WIDTH_FIELDS
 from jaxscale.designs.time_to_loss import Laws, run_figures
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, n_params

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, reason_of
 from jaxscale.explore.page_state import PageInputs, PageState, changes, serve_inputs
 
 ADDRESS = "127.0.0.1"
@@ -54,8 +54,7 @@ def bound_socket(port: int) -> socket.socket:
         listening.listen()  # a browser may knock as soon as the address is told, before the server answers
     except OSError as error:
         listening.close()
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"--port = {port}: {reason}; expected a free port, or 0 for any") from None
+        raise InputError(f"--port = {port}: {reason_of(error)}; expected a free port, or 0 for any") from None
     return listening
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jaxscale.base.errors import InputError, one_like
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS

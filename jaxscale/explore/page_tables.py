@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.markup import html_table
+from jaxscale.base.table import html_table
 from jaxscale.base.units import DAY, GB
 from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import DEGREES, in_short
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import PLAN_COLUMNS
-from jaxscale.tables.writer import csv_text
+from jaxscale.tables.table import csv_text
 
 NO_BREAK = {" ": "\u00a0", "-": "-\u2060"}
 """Replacements of blanks and hyphens that prevent line breaks."""

@@ -5,8 +5,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.calibration.coefficients import constrain_values, names, priors, training_spec, unconstrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
@@ -16,9 +17,51 @@ from jaxscale.fitting.objective import FitProblem
 from jaxscale.fitting.parameters import Effect
 from jaxscale.fitting.polish import Solution
 from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
-from jaxscale.fitting.statistics.percent_errors import LogErrors
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.siblings import deviations
+
+
+def mean_percent(log_errors: Float[np.ndarray, " row"]) -> float:
+    """Mean absolute percentage error from predicted minus measured logarithms [%]; nan where any is nan."""
+    return float(100.0 * np.mean(np.abs(np.expm1(log_errors))))
+
+
+def median_percent(log_errors: Float[np.ndarray, " row"]) -> float:
+    """Median absolute percentage error from predicted minus measured logarithms [%]; nan where any is nan."""
+    return float(100.0 * np.median(np.abs(np.expm1(log_errors))))
+
+
+class LogErrors:
+    """Errors of a fit, in sample and held out.
+
+    Attributes:
+        residuals: logarithm of fitted over measured values [1], [row].
+        held_out: logarithm of held-out predictions over measured values, nan without a prediction [1], [row].
+    """
+
+    residuals: np.ndarray
+    held_out: np.ndarray
+
+    @property
+    def n(self) -> int:
+        """Number of measured rows [1]."""
+        return len(self.residuals)
+
+    @property
+    def mape_train(self) -> float:
+        """Mean absolute percentage error in sample [%]."""
+        return mean_percent(self.residuals)
+
+    @property
+    def mape_cv(self) -> float:
+        """Mean absolute percentage error of held-out rows [%]; nan without held-out rows."""
+        return mean_percent(self.held_out)
+
+    @property
+    def median_cv(self) -> float:
+        """Median absolute percentage error of held-out rows [%]."""
+        return median_percent(self.held_out)
+
 
 MOST_INFLUENTIAL = 5
 """Number of most influential runs in the report [1]."""
@@ -170,8 +213,7 @@ class FitEstimates(LogErrors):
         return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
 
     def _rows_by(self, kind: str) -> dict[str, np.ndarray]:
-        if kind not in self.levels.codes:
-            raise InputError(f"kind of level {kind!r} is unknown; expected one of {', '.join(self.levels.codes)}")
+        check_known("kind of level", kind, self.levels.codes)
         column = self.levels.column(kind)
         return {level: column == level for level in sorted(set(column) - {""})}
 
@@ -185,8 +227,7 @@ class FitEstimates(LogErrors):
         Raises:
             InputError: no such coefficient.
         """
-        if name not in names():
-            raise InputError(f"coefficient {name!r} is unknown; expected one of {', '.join(names())}")
+        check_known("coefficient", name, names())
         index, covariance = names().index(name), self.diagnostics.covariance
         distances, rises = profiled(index, self.intervals[index], self.problem, self.solution, covariance)
         rows = np.tile(self._centre, (len(distances), 1))

@@ -7,12 +7,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxscale.calibration.base_record import LevelEffect, effects_of
 from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, names, unconstrain
-from jaxscale.calibration.effects import LevelEffect, effects_of
 from jaxscale.calibration.intervals import Scatter
-from jaxscale.calibration.record import Fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
-from jaxscale.calibration.store import load_fit
 from jaxscale.fitting.fit_problem import answering
 from jaxscale.fitting.held_out import measured_scatter, wider
 from jaxscale.fitting.objective import FitProblem

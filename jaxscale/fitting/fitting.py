@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of, load_fit
+from jaxscale.calibration.record import AnyFit, Fit, fit_of, load_fit
 from jaxscale.fitting.fit_problem import (
     PACE_RUNS,
     about_start,
@@ -37,7 +36,7 @@ from jaxscale.runs.measured import describe_runs, groups_of, measured_of
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.table_checks import tell
-from jaxscale.tables.tables_in_memory import AnyTable
+from jaxscale.tables.reader import AnyTable
 
 TIGHTNESS_OF_FEW_RUNS = (0.02, 0.6, 1.5)
 """Candidate factors on the prior spreads of a fit of few runs, relative to the spreads between levels; `near_the_best`

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxscale.base.documents import check_keys, number_of
 from jaxscale.base.errors import InputError
-from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GB
 from jaxscale.hardware.chip_names import ChipNames

@@ -10,7 +10,7 @@ from jaxscale.base.arrays import host_arrays, number
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import small_jit
 from jaxscale.base.units import DAY
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.designs.time_to_loss import Laws
 from jaxscale.islands.fleet import Fleet
 from jaxscale.islands.fleet_days import LooseLaw, loose_law_samples, loss_goal, sampled_goals

@@ -36,8 +36,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number, as_float, stacked
+from jaxscale.base.documents import check_keys, number_of
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import smaller
 from jaxscale.base.units import GB, GBIT
@@ -187,11 +187,8 @@ def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = (
     return Fleet(stacked(clusters), links, given)
 
 
-def check_links(links: Links, names: Sequence[str], where: str = "links") -> None:
+def check_links(links: Links, names: Sequence[str]) -> None:
     """Check sizes and signs of concrete links.
-
-    Args:
-        where: source of the links, for the message.
 
     Raises:
         InputError: a matrix that is not square over the islands, or an entry out of range, named in the message.
@@ -200,9 +197,9 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
     for label, matrix in (("bandwidth", links.bandwidth), ("latency", links.latency)):
         if np.shape(matrix) != (count, count):
             shape = " x ".join(map(str, np.shape(matrix)))
-            raise InputError(f"{where}: {label} is {shape}; expected {count} x {count}, a row for each island")
+            raise InputError(f"links: {label} is {shape}; expected {count} x {count}, a row for each island")
     if np.shape(links.uplink) != (count,):
-        raise InputError(f"{where}: uplink has {np.size(links.uplink)} numbers; expected {count}, one for each island")
+        raise InputError(f"links: uplink has {np.size(links.uplink)} numbers; expected {count}, one for each island")
     bandwidth, latency = np.asarray(links.bandwidth, float), np.asarray(links.latency, float)
     for row, sender in enumerate(names):
         for column, receiver in enumerate(names):
@@ -210,12 +207,12 @@ def check_links(links: Links, names: Sequence[str], where: str = "links") -> Non
                 continue
             if not 0.0 < bandwidth[row, column] < np.inf:
                 value = bandwidth[row, column]
-                raise InputError(f"{where}: bandwidth {sender} -> {receiver} = {value:g}; expected a number above 0")
+                raise InputError(f"links: bandwidth {sender} -> {receiver} = {value:g}; expected a number above 0")
             if not 0.0 <= latency[row, column] < np.inf:
                 value = latency[row, column]
-                raise InputError(f"{where}: latency {sender} -> {receiver} = {value:g}; expected at least 0")
+                raise InputError(f"links: latency {sender} -> {receiver} = {value:g}; expected at least 0")
         if not np.asarray(links.uplink)[row] > 0.0:
-            raise InputError(f"{where}: uplink of {sender} = {links.uplink[row]:g}; expected a number above 0")
+            raise InputError(f"links: uplink of {sender} = {links.uplink[row]:g}; expected a number above 0")
 
 
 OF_FLEET = ("islands", "links", "chips")

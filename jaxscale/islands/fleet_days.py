@@ -25,8 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float, host_arrays, number, stacked, with_fields
-from jaxscale.base.fields import number_field
+from jaxscale.base.arrays import Number, as_float, host_arrays, number, number_field, stacked, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.calibration.base_record import NUMBER, Record
 from jaxscale.calibration.spec import Spec, spec_from

@@ -162,8 +162,7 @@ def _growth(study: FleetStudy, mode: PublishedMode, count: int, chain: PipelineC
     if mode.grows_with == "error":
         if count > len(mode.errors):
             return math.nan
-        tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
-        return _error_factor(study.goal, tokens, mode.errors[count - 1])
+        return _error_factor(study.goal, study.tokens_per_step, mode.errors[count - 1])
     x: Any = float(count)
     if chain is not None and mode.grows_with == "delay":
         x = gradient_delay(count, chain.microbatches)
@@ -197,19 +196,16 @@ class _Candidate(NamedTuple):
 
 def _chains(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
     """Pipelines on all candidate sets of islands."""
-    tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
     for subset in candidate_subsets(range(study.fleet.n_islands)):
         chain = best_pipeline(study.job, subset, study.plans.layers, mode.way)
         if chain is not None:
-            speed = tokens / chain.time
-            days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
-            entry = SetScore("pipeline", chain.order, 0, speed, days, chain)
+            entry = study.synchronous("pipeline", chain.order, study.tokens_per_step / chain.time, chain)
             yield _Candidate(entry, _growth(study, mode, len(subset), chain), chain.words * mode.words)
 
 
 def _parts(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
     """Subnetworks on all candidate sets of islands that hold the model."""
-    tokens = number(study.job.sequences) * number(study.job.pace.seq_len)
+    tokens = study.tokens_per_step
     place = LOOSE_MODES.index("local-updates")
     for islands in candidate_subsets(whole_islands(study)):
         subset: Subset = ring_subset(study.job, islands)

@@ -309,6 +309,11 @@ class FleetStudy(NamedTuple):
     tokens: TokenTable
     grid: Sequence[float]
 
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of a step of all islands [token]."""
+        return number(self.job.sequences) * number(self.job.pace.seq_len)
+
     def chips(self, subset: Sequence[int], apart: bool) -> float:
         """Chips that a failure stops: those of the largest island if islands train apart, else all [1]."""
         counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
@@ -317,8 +322,15 @@ class FleetStudy(NamedTuple):
 
     def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
         """Paces with whole shares, which lengthen the steps of all modes by an equal time [token/s]."""
-        tokens = number(self.job.sequences) * number(self.job.pace.seq_len)
+        tokens = self.tokens_per_step
         return tokens / (tokens / speeds + whole_delay(sub_job(self.job, subset)))
+
+    def synchronous(
+        self, mode: str, subset: Sequence[int], speed: float, pipeline: PipelineChoice | None = None
+    ) -> SetScore:
+        """Score of a mode that exchanges at every step, on the islands of a set in its order."""
+        days = float(self.days(self.tokens.synchronous[0], speed, self.chips(subset, False)))
+        return SetScore(mode, tuple(subset), 0, speed, days, pipeline)
 
     def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
         """Duration of a run [day]."""
@@ -333,13 +345,10 @@ def whole_islands(study: FleetStudy) -> list[int]:
 
 def set_scores(study: FleetStudy) -> list[SetScore]:
     """Scores of every mode on every candidate set of islands, at the best number of inner steps."""
-    whole, batch = whole_islands(study), number(study.job.sequences)
-    tokens = batch * number(study.job.pace.seq_len)
+    whole, tokens = whole_islands(study), study.tokens_per_step
     scored = []
     for island in whole:
-        speed = tokens / float(study.plans.alone_time[island])
-        days = float(study.days(study.tokens.synchronous[0], speed, study.chips([island], False)))
-        scored.append(SetScore("alone", (island,), 0, speed, days))
+        scored.append(study.synchronous("alone", (island,), tokens / float(study.plans.alone_time[island])))
     if len(whole) > 1:
         scored.extend(_joined_scores(study, candidate_subsets(whole)))
         scored.extend(_smaller_sets(study, scored, len(whole)))
@@ -347,9 +356,7 @@ def set_scores(study: FleetStudy) -> list[SetScore]:
     for subset in candidate_subsets(everyone) if len(everyone) > 1 else []:
         pipeline = best_pipeline(study.job, subset, study.plans.layers)
         if pipeline is not None:
-            speed = tokens / pipeline.time
-            days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
-            scored.append(SetScore("pipeline", pipeline.order, 0, speed, days, pipeline))
+            scored.append(study.synchronous("pipeline", pipeline.order, tokens / pipeline.time, pipeline))
     return [entry for entry in scored if math.isfinite(entry.days)]
 
 
@@ -379,16 +386,9 @@ def _smaller_sets(study: FleetStudy, scored: Sequence[SetScore], count: int) -> 
 
 def _mode_scores(study: FleetStudy, subset: Subset, speeds: np.ndarray) -> list[SetScore]:
     """Scores of modes with all layers on each island, on a set of islands."""
-    scored = []
-    tokens, delay = (
-        number(study.job.sequences) * number(study.job.pace.seq_len),
-        whole_delay(sub_job(study.job, subset)),
-    )
     # Whole shares lengthen every step by an equal time in all modes.
-    speeds = tokens / (tokens / speeds + delay)
-    speed = float(speeds[mode_index("data-parallel"), 0])
-    days = float(study.days(study.tokens.synchronous[0], speed, study.chips(subset, False)))
-    scored.append(SetScore("data-parallel", subset, 0, speed, days))
+    speeds = study.delayed(subset, speeds)
+    scored = [study.synchronous("data-parallel", subset, float(speeds[mode_index("data-parallel"), 0]))]
     for place, mode in enumerate(LOOSE_MODES):
         paces = speeds[mode_index(mode)]
         over = study.days(study.tokens.loose[0, place, len(subset) - 1], paces, study.chips(subset, True))

@@ -52,7 +52,7 @@ class ReadCommand:
         """
         from jaxscale.base.files import check_writable
         from jaxscale.launch.readers.read_run import table_columns
-        from jaxscale.tables.writer import write_table
+        from jaxscale.tables.table import write_table
 
         if not self.logs:
             raise InputError("no file; expected at least one log or launch file")
@@ -88,8 +88,7 @@ class ReadCommand:
 
     def _row(self, path: Path, stated: dict[str, str], columns: dict[str, str]) -> "RunRow":
         """Row of one file."""
-        from jaxscale.launch.readers.history_table import run_of_history
-        from jaxscale.launch.readers.read_run import run_of
+        from jaxscale.launch.readers.read_run import run_of, run_of_history
 
         return run_of_history(path, columns, stated) if columns else run_of(path, self.config, stated)
 

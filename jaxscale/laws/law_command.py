@@ -216,7 +216,7 @@ class LawPredict:
         from jaxscale.laws.law_tables import prediction_table
         from jaxscale.laws.loss_checks import check_needed
         from jaxscale.laws.loss_reader import read_losses, with_count
-        from jaxscale.tables.writer import write_extended
+        from jaxscale.tables.table import write_extended
 
         if self.out is not None:
             check_writable(self.out, self.law, self.points)

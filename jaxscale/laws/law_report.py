@@ -42,8 +42,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
         The report; `save` writes the report to a file.
     """
     report = Report(title)
-    headline = law_headline(law)
-    report.text(f"{headline[0].upper()}{headline[1:]}.")
+    report.sentences([law_headline(law)])
     report.add(number_table(law))
     report.heading("The fit")
     caption = (
@@ -62,8 +61,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
     add_optima(report, law, usual_optima(law), {})
     if law.warnings:
         report.heading("What to doubt")
-        for line in law.warnings:
-            report.text(f"{line[0].upper()}{line[1:]}.")
+        report.sentences(law.warnings)
     return report
 
 

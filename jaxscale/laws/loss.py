@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_float, weak
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import smaller
 
@@ -45,8 +45,7 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
         InputError: an unknown name; the message lists the known names.
     """
     known = _laws()[kind]
-    if name not in known:
-        raise InputError(f"{kind} law {name!r} is unknown; expected one of {', '.join(known)}")
+    check_known(f"{kind} law", name, known)
     return {key: value for key, value in known[name].items() if key not in ("source", "note", "error")}
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.laws.fitted_law import Fitted, FittedLaw
 from jaxscale.laws.loss_checks import check_losses
 from jaxscale.laws.loss_forms import BASE, TRAITS, Form, LawPrior, form_of, holding, number_names, prior_of, traits
@@ -65,8 +65,7 @@ def fit_law(
     """
     terms = tuple(terms)
     doubts = check_losses(table, terms)
-    if likelihood not in LIKELIHOODS:
-        raise InputError(f"likelihood {likelihood!r} is unknown; expected one of {', '.join(LIKELIHOODS)}")
+    check_known("likelihood", likelihood, LIKELIHOODS)
     form_ = form_of(form, len(number_names(terms)) - len(BASE))
     prior = prior if isinstance(prior, LawPrior) else prior_of(prior, form, terms, table.family)
     if held:

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.loss import REFERENCE_PARAMS, LossLaw, joint_sum
 
@@ -76,8 +76,7 @@ def form_of(name: str, n_terms: int = 0) -> Form:
     Raises:
         InputError: unknown name.
     """
-    if name not in FORMS:
-        raise InputError(f"form {name!r} is unknown; expected one of {', '.join(FORMS)}")
+    check_known("form", name, FORMS)
     equal, fixed = FORMS[name]
     size = len(BASE) + n_terms
     matrix, offset = np.eye(size), np.zeros(size)

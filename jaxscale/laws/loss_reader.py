@@ -21,10 +21,9 @@ from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Column, Parsed, parse_cells
 from jaxscale.tables.headings import Headings, joined_words
 from jaxscale.tables.names import Names
-from jaxscale.tables.reader import read
+from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.tables_in_memory import AnyTable
 
 
 def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:

@@ -31,8 +31,7 @@ from jaxscale.limits.frontier_problem import (
 )
 from jaxscale.limits.frontier_scenario import FrontierScenario
 from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit
-from jaxscale.optimise.barrier import better, minimise, tolerances
-from jaxscale.optimise.compaction import where_rows
+from jaxscale.optimise.barrier import better, minimise, tolerances, where_rows
 from jaxscale.optimise.problems import Optimum
 
 PLANS_PER_BLOCK = 128

@@ -23,8 +23,7 @@ import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.units import GB
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.limits.frontier_scenario import FrontierScenario

@@ -31,7 +31,7 @@ from scipy.optimize import least_squares
 from jaxscale.base.arrays import as_arrays, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
-from jaxscale.base.toml_text import toml_text
+from jaxscale.base.record_file import toml_text
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients, prior_medians, priors
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients, kernel_priors
@@ -41,9 +41,8 @@ from jaxscale.costs.matmul import matmul_rates, matmul_time
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, cluster, load_hardware, parsed_chip
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import mean_over_formats
-from jaxscale.measuring.collective_timing import CollectiveTiming
 from jaxscale.measuring.timed_kernels import program_of
-from jaxscale.measuring.timing import UNKNOWN_DRIFT, Drift, Timing
+from jaxscale.measuring.timing import UNKNOWN_DRIFT, CollectiveTiming, Drift, Timing
 from jaxscale.plans.plan import Plan
 from jaxscale.tracing import KernelRows, kernel_rows, trace, traced_kernel_times
 

@@ -13,10 +13,9 @@ import jax
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.measuring.chip_record import ChipRecord, chip_record
-from jaxscale.measuring.collective_timing import CollectiveTiming, time_collectives
 from jaxscale.measuring.timed_kernels import every_kernel
-from jaxscale.measuring.timing import Stopwatch, Timing, drift_of, launch_seconds
-from jaxscale.tables.writer import cell_of, write_table
+from jaxscale.measuring.timing import CollectiveTiming, Stopwatch, Timing, drift_of, launch_seconds, time_collectives
+from jaxscale.tables.table import cell_of, write_table
 
 LEAST_SECONDS = 10.0
 """Minimum time for a sufficient number of kernels [s]."""

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float
-from jaxscale.base.fields import number_field, with_properties
+from jaxscale.base.arrays import Number, as_float, number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaf_text, leaves_shown, printed
 from jaxscale.base.smooth import smaller
 from jaxscale.models.model_domain import MODEL

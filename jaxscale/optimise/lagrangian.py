@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.goals import Goals
+from jaxscale.optimise.problems import Goals
 
 EDGE = 1e-3
 """Least distance of starts and rough optima from the faces of the unit cube [1]."""

@@ -15,8 +15,7 @@ from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import GB
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import catalogue_model

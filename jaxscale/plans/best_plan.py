@@ -12,8 +12,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK, MemoryLimit, memory_limit, probability_of_oom
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.calibration.unstated import usable_if_stated
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.catalogue import cluster as cluster_of

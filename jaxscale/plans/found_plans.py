@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.optimise.candidates import CONVERGED
+from jaxscale.optimise.interior_point import CONVERGED
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import Scores

@@ -10,7 +10,7 @@ moment of matrices.
 
 from typing import NamedTuple
 
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 MASTER_BYTES = 4.0
@@ -46,8 +46,7 @@ def mixed_precision_bytes(precision: str, optimizer: str = "adamw") -> StateByte
     Raises:
         InputError: unknown optimizer; lists the valid names.
     """
-    if optimizer not in MOMENT_BYTES:
-        raise InputError(f"optimizer = {optimizer!r} is unknown; expected one of {', '.join(MOMENT_BYTES)}")
+    check_known("optimizer =", optimizer, MOMENT_BYTES)
     element = FORMATS[PRECISIONS.index(precision)].element_bytes if precision in PRECISIONS else 2.0
     # A 32-bit weight needs no master copy.
     return StateBytes(element, MOMENT_BYTES[optimizer] + MASTER_BYTES * (element < 4.0))

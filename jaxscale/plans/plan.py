@@ -12,8 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number
-from jaxscale.base.fields import number_field, with_properties
+from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number, number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.adapters import target_shares, target_words

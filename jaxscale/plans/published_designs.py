@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.base.arrays import number
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import check_known
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.memory_limit import probability_of_oom
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
@@ -95,8 +95,7 @@ def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
         InputError: unknown name; lists the valid names.
     """
     known = published_designs()
-    if name not in known:
-        raise InputError(f"published design {name!r} is unknown; expected one of {', '.join(known)}")
+    check_known("published design", name, known)
     record, (question, plan) = fit_of(fit), asked(known[name])
     fitted = record.coefficients(question.levels, question.n_chips)
     seconds, peak = (number(part(question.model, plan, question.cluster, fitted).total) for part in (step_time, memory))

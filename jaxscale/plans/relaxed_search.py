@@ -16,11 +16,9 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.arrays import number
 from jaxscale.base.jit import filter_jit
 from jaxscale.optimise.batches import LeafLayout, Problems, in_blocks
-from jaxscale.optimise.candidates import best_candidate, certify, promising
-from jaxscale.optimise.goals import Goals
-from jaxscale.optimise.interior_point import polish
+from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
 from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.optimise.problems import Optimum
+from jaxscale.optimise.problems import Goals, Optimum
 from jaxscale.plans.enumerate import PlanTable, admissible, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans, RelaxedPlan
 from jaxscale.plans.plan import Plan

@@ -17,7 +17,7 @@ from jaxscale.base.arrays import host_arrays, number
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster

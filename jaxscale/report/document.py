@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,11 @@ class Report:
     def text(self, text: str) -> None:
         """Add a paragraph."""
         self.add(Paragraph(text))
+
+    def sentences(self, lines: Iterable[str]) -> None:
+        """Add a paragraph for each line, as a sentence: a capital at the start, a full stop at the end."""
+        for line in lines:
+            self.text(f"{line[0].upper()}{line[1:]}.")
 
     def table(self, columns: Sequence[TableColumn | str], rows: Sequence[Sequence[Any]]) -> None:
         """Add a table without a title; cells are converted to text."""

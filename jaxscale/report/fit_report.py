@@ -32,13 +32,11 @@ def fit_report(result: FitResult, title: str) -> Report:
         The report; `save` writes the report to a file.
     """
     report = Report(title)
-    for line in headlines(result):
-        report.text(line[0].upper() + line[1:] + ".")
+    report.sentences(headlines(result))
     add_errors(report, result)
     add_coefficients(report, result)
     report.heading("What to doubt")
-    for line in remarks(result):
-        report.text(line[0].upper() + line[1:] + ".")
+    report.sentences(remarks(result))
     return report
 
 

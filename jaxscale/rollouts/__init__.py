@@ -7,9 +7,9 @@ from jaxscale.base.lazy import public_face
 if TYPE_CHECKING:
     from jaxscale.rollouts.generation_time import GenerationTime as GenerationTime
     from jaxscale.rollouts.generation_time import generation_time as generation_time
-    from jaxscale.rollouts.published_steps import PublishedStep as PublishedStep
-    from jaxscale.rollouts.published_steps import published_steps as published_steps
     from jaxscale.rollouts.rollout_batch import RolloutBatch as RolloutBatch
+    from jaxscale.rollouts.rollout_report import PublishedStep as PublishedStep
+    from jaxscale.rollouts.rollout_report import published_steps as published_steps
     from jaxscale.rollouts.rollout_report import published_table as published_table
     from jaxscale.rollouts.rollout_report import rollout_figure as rollout_figure
     from jaxscale.rollouts.rollout_step import RolloutStep as RolloutStep

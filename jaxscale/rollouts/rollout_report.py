@@ -1,22 +1,90 @@
-"""Steps of reinforcement learning as tables, sentences, a figure and a report."""
+"""Steps of reinforcement learning as tables, sentences, a figure and a report.
 
-from collections.abc import Sequence
+Published times, of `data/rollouts.toml`, stand beside the predicted ones.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxscale.base.arrays import number
+from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import in_short
 from jaxscale.report.document import Report
 from jaxscale.report.style import BLUE, GREEN, INK, ORANGE, entries_of, legend_below, new_figure, seconds, style
-from jaxscale.rollouts.published_steps import PublishedStep
 from jaxscale.rollouts.rollout_batch import NO_LIMIT, RolloutBatch
-from jaxscale.rollouts.rollout_step import TERMS, RolloutStep
+from jaxscale.rollouts.rollout_step import TERMS, RolloutStep, rollout_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+REQUIRED = ("model", "gpu", "n_gpus", "batch", "quoted")
+"""Keys of a published step that are no options of `rollout_step`."""
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """A published step.
+
+    Attributes:
+        report: key of the report in `data/rollouts.toml`.
+        settings: of the step, those of its report among them.
+        seconds: published time of the step [s].
+        assumed: settings that the report does not tell.
+        report_states_lengths: whether the report tells the lengths of prompts and answers.
+    """
+
+    report: str
+    settings: Mapping[str, Any]
+    seconds: float
+    assumed: str
+    report_states_lengths: bool
+
+    @functools.cached_property
+    def predicted(self) -> RolloutStep:
+        """The step as `rollout_step` predicts it."""
+        options = {name: value for name, value in self.settings.items() if name not in REQUIRED}
+        shapes = published_reports()["shapes"]
+        for name in ("reward", "critic"):
+            if options.get(name) in shapes:
+                options[name] = Transformer(**shapes[options[name]]["fields"])
+        model, gpu, n_gpus = (self.settings[name] for name in ("model", "gpu", "n_gpus"))
+        return rollout_step(model, gpu, RolloutBatch(**self.settings["batch"]), n_chips=n_gpus, **options)
+
+    @property
+    def error(self) -> float:
+        """Predicted over published time, less 1 [1]."""
+        return self.predicted.total / self.seconds - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published time is inside the 90 % interval of the prediction."""
+        lo, hi = self.predicted.interval
+        return lo <= self.seconds <= hi
+
+
+@functools.cache
+def published_reports() -> Mapping[str, Any]:
+    """Tables of `data/rollouts.toml`."""
+    return read_toml(data_path("rollouts.toml"))
+
+
+def published_steps() -> tuple[PublishedStep, ...]:
+    """Published steps, report by report."""
+    steps = []
+    for name, report in published_reports()["reports"].items():
+        for step in report["steps"]:
+            seconds = step["quoted"] * report["quoted_unit_s"]
+            settings = {**report["settings"], **step}
+            steps.append(PublishedStep(name, settings, seconds, report["assumed"], report["lengths_stated"]))
+    return tuple(steps)
+
 
 MOST_SPLITS = 5
 """Splits that the screen shows, the fastest ones [1]."""

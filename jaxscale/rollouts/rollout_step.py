@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxscale.base.arrays import number
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import HOUR, quantity
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of
@@ -270,8 +270,7 @@ def rollout_step(
 def _check(algorithm: str, mode: str, n_chips: float, generation_chips: int | None, updates: int, price: float) -> None:
     """Refuse unknown words and numbers out of range."""
     for name, word, known in (("algorithm", algorithm, tuple(ALGORITHMS)), ("mode", mode, MODES)):
-        if word not in known:
-            raise InputError(f"{name} = {word!r} is unknown; expected one of {', '.join(known)}")
+        check_known(f"{name} =", word, known)
     if mode == "split" and n_chips < 2.0:
         raise InputError(f"mode = 'split' on {n_chips:g} chips; expected at least 2")
     if generation_chips is not None and (mode != "split" or not 1 <= generation_chips < n_chips):

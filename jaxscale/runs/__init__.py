@@ -6,8 +6,8 @@ from jaxscale.runs.reader import read_runs as read_runs
 from jaxscale.runs.reader import read_table as read_table
 from jaxscale.runs.schema import COLUMNS as COLUMNS
 from jaxscale.runs.schema import REQUIRED as REQUIRED
-from jaxscale.runs.table import Runs as Runs
+from jaxscale.runs.schema import Runs as Runs
 from jaxscale.tables.cells import Column as Column
 from jaxscale.tables.names import ModelLookup as ModelLookup
 from jaxscale.tables.table import Row as Row
-from jaxscale.tables.writer import write_table as write_table
+from jaxscale.tables.table import write_table as write_table

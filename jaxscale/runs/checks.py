@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
+from jaxscale.base.arrays import stated_or
 from jaxscale.base.domains import Broken, Relation
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import customary
 from jaxscale.plans.plan import END_STAGES
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes, shapes_of
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.names import SHAPE, ModelLookup
 from jaxscale.tables.schema import Check
@@ -47,7 +48,7 @@ def degrees(runs: Runs) -> dict[str, np.ndarray]:
     Returns:
         Degrees whose product is n_gpus [1], [degree][row].
     """
-    chips, cp = runs.numbers("n_gpus"), _filled(runs.numbers("cp"), 1.0)
+    chips, cp = runs.numbers("n_gpus"), stated_or(runs.numbers("cp"), 1.0)
     dp, tp, pp = (runs.numbers(name) for name in ("dp", "tp", "pp"))
     no_dp, no_tp, no_pp = (np.isnan(degree) for degree in (dp, tp, pp))
     # tp = n / (dp pp cp), with pp = 1 where stated nowhere.
@@ -64,15 +65,11 @@ def degrees(runs: Runs) -> dict[str, np.ndarray]:
     return {name: np.where(is_exact, degree, np.nan) for name, degree in stated.items()}
 
 
-def _filled(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(numbers), otherwise, numbers)
-
-
 def _degree_check(runs: Runs) -> Check:
     """Check of n_gpus = dp tp pp cp; where a degree is open, the stated degrees must divide n_gpus."""
     chips = runs.numbers("n_gpus")
     given = {name: runs.numbers(name) for name in DEGREES}
-    dp, tp, pp, cp = (_filled(degree, 1.0) for degree in given.values())
+    dp, tp, pp, cp = (stated_or(degree, 1.0) for degree in given.values())
     product = dp * tp * pp * cp
     is_complete = ~np.isnan(given["dp"] * given["tp"] * given["pp"])
     is_consistent = np.where(is_complete, product == chips, chips % product == 0)
@@ -93,7 +90,7 @@ def _batch_checks(runs: Runs) -> list[Check]:
     micro, count = runs.numbers("micro_batch_size"), runs.numbers("n_microbatches")
     # b m = B / dp
     share = batch / dp
-    least = _filled(micro, _filled(count, 1.0))
+    least = stated_or(micro, stated_or(count, 1.0))
     is_short = share < least
     slots = share / micro
     # Frameworks round a short last microbatch up or down.
@@ -185,7 +182,7 @@ def shape_checks(shapes: Shapes) -> list[Check]:
     # Rows without a shape get a placeholder, and no problem is told.
     missing = np.any([np.isnan(stated[name]) for name in SHAPE], axis=0)
     numbers = customary({name: np.where(missing, 1.0, column) for name, column in stated.items()}, len(missing))
-    width = _filled(stated["head_dim"], np.where(missing, 1.0, numbers["head_dim"]))
+    width = stated_or(stated["head_dim"], np.where(missing, 1.0, numbers["head_dim"]))
     whole = Relation(
         ("n_heads", "d_model", "head_dim"),
         lambda heads, d, width: np.mod(width, 1.0) == 0.0,

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.seen import table_of
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.words import translate, vocabularies
 

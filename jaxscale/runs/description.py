@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxscale.base.arrays import stated_or
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
 from jaxscale.plans.plan import END_STAGES, FLAGS, ROUTING, SOFTWARE_CHOICES
@@ -13,8 +14,8 @@ from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recompu
 from jaxscale.runs.remarks import incomplete, remarks_on
 from jaxscale.runs.row_kinds import of_a_kind
 from jaxscale.runs.run_levels import run_levels
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Value
 from jaxscale.tables.names import SHAPE
@@ -151,12 +152,12 @@ def _plan_numbers(
     is_on = {name: (empty.filled_numbers(name) > 0.0).astype(float) for name in ("sequence_parallel", *switches)}
     return {
         **stated,
-        "vpp": _or(empty.filled_numbers("vpp"), 1.0),
-        "ep": _or(runs.numbers("ep"), 1.0),
-        "etp": _or(empty.filled_numbers("etp"), 0.0),
-        **{name: _or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
+        "vpp": stated_or(empty.filled_numbers("vpp"), 1.0),
+        "ep": stated_or(runs.numbers("ep"), 1.0),
+        "etp": stated_or(empty.filled_numbers("etp"), 0.0),
+        **{name: stated_or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
         # A shard group beyond the replicas is all replicas.
-        "shard_group": np.minimum(_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
+        "shard_group": np.minimum(stated_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
         **_microbatches(runs, empty, stated["dp"]),
         "zero_stage": empty.filled_numbers("zero_stage"),
         **is_on,
@@ -181,10 +182,6 @@ def _plan_numbers(
         ),
         **_offloaded(empty),
     }
-
-
-def _or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(numbers), otherwise, numbers)
 
 
 def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:
@@ -224,12 +221,12 @@ def _state_bytes(runs: Runs, empty: EmptyCells, is_wide: np.ndarray) -> dict[str
     precision = empty.filled("precision").map(lambda word: translate("precisions", str(word)))
     optimizer = empty.filled("optimizer").map(lambda word: translate("optimizer", str(word)))
     usual = together(precision, optimizer).map(lambda row: mixed_precision_bytes(*row))
-    state = _or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer))
+    state = stated_or(empty.filled_numbers("optimizer_bytes"), usual.numbers(lambda entry: entry.optimizer))
     # A row that states the width of its weights says itself what is kept of them, and a small state has no master copy.
     by_habit = is_wide * np.isnan(runs.numbers("weight_bytes")) * (state > MASTER_BYTES)
     # A stated cell beats the habit of the framework.
     is_wide = np.where(np.isnan(runs.numbers("wide_weights")), by_habit, is_wide)
-    weight = _or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight))
+    weight = stated_or(empty.filled_numbers("weight_bytes"), usual.numbers(lambda entry: entry.weight))
     is_qlora = adapters_of(runs).matches(lambda word: word == "qlora") & np.isnan(runs.numbers("weight_bytes"))
     return {
         "gradient_bytes": empty.filled_numbers("gradient_bytes"),

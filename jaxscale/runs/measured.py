@@ -17,7 +17,7 @@ from jaxscale.plans.adapters import adapter_widths
 from jaxscale.runs.arrays import FSDP_FROM, Measured, RunBatch, assemble, classes, padded
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.description import Description, describe_rows
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
 
 FLOPS_OF = {"full": 1.0, "full, recomputed": 4.0 / 3.0}

@@ -1,24 +1,65 @@
-"""Runs tables, read and checked against the catalogues of chips and models."""
+"""Runs tables, read and checked against the catalogues of chips and models, and against model files that rows name."""
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.catalogue import Hardware
+from jaxscale.models.model_file import model_file_fields
 from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
-from jaxscale.runs.model_files import with_model_files
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BY_NAME, REQUIRED
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS, REQUIRED, Runs
+from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
 from jaxscale.tables.headings import Headings, in_unit_of_column
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
-from jaxscale.tables.reader import read
+from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.tables_in_memory import AnyTable
+
+MODEL_FILE = "model_file"
+
+
+def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
+    """Table with empty shape cells filled from model files, and errors of files.
+
+    Args:
+        runs: the table; paths are relative to the table's folder, or to the current folder.
+
+    Returns:
+        The table; problems by column and by the code of the file's name in it.
+    """
+    named = runs.categories(MODEL_FILE)
+    if not named.matches(bool).any():
+        return runs, {}
+    problems: dict[int, str] = {}
+    fields = [_fields(name, runs.path.parent, code, problems) if name else {} for code, name in enumerate(named.values)]
+    of_file = Categorical(named.codes, tuple(range(len(fields))))
+    columns = {
+        name: together(runs.categories(name), of_file).map(
+            lambda pair, name=name: fields[pair[1]].get(name) if pair[0] is None else pair[0]
+        )
+        for name in MODEL_FIELDS
+        if any(name in one for one in fields)
+    }
+    return replace(runs, values={**runs.values, **columns}), {MODEL_FILE: problems}
+
+
+def _fields(name: str, folder: Path, code: int, problems: dict[int, str]) -> dict[str, float]:
+    """Shape columns of a file, none for a file with errors."""
+    # Paths beside the table first, then in the current folder.
+    path = next((path for path in (folder / name, Path(name)) if path.is_file()), folder / name)
+    try:
+        fields = model_file_fields(path)
+    except InputError as error:
+        problems[code] = str(error)
+        return {}
+    return {key: float(value) for key, value in fields.items() if key in MODEL_FIELDS}
+
 
 BATCH = "global_batch_size_seqs"
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxscale.models.model_catalogue import variant_note
 from jaxscale.runs.checks import quotes_count
 from jaxscale.runs.defaults import answer_note
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
 from jaxscale.tables.names import SHAPE
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxscale.base.lazy import loaded
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 
 KINDS = {"workload": "jaxscale.tracing.traced_kind:TracedKind"}
 """Class of each kind of row, by the column in which its rows have a cell."""

@@ -10,8 +10,8 @@ from jaxscale.base.arrays import number
 from jaxscale.calibration.levels import COMPANY, GUESSES, NO_LEVEL, Levels
 from jaxscale.models.transformer import Transformer
 from jaxscale.runs.defaults import EmptyCells, answered_as
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.words import translate
 

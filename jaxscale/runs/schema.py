@@ -1,12 +1,14 @@
-"""Columns of a runs table: content, valid values and meaning of an empty cell."""
+"""Columns of a runs table: content, valid values and meaning of an empty cell; and the table in memory."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan_domain import PLAN
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
 from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.words import vocabularies
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -285,3 +287,10 @@ def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
         if (value := parsed.values[0]) is not None:
             values[name] = value
     return values
+
+
+@dataclass(frozen=True, repr=False)
+class Runs(AbstractTable):
+    """A table of runs, column by column; see `AbstractTable`."""
+
+    shown = ("model", "workload", "framework", "gpu", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "step_time_s")

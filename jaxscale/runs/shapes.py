@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from jaxscale.base.arrays import stated_or
 from jaxscale.runs.defaults import EmptyCells
-from jaxscale.runs.schema import MODEL_FIELDS
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import MODEL_FIELDS, Runs
 from jaxscale.tables.categorical import Categorical, compacted, together
 from jaxscale.tables.names import ModelLookup
 
@@ -94,22 +94,18 @@ def shapes_of(runs: Runs, lookup: ModelLookup, empty: EmptyCells | None = None) 
     # A width other than that of the catalogue's dense layers is the width of one expert.
     says_both = ~np.isnan(stated["d_ff_expert"])
     is_of_expert = ~np.isnan(stated["d_ff"]) & (experts > 1.0) & (stated["d_ff"] != width) & ~says_both
-    arguments |= {name: _first_stated(stated[name], arguments[name]) for name in MODEL_FIELDS}
+    arguments |= {name: stated_or(stated[name], arguments[name]) for name in MODEL_FIELDS}
     arguments["d_ff"] = np.where(is_of_expert, width, arguments["d_ff"])
     arguments["d_ff_expert"] = np.where(is_of_expert, stated["d_ff"], arguments["d_ff_expert"])
-    arguments["vocab_size"] = _first_stated(arguments["vocab_size"], stated["usual vocab_size"])
-    share = _first_stated(stated["trainable_share"], stated["usual trainable_share"])
-    arguments["trainable_share"] = _first_stated(share, arguments["trainable_share"])
-    arguments["seq_len"] = _first_stated(stated["usual mean_seq_len"], stated["seq_len"])
+    arguments["vocab_size"] = stated_or(arguments["vocab_size"], stated["usual vocab_size"])
+    share = stated_or(stated["trainable_share"], stated["usual trainable_share"])
+    arguments["trainable_share"] = stated_or(share, arguments["trainable_share"])
+    arguments["seq_len"] = stated_or(stated["usual mean_seq_len"], stated["seq_len"])
     return Shapes(distinct.codes, arguments)
 
 
 _USUAL = ("vocab_size", "trainable_share", "mean_seq_len")
 """Arguments whose empty cells may have a meaning of their own."""
-
-
-def _first_stated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(first), second, first)
 
 
 def _rescaled(entries: Categorical, n_layers: np.ndarray) -> dict[str, np.ndarray]:
@@ -119,7 +115,7 @@ def _rescaled(entries: Categorical, n_layers: np.ndarray) -> dict[str, np.ndarra
     fields = {name: entries.numbers(operator.methodcaller("get", name)) for name in names}
     depth = fields["n_layers"]
     # Depth of the row over depth of the catalogue.
-    share = _first_stated(n_layers / depth, np.ones(len(depth)))
+    share = stated_or(n_layers / depth, np.ones(len(depth)))
     for name in _LAYER_COUNTS:
         if name in fields:
             fields[name] = fields[name] * share

@@ -13,7 +13,7 @@ from jaxscale.plans.plan import END_STAGES, Plan
 from jaxscale.runs.arrays import plans_of
 from jaxscale.runs.description import describe_rows
 from jaxscale.runs.run_levels import OF_MODELS, OF_PLANS
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical
 
 UNDECIDED: Mapping[str, Any] = {

@@ -14,8 +14,8 @@ from jaxscale.models.transformer import model_flops
 from jaxscale.plans.adapters import trained_by
 from jaxscale.runs.arrays import Measured, RunBatch, padded
 from jaxscale.runs.measured import Described
+from jaxscale.runs.schema import Runs
 from jaxscale.runs.siblings import contradicted
-from jaxscale.runs.table import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import first_of
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from jaxscale.serving.event_loop import simulate_requests as simulate_requests
     from jaxscale.serving.fit_serving import fit_serving as fit_serving
     from jaxscale.serving.forward_pass import PassTime as PassTime
+    from jaxscale.serving.forward_pass import cache_per_sequence as cache_per_sequence
     from jaxscale.serving.forward_pass import decode_pass as decode_pass
     from jaxscale.serving.forward_pass import prefill_pass as prefill_pass
-    from jaxscale.serving.kv_cache import cache_per_sequence as cache_per_sequence
     from jaxscale.serving.lifetime import LifetimeLoad as LifetimeLoad
     from jaxscale.serving.lifetime import TrainingPlans as TrainingPlans
     from jaxscale.serving.lifetime import lifetime_cost as lifetime_cost

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale.base.arrays import host_arrays, number, with_fields
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import array_jit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
@@ -95,8 +95,7 @@ def engine_table(
         InputError: an unknown precision, or no degrees that fit the chips.
     """
     for word in space.precisions:
-        if word not in WEIGHT_FORMATS:
-            raise InputError(f"precision {word!r} is unknown; expected one of {', '.join(WEIGHT_FORMATS)}")
+        check_known("precision", word, WEIGHT_FORMATS)
     powers = [2**k for k in range(int(np.log2(max(n_chips, 1.0))) + 1)]
     heads, depth = float(model.n_heads), float(total_layers(model))
     # Tensor parallelism splits heads within a domain.

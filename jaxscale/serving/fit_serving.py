@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.base_record import effects_of
 from jaxscale.fitting.multistart import one_blas_thread
 from jaxscale.fitting.statistics.mixed_effects import MixedSolution, solve_mixed
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import serving_spec
 from jaxscale.serving.serving_problem import (
     FOLDS,

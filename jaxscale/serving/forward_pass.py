@@ -8,14 +8,20 @@ with the bytes of the weights that the tokens use, the flops of their matmuls, t
 for launches, scheduler and sampler. Of E experts, n tokens with k experts each use $E (1 - (1 - k / E)^n)$.
 Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is the latency of the
 all-reduce kernels of serving frameworks (data/serving).
+
+The key/value cache of grouped-query attention has $2 K h$ elements per token and layer, that of latent attention
+$r_{kv} + h_{rope}$ (DeepSeek-V2, arXiv 2405.04434, section 2.1.4). Window layers cache at most a window, state-space
+layers a constant state.
 """
+
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays
-from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max
+from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
 from jaxscale.models.transformer import (
@@ -24,9 +30,11 @@ from jaxscale.models.transformer import (
     attention_layers,
     dense_layer_params,
     expert_params,
+    head_kinds,
     head_params,
     is_dense,
     is_latent,
+    key_value_numbers,
     mean_over_heads,
     mlp_layers,
     moe_layers,
@@ -35,8 +43,56 @@ from jaxscale.models.transformer import (
     total_layers,
 )
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence, cached_keys, over_cached_keys
 from jaxscale.serving.serving_coefficients import ServingCoefficients
+
+STATE_BYTES = 4.0
+"""Stored bytes of an element of the state of a state-space layer (Mamba-2, arXiv 2405.21060: 32 bits) [byte]."""
+
+
+def over_cached_keys(
+    model: Transformer, context: ArrayLike, of: Callable[[Heads, ArrayLike], Number], temperature: Temperature = 0.0
+) -> Number:
+    """Mean over attention layers of a function of the heads and of the number of cached tokens."""
+    full, windowed = head_kinds(model)
+    # Without a window (0) all tokens are held.
+    held = smooth_min(model.window + (1.0 - jnp.clip(model.window, 0.0, 1.0)) * context, context, temperature)
+    return full.share * of(full, context) + windowed.share * of(windowed, held)
+
+
+def cached_keys(model: Transformer, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
+    """Number of cached tokens of a context, mean over attention layers with and without a window [token]."""
+    return over_cached_keys(model, context, lambda _, keys: keys, temperature)
+
+
+def state_bytes(model: Transformer) -> Number:
+    """Constant state of a sequence over all state-space layers [byte]."""
+    return ssm_layers(model) * model.ssm_d_inner * model.ssm_state / model.ssm_groups * STATE_BYTES
+
+
+def cached_on_rank(model: Transformer, engine: Engine, kind: Heads, temperature: Temperature = 0.0) -> Array:
+    """Numbers of a token in the cache of a layer on one of min(tp, K) ranks; latents in full on every rank [1]."""
+    # Beyond K ranks, keys and values are replicated.
+    split = key_value_numbers(kind) / smooth_min(engine.tp, kind.n_kv_heads, temperature)
+    return split + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - split)
+
+
+def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
+    """Cache of a sequence on a chip of its rank, over all layers of all pipeline stages [byte].
+
+    Args:
+        engine: number format and degrees.
+        context: tokens of the sequence [token].
+        temperature: 0 for exact minima, else their smoothing [1].
+
+    Returns:
+        Bytes per sequence [byte].
+    """
+    numbers = over_cached_keys(
+        model, context, lambda kind, keys: keys * cached_on_rank(model, engine, kind, temperature), temperature
+    )
+    # State-space heads split over tp.
+    return attention_layers(model) * numbers * engine.cache_bytes + state_bytes(model) / engine.tp
+
 
 WIDE_BYTES = 2.0
 """Stored bytes of 16-bit numbers: activations, and weights of router and logits head [byte]."""
@@ -195,7 +251,6 @@ def weight_times(
     n_tokens: ArrayLike,
     n_logits: ArrayLike,
     efficiency: ArrayLike,
-    temperature: Temperature = 0.0,
 ) -> tuple[Array, Array]:
     """Time to read the used weights, and time of the matmuls with the weights, on a chip.
 
@@ -205,7 +260,6 @@ def weight_times(
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
         efficiency: share of the peak attained by the matmuls [1].
-        temperature: unused maxima stay exact at 0 [1].
 
     Returns:
         Time of the reads, and time of the flops [s].

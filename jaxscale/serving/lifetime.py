@@ -23,8 +23,7 @@ from jaxscale.base.arrays import Number, as_arrays, as_float, number
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import memory_limit
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.record import Fit, fit_of
 from jaxscale.costs.step import step_and_memory, tokens_per_step
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN, LossLaw, ShapeLaw

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxscale.base.arrays import as_arrays, host_arrays, number, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import array_jit
-from jaxscale.designs.relaxed_shape import stretched
+from jaxscale.designs.shape_problem import stretched
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import LossLaw, ShapeLaw
 from jaxscale.models.transformer import Transformer

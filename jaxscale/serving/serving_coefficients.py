@@ -12,8 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number
 from jaxscale.base.resources import data_path, read_toml
-from jaxscale.calibration.spec import Spec, spec_from
-from jaxscale.calibration.stand_ins import StandIns, longest_within
+from jaxscale.calibration.spec import Spec, StandIns, longest_within, spec_from
 from jaxscale.models import model_id
 
 _MONTH = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)(?:-?[0-3]\d)?(?!\d)")

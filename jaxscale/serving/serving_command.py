@@ -11,7 +11,7 @@ from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, opt
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
-    from jaxscale.runs.table import Runs
+    from jaxscale.runs.schema import Runs
     from jaxscale.serving.serving_predict import ServingPrediction
 
 
@@ -113,7 +113,7 @@ class ServingPredict(Outputs):
         from jaxscale.cli.runs_tables import say_doubts, say_unanswered
         from jaxscale.serving.serving_report import serving_error_table, serving_rows_table
         from jaxscale.serving.serving_table import ServingSchema
-        from jaxscale.tables.writer import write_extended
+        from jaxscale.tables.table import write_extended
 
         if self.out is not None:
             check_writable(self.out, self.table, self.fit, self.hardware)

@@ -16,7 +16,7 @@ from jaxscale.models.transformer import (
     router_params,
 )
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.serving.forward_pass import cache_per_sequence
 
 USABLE = 0.92
 """Share of the memory used by an engine: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the

@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import array_jit
-from jaxscale.calibration.effects import effects_of
+from jaxscale.calibration.base_record import effects_of
 from jaxscale.calibration.levels import Levels
 from jaxscale.fitting.statistics.group_quantiles import interval_of
 from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution, solve_mixed
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
 from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving

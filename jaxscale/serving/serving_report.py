@@ -16,7 +16,7 @@ from jaxscale.report.figures.accuracy import intervals, predicted_against_measur
 from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import rounded_text
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.best_engine import ScoredEngine, ServingChoice
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_figures import latency_against_load, serving_frontier

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.base.arrays import number
+from jaxscale.base.arrays import number, stated_or
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.serving.serving_coefficients import framework_level, model_level, serving_facts
 from jaxscale.tables.categorical import Categorical, joined, together
@@ -178,9 +178,9 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     experts = np.nan_to_num(shapes["n_experts"], nan=1.0)
     # A mixture with a dense width of 0 has experts in every layer.
     no_dense = (experts > 1) & (np.nan_to_num(shapes["d_ff"]) == 0.0)
-    d_ff = np.where(no_dense, _filled(shapes["d_ff_expert"], 4.0 * d_model), _filled(shapes["d_ff"], 4.0 * d_model))
+    d_ff = np.where(no_dense, stated_or(shapes["d_ff_expert"], 4.0 * d_model), stated_or(shapes["d_ff"], 4.0 * d_model))
     # Two matrices of width 4 d_model (GPT), or three of a different width (SwiGLU).
-    gated = _filled(shapes["gated_mlp"], np.where((d_ff == 4.0 * d_model) & (experts <= 1), 0.0, 1.0))
+    gated = stated_or(shapes["gated_mlp"], np.where((d_ff == 4.0 * d_model) & (experts <= 1), 0.0, 1.0))
     filled = {
         "d_ff": d_ff,
         "gated_mlp": gated,
@@ -189,10 +189,6 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         "n_dense_layers": np.where((experts > 1) & ~no_dense, np.nan_to_num(shapes["n_dense_layers"]), 0.0),
     }
     return customary({**shapes, **filled}, len(d_model))
-
-
-def _filled(column: np.ndarray, otherwise: Any) -> np.ndarray:
-    return np.where(np.isnan(column), otherwise, column)
 
 
 def generation_of(entry: ChipEntry) -> str:
@@ -283,7 +279,7 @@ def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, n
     precision = runs.categories("precision").map(lambda cell: cell or "bf16")
     cache = runs.categories("kv_precision")
     narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
-    cache_bytes = _filled(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
+    cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
     return Engine(
         tp, pp,
@@ -297,22 +293,22 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
     serving = levels["serving"]
     batch, clients, rate = (runs.numbers(name) for name in ("batch_size", "concurrency", "request_rate"))
     is_static, is_stream = serving == "static", serving == "stream"
-    asked = np.where(is_static, _filled(batch, clients), _filled(clients, batch))
+    asked = np.where(is_static, stated_or(batch, clients), stated_or(clients, batch))
     is_open = np.isnan(asked)
     at_limit = (serving == "offline_max") | (is_open & ~is_static & ~is_stream)
     lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
     stated = runs.numbers("length_cv")
     return Requests(
-        concurrency=np.where(is_stream, _filled(asked, NO_CAP), np.nan_to_num(asked, nan=1.0)),
+        concurrency=np.where(is_stream, stated_or(asked, NO_CAP), np.nan_to_num(asked, nan=1.0)),
         input_len=lengths[0],
         output_len=lengths[1],
         continuous=(~is_static).astype(float),
         at_limit=at_limit.astype(float),
         disaggregated=(serving == "disagg").astype(float),
         n_requests=np.where(at_limit | is_stream, np.nan_to_num(runs.numbers("n_requests")), 0.0),
-        prefix_hit=np.nan_to_num(_filled(runs.numbers("prefix_hit"), runs.numbers("prefix_share"))),
+        prefix_hit=np.nan_to_num(stated_or(runs.numbers("prefix_hit"), runs.numbers("prefix_share"))),
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
-        acceptance=_filled(runs.numbers("acceptance"), 0.7),
+        acceptance=stated_or(runs.numbers("acceptance"), 0.7),
         request_rate=np.nan_to_num(rate),
         # Poisson gaps have variation 1, constant gaps 0.
         gap_variance=runs.categories("arrival").matches(lambda word: word != "constant").astype(float),

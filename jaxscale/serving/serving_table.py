@@ -7,19 +7,17 @@ import numpy as np
 from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import shape_checks
-from jaxscale.runs.schema import MAX_BATCH
+from jaxscale.runs.schema import MAX_BATCH, Runs
 from jaxscale.runs.shapes import Shapes
-from jaxscale.runs.table import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
 from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.serving.under_load import PERCENTILES
 from jaxscale.tables.cells import Column
 from jaxscale.tables.names import SHAPE, Names
-from jaxscale.tables.reader import read
+from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.tables_in_memory import AnyTable
 
 MAX_LENGTH = 1e8
 """Maximum number of tokens of a request; a larger number is a typing error [token]."""

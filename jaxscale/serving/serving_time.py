@@ -19,8 +19,7 @@ from jaxscale.base.smooth import Temperature, larger, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.serving.engine import Engine, Requests
-from jaxscale.serving.forward_pass import PassTime, decode_pass, engine_shares, prefill_pass
-from jaxscale.serving.kv_cache import cache_per_sequence
+from jaxscale.serving.forward_pass import PassTime, cache_per_sequence, decode_pass, engine_shares, prefill_pass
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import max_batch
 

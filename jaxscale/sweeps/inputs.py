@@ -11,7 +11,7 @@ import numpy as np
 from jaxscale.base.arrays import with_fields
 from jaxscale.base.domains import Bound
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.hardware.catalogue import ChipEntry, Hardware
 from jaxscale.hardware.cluster import Chip, Cluster, Network
 from jaxscale.hardware.formats import PRECISIONS

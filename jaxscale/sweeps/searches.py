@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscale.base.domains import Bound
 from jaxscale.base.units import DAY, GB
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import BUDGETS, Budget
 from jaxscale.hardware.cluster import Cluster

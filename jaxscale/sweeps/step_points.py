@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.store import fit_of
+from jaxscale.calibration.record import fit_of
 from jaxscale.costs.step import model_flops_utilisation, step_and_memory
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.hardware.cluster import Cluster

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.base.documents import check_keys, number_of
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.keys import check_keys, number_of
 from jaxscale.base.lazy import loaded
 from jaxscale.base.resources import read_toml
 from jaxscale.hardware.catalogue import load_hardware

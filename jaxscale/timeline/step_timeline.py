@@ -20,7 +20,7 @@ from jaxscale.base.arrays import as_arrays
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
 from jaxscale.calibration.coefficients import Coefficients
-from jaxscale.calibration.store import AnyFit
+from jaxscale.calibration.record import AnyFit
 from jaxscale.costs.machine import machine_of
 from jaxscale.costs.microbatch import microbatch_times
 from jaxscale.costs.named_arguments import Arguments, refuse_broken, resolved

@@ -24,10 +24,9 @@ from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_co
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.kernel_coefficients import kernel_priors
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.workload_paces import WorkloadPace, paces_of
+from jaxscale.calibration.record import Fit, WorkloadPace, paces_of
+from jaxscale.fitting.fit_estimates import LogErrors, mean_percent
 from jaxscale.fitting.statistics.mixed_effects import Block, MixedProblem, MixedSolution, effect_covariance, solve_mixed
-from jaxscale.fitting.statistics.percent_errors import LogErrors, mean_percent
 from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.runs import Runs

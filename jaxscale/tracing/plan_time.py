@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.arrays import Number, as_arrays
+from jaxscale.base.arrays import Number, as_arrays, total_of
 from jaxscale.base.smooth import Temperature, exposed, p_norm, smooth_max
 from jaxscale.calibration.coefficients import Coefficients, checked
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients
@@ -375,7 +375,7 @@ def _terms(
         "optimizer": times.optimizer / (plan.shard * p) + times.table_update,
         "host_per_step": times.host_per_step,
     }
-    undisturbed = sum(list(terms.values())[1:], start=terms["matmul"])
+    undisturbed = total_of(terms.values())
     return {**terms, "straggler": straggler_time(machine, c, undisturbed, temperature)}
 
 

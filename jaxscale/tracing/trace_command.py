@@ -125,7 +125,7 @@ class TraceCommand(Outputs):
                 raise InputError("--plan needs chips; expected --gpu ID --n-gpus N")
             return {}
         from jaxscale.calibration.kernel_coefficients import kernel_coefficients
-        from jaxscale.calibration.store import load_fit
+        from jaxscale.calibration.record import load_fit
         from jaxscale.costs.memory import memory
         from jaxscale.hardware.catalogue import cluster, load_hardware
         from jaxscale.tracing.class_plan import class_plan

@@ -7,7 +7,7 @@ import numpy as np
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.row_kinds import AbstractRowKind, RowAnswers
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import Runs
 from jaxscale.tracing.pace_fit import PaceResult, fit_paces
 from jaxscale.tracing.predict_traced import predict_traced
 from jaxscale.tracing.traced_rows import workload_problems

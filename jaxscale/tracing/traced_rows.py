@@ -15,8 +15,7 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.run_levels import company_of, setup_name
-from jaxscale.runs.schema import MODEL_FIELDS
-from jaxscale.runs.table import Runs
+from jaxscale.runs.schema import MODEL_FIELDS, Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
 from jaxscale.tables.words import translate

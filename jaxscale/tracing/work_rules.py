@@ -298,10 +298,13 @@ def collective(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappin
 def pallas_call(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
     """Work of a Pallas kernel, from the kernel's cost estimate."""
     estimate = params.get("cost_estimate")
-    axes = outputs[0].all_axes
     flop = float(estimate.flops) if estimate is not None else 0.0
-    # Flop follow the size of the first output where sizes change.
-    return Work("custom", Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
+    return _work_of_outputs("custom", flop, outputs[0].all_axes)
+
+
+def _work_of_outputs(kind: str, flop: float, axes: Sequence[Axis]) -> Work:
+    """Work that follows the size of the first output where sizes change after tracing."""
+    return Work(kind, Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
 
 
 FlopCount = Callable[[Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float]
@@ -326,9 +329,7 @@ def custom_call(name: str, kind: str = "custom") -> Callable[[FlopCount], FlopCo
         @work_rule(name)
         def rule(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
             flop = float(count([_shape(value) for value in inputs], [_shape(value) for value in outputs], params))
-            axes = outputs[0].axes if outputs else ()
-            # Flop follow the size of the first output where sizes change.
-            return Work(kind, Monomial(flop / max(math.prod(axis.size for axis in axes), 1), axes))
+            return _work_of_outputs(kind, flop, outputs[0].axes if outputs else ())
 
         return count
 

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from jaxscale.trends.deployment_library import systems as systems
     from jaxscale.trends.deployment_library import unfitted_power as unfitted_power
     from jaxscale.trends.deployment_library import what_if as what_if
-    from jaxscale.trends.fully_sharded import layer_gather as layer_gather
     from jaxscale.trends.layout import Deployment as Deployment
     from jaxscale.trends.layout import ParallelLayout as ParallelLayout
     from jaxscale.trends.layout import cluster_at as cluster_at
+    from jaxscale.trends.layout import layer_gather as layer_gather
     from jaxscale.trends.layout import plan_at as plan_at
     from jaxscale.trends.measured_series import SCALING_TABLES as SCALING_TABLES
     from jaxscale.trends.measured_series import held_out_series as held_out_series
+    from jaxscale.trends.measured_series import published_values as published_values
+    from jaxscale.trends.measured_series import reproduce as reproduce
     from jaxscale.trends.measured_series import shipped_series as shipped_series
     from jaxscale.trends.measured_series import summarise as summarise
     from jaxscale.trends.outcome import Batch as Batch
     from jaxscale.trends.outcome import Outcome as Outcome
     from jaxscale.trends.outcome import best_tensor_degree as best_tensor_degree
     from jaxscale.trends.outcome import weak_scaling as weak_scaling
-    from jaxscale.trends.published_scaling import published_values as published_values
-    from jaxscale.trends.published_scaling import reproduce as reproduce
     from jaxscale.trends.returns import Returns as Returns
     from jaxscale.trends.returns import last_worthwhile_chip as last_worthwhile_chip
     from jaxscale.trends.returns import marginal_returns as marginal_returns

@@ -14,7 +14,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.units import KILOWATT_HOUR, YEAR
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, constrain_values, from_values, priors, unconstrain
-from jaxscale.calibration.store import AnyFit, fit_of
+from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.costs.power import ChipPower
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.models import model

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import Number, as_arrays, as_float, filled_rows, host_arrays
+from jaxscale.base.arrays import Number, as_arrays, as_float, filled_rows, host_arrays, total_of
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import HOUR
 from jaxscale.costs.memory import Memory
@@ -87,8 +87,7 @@ class Outcome(eqx.Module):
     def exposed_share(self) -> Array:
         """Share of the step in which a chip communicates or waits [1]."""
         terms = self.times.terms()
-        exposed = [terms[name] for name in names_of_kind("network")]
-        return sum(exposed[1:], start=exposed[0]) / self.times.total
+        return total_of(terms[name] for name in names_of_kind("network")) / self.times.total
 
 
 def outcome_at(

@@ -256,9 +256,7 @@ def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
     """
     report = Report(title)
     report.add(trend_table(trend))
-    for line in (last_chip_line(trend), memory_line(deployment, trend)):
-        if line:
-            report.text(f"{line[0].upper()}{line[1:]}.")
+    report.sentences(filter(None, (last_chip_line(trend), memory_line(deployment, trend))))
     caption = "Throughput, utilisation, energy and money per chip, and the fastest tensor-parallel degree."
     report.figure("trends", trends_figure(trend), caption)
     return report

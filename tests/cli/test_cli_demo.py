@@ -8,7 +8,7 @@ import pytest
 from screens import WIDTHS, Expected, screen_of, shows, tokens_of, too_long
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.cli import console
 from jaxscale.cli.demo import demo_work
 from jaxscale.cli.demo.demo_report import add_plans, add_shape, demo_document, plan_label, summary_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.cli.main import command_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.programs import cache_folder
 from jaxscale.cli.console import PAGES
-from jaxscale.cli.entry.parsing import one_line
+from jaxscale.cli.parsing import one_line
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")

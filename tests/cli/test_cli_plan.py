@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.models import model
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.rules import violations

@@ -29,7 +29,6 @@ from screens import (
 import jaxscale as js
 from jaxscale.base.table import Table
 from jaxscale.cli import console
-from jaxscale.cli.entry import progress
 from jaxscale.cli.main import every_command
 from jaxscale.laws.loss_reader import loss_table
 
@@ -488,7 +487,7 @@ def test_paragraphs_wrap_at_words():
 
 def test_work_that_takes_long_is_shown(monkeypatch):
     """A line with the stage after a while, taken back at the end; none in a pipe, none of a quiet command."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(console, "PATIENCE", 0.05)
 
     def work(is_quiet: bool, is_long: bool = True) -> None:
         with console.working(is_quiet):
@@ -508,7 +507,7 @@ def test_work_that_takes_long_is_shown(monkeypatch):
 
 
 def test_in_a_pipe_nothing_turns(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(console, "PATIENCE", 0.05)
     with console.working(False):
         console.stage("searching the plans")
         time.sleep(0.2)

@@ -8,7 +8,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.costs.power import energy_terms
 from jaxscale.costs.step import TERM_NAMES, step_time
 from jaxscale.designs.time_to_loss import default_laws, with_interruptions

@@ -13,7 +13,7 @@ from synthetic import named_runs, start_at_truth, synthetic_runs, true_coefficie
 
 import jaxscale as js
 from jaxscale.base.resources import data_path
-from jaxscale.calibration.effects import LevelEffect
+from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fitting.fit_problem import base_of, fit_problem

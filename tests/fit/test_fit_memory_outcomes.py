@@ -12,8 +12,7 @@ import jaxscale as js
 from jaxscale.base.resources import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
-from jaxscale.calibration.record import Fit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.fitting.memory_outcomes import Outcomes, fitted_limit, memory_limits, outcomes, with_memory_limits
 from jaxscale.runs.measured import measured_runs
 

@@ -15,7 +15,7 @@ import jaxscale as js
 from jaxscale.base.resources import data_path
 from jaxscale.calibration.kernel_coefficients import kernel_priors
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.workload_paces import WorkloadPace, paces_of
+from jaxscale.calibration.record import WorkloadPace, paces_of
 from jaxscale.fitting import fitting
 from jaxscale.runs.arrays import Measured
 

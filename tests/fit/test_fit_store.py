@@ -10,8 +10,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.resources import fit_path
+from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.coefficients import names, values_of
-from jaxscale.calibration.effects import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit

@@ -10,12 +10,10 @@ import pytest
 import jaxscale as js
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.resources import data_path, fit_path
-from jaxscale.calibration.base_record import Record
-from jaxscale.calibration.effects import LevelEffect, effects_of
+from jaxscale.calibration.base_record import LevelEffect, Record, effects_of
 from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficients
 from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.spec import Prior, Spec
-from jaxscale.calibration.stand_ins import StandIns, longest_within
+from jaxscale.calibration.spec import Prior, Spec, StandIns, longest_within
 from jaxscale.islands.fleet_days import LooseFit, loose_law
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.cli.plan import row_plan, stated_row
 from jaxscale.launch.readers.read_run import LAUNCH_ENDINGS, run_of
 from jaxscale.plans.best_plan import scored_plans

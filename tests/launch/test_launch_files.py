@@ -11,7 +11,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.launch.readers.launch_rules import cells_of, framework_family, understood_cells
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings, has_open_parts, python_settings
-from jaxscale.tables.writer import write_table
+from jaxscale.tables.table import write_table
 
 FOLDER = Path(__file__).parent / "files"
 FILES = tomllib.loads((Path(__file__).parent / "launch_files.toml").read_text(encoding="utf-8"))

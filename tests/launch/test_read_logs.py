@@ -8,12 +8,11 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.launch.readers.history_table import run_of_history
-from jaxscale.launch.readers.launch_precision import precision_cell
-from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
+from jaxscale.launch.readers.launch_rules import precision_cell
+from jaxscale.launch.readers.read_run import RunRow, run_of, run_of_history, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings
 from jaxscale.launch.readers.step_series import StepSeries
-from jaxscale.tables.writer import write_table
+from jaxscale.tables.table import write_table
 
 FOLDER = Path(__file__).parent / "files"
 MEGATRON = (FOLDER / "megatron.log").read_text(encoding="utf-8")

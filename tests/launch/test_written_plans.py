@@ -21,7 +21,7 @@ from jaxscale.launch.writers.launch_text import WRITERS, LaunchText, launch_text
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans
 from jaxscale.plans.framework_space import framework_space
-from jaxscale.tables.writer import write_table
+from jaxscale.tables.table import write_table
 
 SEQ_LEN = 4096
 MISSING = "model: "

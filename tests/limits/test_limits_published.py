@@ -5,7 +5,7 @@ import pytest
 
 from jaxscale.limits.batch_time import SmoothOverlap
 from jaxscale.limits.frontier_scenario import scenario
-from jaxscale.limits.integer_plan import integer_survey
+from jaxscale.limits.limits_points import integer_survey
 from jaxscale.limits.limits_report import published_curve
 
 

@@ -26,11 +26,10 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Chip, Network
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.measuring.chip_record import ChipRecord, chip_record, fitted_links, fitted_matmuls
-from jaxscale.measuring.collective_timing import CollectiveTiming
 from jaxscale.measuring.measure_report import drift_text
 from jaxscale.measuring.measured_devices import Measurement
 from jaxscale.measuring.timed_kernels import TimedKernel, program_of
-from jaxscale.measuring.timing import Drift, Timing, drift_of
+from jaxscale.measuring.timing import CollectiveTiming, Drift, Timing, drift_of
 from jaxscale.tracing import kernel_rows, trace, traced_kernel_times
 
 KERNELS = (

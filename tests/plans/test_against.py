@@ -6,7 +6,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.plans.against import PLAN_SPREAD, AgainstBest, against_best
 from jaxscale.plans.best_plan import choice_of, searched
 from jaxscale.plans.plan import Plan

@@ -9,7 +9,7 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.costs import evaluate
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plans.best_plan import best_plan, question_of_levels

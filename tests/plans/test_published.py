@@ -4,7 +4,7 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import probability_of_oom
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.costs.memory import memory
 from jaxscale.models import model
 from jaxscale.models.transformer import model_flops, n_params

@@ -14,8 +14,7 @@ import jaxscale as js
 from jaxscale.base.arrays import with_fields
 from jaxscale.cli.main import main
 from jaxscale.rollouts import RolloutBatch, RolloutStep, published_steps, published_table
-from jaxscale.rollouts.published_steps import published_reports
-from jaxscale.rollouts.rollout_report import length_remark, steps_table
+from jaxscale.rollouts.rollout_report import length_remark, published_reports, steps_table
 from jaxscale.rollouts.rollout_step import TERMS
 from jaxscale.rollouts.split_search import shared_batch
 

@@ -13,7 +13,7 @@ import jaxscale as js
 from jaxscale import serving
 from jaxscale.base.arrays import with_fields
 from jaxscale.models.transformer import n_params
-from jaxscale.serving.hardware_limits import hardware_limits
+from jaxscale.serving.serving_predict import hardware_limits
 
 STREAM = serving.Requests(1e6, 600, 200, request_rate=8.0)
 ONE = js.cluster("h100-80gb", 1)

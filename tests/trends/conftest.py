@@ -3,8 +3,8 @@
 import pytest
 
 from jaxscale.trends.deployment_library import deployment
+from jaxscale.trends.measured_series import reproduce
 from jaxscale.trends.outcome import Batch
-from jaxscale.trends.published_scaling import reproduce
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscale.calibration.coefficients import names
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.deployment_library import (
     CHANGES,

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from jaxscale.costs.machine import effective_link
-from jaxscale.trends.fully_sharded import layer_gather
-from jaxscale.trends.layout import ParallelLayout, memory_at, plan_at
+from jaxscale.trends.layout import ParallelLayout, layer_gather, memory_at, plan_at
 from jaxscale.trends.outcome import best_tensor_degree, scaling_outcomes, weak_scaling
 
 

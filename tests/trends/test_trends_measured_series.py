@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscale.base.resources import data_path
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.report.figures import ScalingSeries, scaling_series
 from jaxscale.runs import read_runs
 from jaxscale.runs.predict import predict

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxscale.base.arrays import with_fields
-from jaxscale.calibration.store import load_fit
+from jaxscale.calibration.record import load_fit
 from jaxscale.trends.deployment_library import deployment, fitted_power, fitted_table, table, unfitted_power
 from jaxscale.trends.layout import ParallelLayout
+from jaxscale.trends.measured_series import published_values, reproduce
 from jaxscale.trends.outcome import TENSOR_DEGREES, scaling_outcomes
-from jaxscale.trends.published_scaling import published_values, reproduce
 
 
 @pytest.mark.parametrize("figure", ["power_fall", "a100_mfu"])

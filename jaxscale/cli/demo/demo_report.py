@@ -105,8 +105,7 @@ def plan_label(plan: Plan) -> str:
 def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
     """The whole report."""
     report = Report("Training time, calibrated and used: a demonstration")
-    for line in summary_lines(calibration, design):
-        report.text(line[0].upper() + line[1:] + ".")
+    report.sentences(summary_lines(calibration, design))
     add_calibration(report, calibration)
     add_plans(report, design)
     add_shape(report, design)

@@ -42,16 +42,13 @@ def robust_slope(standardised: Array) -> Array:
     return jax.jvp(robust, (standardised,), (jnp.ones_like(standardised),))[1]
 
 
-def student_scale(
-    errors: Float[np.ndarray, " error"], start: float, bounds: tuple[float, float], freedom: float = DEGREES_OF_FREEDOM
-) -> float:
+def student_scale(errors: Float[np.ndarray, " error"], start: float, bounds: tuple[float, float]) -> float:
     """Maximum-likelihood scale of errors about zero, by expectation maximisation.
 
     Args:
         errors: in any unit [error].
         start: initial scale, in the unit of the errors.
         bounds: bounds of the scale, in the unit of the errors.
-        freedom: degrees of freedom [1].
 
     Returns:
         The scale, in the unit of the errors.
@@ -59,6 +56,6 @@ def student_scale(
     scale = start
     for _ in range(SCALE_STEPS):
         # Expectation: weights at the present scale; maximisation: weighted variance.
-        weights = np.asarray(student_weight(errors / scale, freedom))
+        weights = np.asarray(student_weight(errors / scale))
         scale = float(np.clip(np.sqrt((weights * errors**2).mean()), *bounds))
     return scale

@@ -10,8 +10,6 @@ from typing import Any
 from jaxscale.base.errors import InputError
 from jaxscale.launch.options.check_settings import OFF
 from jaxscale.launch.options.option_table import option_key, option_table, programs
-from jaxscale.launch.readers.launch_precision import KEYS as PRECISION_KEYS
-from jaxscale.launch.readers.launch_precision import precision_cell
 from jaxscale.launch.readers.megatron_rules import megatron_cells
 from jaxscale.launch.readers.setting_values import Cells, ReadSettings, Settings
 from jaxscale.launch.readers.settings_text import FORM, OPEN
@@ -28,6 +26,34 @@ from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, tor
 from jaxscale.runs.schema import BY_NAME
 from jaxscale.tables.cells import parse_cells
 from jaxscale.tables.names import Names
+
+PRECISION_KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", "dtype", "torch_dtype")
+
+
+def precision_cell(settings: Mapping[str, Any]) -> str | None:
+    """Precision of a run; None where no setting states a number format."""
+    # Frameworks nest the keys differently; the last word of a key is common to all.
+    last = {key.rsplit(".", 1)[-1].rsplit("/", 1)[-1]: value for key, value in settings.items()}
+    recipe = str(last.get("fp8_recipe") or "").lower()
+    # Narrow formats first: `fp8: true` stands beside `precision: bf16-mixed`.
+    if last.get("fp4") or last.get("fp4_format"):
+        return "nvfp4"
+    if last.get("fp8") or last.get("fp8_format") or (last.get("fp8.enabled")):
+        return "mxfp8" if "mxfp8" in recipe else "fp8"
+    words = [str(last.get(key) or "").lower() for key in ("converters", "quantization", *PRECISION_KEYS)]
+    if "quantize.linear.mx" in words[0] or "mxfp8" in words[0]:
+        return "mxfp8"
+    if any("fp8" in word or "float8" in word for word in words):
+        return "mxfp8" if any("mxfp8" in word for word in words) else "fp8"
+    if last.get("bf16") is True or any("bf16" in word or "bfloat16" in word for word in words):
+        return "bf16"
+    if settings.get("bf16.enabled") is True or settings.get("bfloat16_enabled") is True:
+        return "bf16"
+    # The name of a converter may contain "16"; only keys of precision decide here.
+    if last.get("fp16") is True or settings.get("fp16.enabled") is True or any("16" in word for word in words[2:]):
+        return "fp16"
+    return None
+
 
 FAMILIES = {
     # Keys that only one family has, by their last part.

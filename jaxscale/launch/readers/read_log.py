@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxscale.base.documents import parsed_json
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, unreadable
 from jaxscale.launch.readers.logs.json_lines_log import AUTOMODEL, DLLOGGER, MLPERF
 from jaxscale.launch.readers.logs.log_format import Gathered, LogFormat
-from jaxscale.launch.readers.logs.maxtext_log import MAXTEXT
 from jaxscale.launch.readers.logs.megatron_log import MEGATRON
-from jaxscale.launch.readers.logs.nanotron_log import NANOTRON
-from jaxscale.launch.readers.logs.plain_logs import PLAIN
+from jaxscale.launch.readers.logs.plain_logs import MAXTEXT, NANOTRON, PLAIN
 from jaxscale.launch.readers.logs.torchtitan_log import TORCHTITAN
 from jaxscale.launch.readers.logs.trainer_log import TRAINER, take_state
 from jaxscale.launch.readers.step_series import KEPT
@@ -52,7 +50,7 @@ def read_log(path: Path) -> tuple[LogFormat, Gathered]:
             file.seek(0)
             return _read_lines(path, file)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise unreadable(path, error) from None
 
 
 def _state(path: Path) -> Gathered | None:

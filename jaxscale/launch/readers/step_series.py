@@ -39,12 +39,6 @@ class StepSeries:
             for name in QUANTITIES:
                 self.values[name].append(quantities.get(name, float("nan")))
 
-    def amend(self, **quantities: float) -> None:
-        """Set quantities of the last step from a later line of the log."""
-        for name, value in quantities.items():
-            if self.steps:
-                self.values[name][-1] = value
-
     def __len__(self) -> int:
         """Steps of the log [1]."""
         return len(self.steps)

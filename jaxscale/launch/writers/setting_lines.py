@@ -49,9 +49,9 @@ class SettingLines:
             **self.facts,
         }
 
-    def as_options(self, indent: str = "  ") -> list[str]:
+    def as_options(self) -> list[str]:
         """Options of a command line, a line each; True is written as a flag."""
-        return [indent + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
+        return ["  " + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
         """Nested keys of YAML."""
@@ -108,3 +108,26 @@ def _option(key: str, value: Any) -> str:
 
 def _comment(text: str) -> str:
     return f"  # {text}" if text else ""
+
+
+class Code(str):
+    """Value written as Python code, such as `torch.bfloat16`."""
+
+
+def python_value(value: Any) -> str:
+    """A value as Python writes it."""
+    return str(value) if isinstance(value, Code) else repr(value)
+
+
+def keyword_lines(entries: list[tuple[str, Any, str]], indent: str = "    ") -> list[str]:
+    """Keyword arguments, a line each, with comments."""
+    return [
+        f"{indent}{key}={python_value(value)},{f'  # {comment}' if comment else ''}" for key, value, comment in entries
+    ]
+
+
+def refusal(missing: list[str]) -> list[str]:
+    """Lines that raise an error where the settings would train a different model."""
+    if not missing:
+        return []
+    return [f"raise SystemExit({'not expressed: ' + '; '.join(missing)!r})", ""]

@@ -1,4 +1,4 @@
-"""Logs of programs that print a short line of numbers per step."""
+"""Logs of programs that print a line of numbers per step: MaxText, nanotron and smaller ones."""
 
 import re
 from collections.abc import Callable
@@ -91,3 +91,58 @@ PLAIN = (
     LogFormat("litgpt", "", "litgpt", _reader("iter time: ", _litgpt)),
     LogFormat("InternEvo", "", "internevo", _reader("tgs (tokens", _internevo)),
 )
+
+
+_MAXTEXT_STEP = re.compile(
+    r"completed step: (\d+), seconds: ([\d.]+), TFLOP/s(?:/device)?: ([\d.]+)(?:, Tokens/s/device: ([\d.]+))?"
+    r"(?:, total_weights: (\d+))?"
+)
+_MAXTEXT_SETTING = re.compile(r"Config param (\w+): (.*?)\s*$")
+_MAXTEXT_DEVICES = re.compile(r"Num_devices: (\d+)", re.IGNORECASE)
+
+
+def _take_maxtext(line: str, gathered: Gathered) -> bool:
+    if "completed step" in line and (step := _MAXTEXT_STEP.search(line)):
+        found = {"seconds": float(step[2]), "tflops_per_gpu": float(step[3])}
+        if step[4]:  # since 2024
+            found["tokens_per_s_per_gpu"] = float(step[4])
+        gathered.series.add(float(step[1]), **found)
+        if step[5] and step[4]:
+            gathered.cells["tokens_per_step"] = float(step[5])
+            # Tokens of a step / seconds / tokens per second of a device.
+            gathered.cells["n_gpus"] = round(float(step[5]) / float(step[2]) / float(step[4]))
+        return True
+    if "Config param" in line and (setting := _MAXTEXT_SETTING.search(line)):
+        gathered.settings[setting[1].lower()] = plain_value(setting[2])
+    elif devices := _MAXTEXT_DEVICES.search(line):
+        gathered.settings["num_devices"] = int(devices[1])
+    return False
+
+
+MAXTEXT = LogFormat("MaxText", "maxtext", "maxtext", _take_maxtext)
+
+
+_NANOTRON_FIELD = re.compile(r"(\w+): ([\d.]+[KMGT]?)(?= |$|\|)")
+_NANOTRON_STEP = re.compile(r"iteration: (\d+) / \d+")
+
+
+def _take_nanotron(line: str, gathered: Gathered) -> bool:
+    if "elapsed_time_per_iteration_ms" not in line or not (step := _NANOTRON_STEP.search(line)):
+        return False
+    fields = {name: scaled_number(value) for name, value in _NANOTRON_FIELD.findall(line)}
+    found = {
+        "seconds": fields.get("elapsed_time_per_iteration_ms", float("nan")) / 1e3,
+        "tokens_per_s_per_gpu": fields.get("tokens_per_sec_per_gpu", float("nan")),
+        "tflops_per_gpu": fields.get("model_tflops_per_gpu", float("nan")),
+        "batch": fields.get("global_batch_size", float("nan")),
+        "memory_gb": fields.get("cuda_max_memory_reserved", float("nan")) / 1e9,
+    }
+    gathered.series.add(float(step[1]), **found)
+    total, own = fields.get("tokens_per_sec"), fields.get("tokens_per_sec_per_gpu")
+    if total and own:
+        # Figures of three digits: the ratio is whole but for rounding.
+        gathered.cells.setdefault("n_gpus", max(1, round(total / own)))
+    return True
+
+
+NANOTRON = LogFormat("nanotron", "nanotron", "nanotron", _take_nanotron)

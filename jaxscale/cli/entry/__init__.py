@@ -1,1 +1,0 @@
-"""Frame of a command: parsing of arguments, error messages, and progress display."""

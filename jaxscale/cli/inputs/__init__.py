@@ -1,1 +1,0 @@
-"""Commands for inputs of users: models, logs and launch files."""
