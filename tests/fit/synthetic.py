@@ -2,16 +2,13 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import unconstrain
-from jaxscale.fitting.objective import (
-    predicted_logs,
-)
-from jaxscale.runs.arrays import Measured
+from jaxscale.fitting.objective import SHARP, compiled_logs_with_gradients
+from jaxscale.runs.arrays import Measured, RunBatch, padded
 
 FRAMEWORK = "megatron-deepspeed"
 """That of the BLOOM table."""
@@ -27,11 +24,16 @@ def start_at_truth(**record: object) -> js.Fit:
     return js.Fit("start", true_coefficients(), **record)
 
 
+def logs_at(batch: RunBatch, rows: np.ndarray) -> np.ndarray:
+    """Predicted logs of step time [ln s] and peak memory [ln byte], by the program that fits compile [2, row]."""
+    runs, coefficients = padded((batch, np.asarray(rows)), len(batch))
+    logs, _ = compiled_logs_with_gradients(runs, coefficients, jnp.asarray(SHARP))
+    return np.stack(logs)[:, : len(batch)]
+
+
 def synthetic_runs(measured: Measured, noise: float) -> Measured:
-    rows = jnp.broadcast_to(
-        jnp.asarray(unconstrain(true_coefficients())), (len(measured.batch), len(unconstrain(true_coefficients())))
-    )
-    logs = np.stack(jax.jit(predicted_logs)(jax.tree.map(jnp.asarray, measured.batch), rows), axis=1)
+    truth = unconstrain(true_coefficients())
+    logs = logs_at(measured.batch, np.broadcast_to(truth, (len(measured.batch), len(truth)))).T
     scatter = noise * np.random.default_rng(0).normal(size=logs.shape)
     times, memory = np.exp(logs + scatter).T
     return dataclasses.replace(measured, step_time=times, peak_memory=memory)

@@ -3,11 +3,10 @@
 import dataclasses
 
 import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from synthetic import FRAMEWORK, named_runs, start_at_truth, synthetic_runs
+from synthetic import FRAMEWORK, logs_at, named_runs, start_at_truth, synthetic_runs
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import names
@@ -15,9 +14,6 @@ from jaxscale.fitting.fit_problem import about_start, base_of, fit_problem
 from jaxscale.fitting.fit_record import Attempt, shared_levels
 from jaxscale.fitting.fitting import fit_measured, near_the_best
 from jaxscale.fitting.multistart import refine
-from jaxscale.fitting.objective import (
-    predicted_logs,
-)
 from jaxscale.runs.arrays import Measured
 
 
@@ -33,12 +29,18 @@ def test_few_runs_of_a_new_source_do_not_narrow_its_interval(measured: Measured)
     assert after.time > start.interval({"source": "mosaic_llm_foundry/llm-foundry"}).time
 
 
-@pytest.mark.parametrize(("kind", "other"), [("sequences", "s8192"), ("recompute", "none"), ("parallelism", "cp")])
-def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(measured: Measured, kind: str, other: str):
-    start = js.load_fit()
+@pytest.fixture(scope="module")
+def twenty(measured: Measured) -> tuple[dict[str, str], js.Fit]:
+    """Levels of runs of a new source, and a fit of twenty of them about the shipped one."""
     runs = named_runs(measured.take(np.arange(0, 60, 3)), source="mine/llm-foundry", framework="llm-foundry")
-    record = fit_measured(runs, start=start, n_starts=1, n_folds=3).fit
-    levels = runs.levels.row(0)
+    return runs.levels.row(0), fit_measured(runs, start=js.load_fit(), n_starts=1, n_folds=3).fit
+
+
+@pytest.mark.parametrize(("kind", "other"), [("sequences", "s8192"), ("recompute", "none"), ("parallelism", "cp")])
+def test_few_runs_tell_nothing_of_settings_that_none_of_them_had(
+    twenty: tuple[dict[str, str], js.Fit], kind: str, other: str
+):
+    start, (levels, record) = js.load_fit(), twenty
     usual, changed = (record.interval(one, 8.0) for one in (levels, {**levels, kind: other}))
     # Of a setting that no run of the table had, the fit says so, and is no surer than of the others.
     assert changed.time >= usual.time
@@ -101,11 +103,10 @@ def test_few_runs_of_a_biased_cluster_correct_the_start(measured: Measured):
     order = np.random.default_rng(3).permutation(len(times))
     shots, others = slower.take(np.sort(order[:8])), slower.take(np.sort(order[8:]))
     fitted = fit_measured(shots, start=start, n_starts=1).fit
-    batch = jax.tree.map(jnp.asarray, others.batch)
 
     def median_error(fit: js.Fit) -> float:
-        log_time, _ = predicted_logs(batch, jnp.asarray(base_of(others, fit)))
-        return float(np.median(np.abs(np.asarray(log_time) - np.log(np.asarray(others.step_time)))))
+        log_time, _ = logs_at(others.batch, base_of(others, fit))
+        return float(np.median(np.abs(log_time - np.log(np.asarray(others.step_time)))))
 
     assert median_error(start) > 0.3
     assert median_error(fitted) < 0.06

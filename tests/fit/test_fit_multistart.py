@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from synthetic import logs_at
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxscale as js
@@ -33,7 +34,6 @@ from jaxscale.fitting.objective import (
     errors_at,
     log_residuals,
     loss,
-    predicted_logs,
     search_loss,
     smoothed,
     time_scatter,
@@ -177,7 +177,7 @@ def hosted() -> FitProblem:
     few = table.take(np.asarray(table.batch.model.d_model) == 1024.0).take(np.arange(60))
     truth = unconstrain(dataclasses.replace(js.prior_medians(), host_time_layer=HOST_TIME))
     with jax.enable_x64(True):
-        times, _ = predicted_logs(jax.tree.map(jnp.asarray, few.batch), jnp.broadcast_to(truth, (60, len(truth))))
+        times, _ = logs_at(few.batch, np.broadcast_to(truth, (60, len(truth))))
         return fit_problem(dataclasses.replace(few, step_time=np.exp(times)), js.load_fit("prior"))[0]
 
 

@@ -215,7 +215,10 @@ def mlperf_rows(benchmarks: Sequence[str], workload: str) -> Rows:
         ]
 
 
-@pytest.mark.parametrize(("benchmarks", "workload"), [(("unet3d",), "unet3d"), (("ssd", "retinanet"), "retinanet")])
+@pytest.mark.parametrize(
+    ("benchmarks", "workload"),
+    [(("unet3d",), "unet3d"), pytest.param(("ssd", "retinanet"), "retinanet", marks=pytest.mark.slow)],
+)
 def test_one_row_of_each_workload_and_chip_predicts_the_others(
     tmp_path: Path, benchmarks: Sequence[str], workload: str
 ):

@@ -16,6 +16,7 @@ def posterior(bloom_fit: js.FitResult) -> Posterior:
     return sample_posterior(bloom_fit, n_draws=200, n_warmup=60)
 
 
+@pytest.mark.slow
 def test_draws_agree_with_the_profile(bloom_fit: js.FitResult, posterior: Posterior):
     assert posterior.n_divergent <= 4
     index = names().index("matmul_efficiency")
@@ -25,17 +26,20 @@ def test_draws_agree_with_the_profile(bloom_fit: js.FitResult, posterior: Poster
     assert draws.mean() == pytest.approx(ends.mean(), abs=0.25 * float(np.diff(ends)[0]))
 
 
+@pytest.mark.slow
 def test_an_unused_coefficient_keeps_its_prior(posterior: Posterior):
     draws = posterior.standardised[:, names().index("ep_overlap")]
     assert draws.std() == pytest.approx(1.0, abs=0.2)
     assert np.quantile(draws, 0.95) == pytest.approx(Z90, abs=0.35)
 
 
+@pytest.mark.slow
 def test_intervals_are_in_the_unit_of_the_coefficient(bloom_fit: js.FitResult, posterior: Posterior):
     low, high = posterior.interval("matmul_efficiency")
     assert low < bloom_fit.fit.pooled.matmul_efficiency < high
 
 
+@pytest.mark.slow
 def test_a_wrong_optimum_would_show(bloom_fit: js.FitResult, posterior: Posterior):
     """Negative control: intervals of another fit lie elsewhere."""
     index = names().index("matmul_efficiency")

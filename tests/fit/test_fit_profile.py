@@ -67,7 +67,7 @@ def test_runs_count_by_the_information_of_their_heavy_tails(bloom_fit: js.FitRes
     assert means.std() == pytest.approx(stated, rel=0.05)
     found, weight = bloom_fit.diagnostics, np.asarray(bloom_fit.problem.weight)
     rows = np.flatnonzero(weight)
-    derivative = jax.jit(jax.jacfwd(lambda p: log_residuals(p, smoothed(bloom_fit.problem, SHARP))[:, 0]))
+    derivative = jax.jacfwd(lambda p: log_residuals(p, smoothed(bloom_fit.problem, SHARP))[:, 0])
     slopes = np.asarray(derivative(bloom_fit.solution.parameters))[rows]
     root = np.sqrt(weight[rows] * (nu + 1.0) / (nu + 3.0)) / np.asarray(bloom_fit.problem.scatter)[rows]
     np.testing.assert_allclose(found.jacobian[rows], root[:, None] * slopes, rtol=1e-6, atol=1e-9)
