@@ -153,8 +153,10 @@ def checked_batch(text: str, seq_len: Any) -> int:
 
     sequences = sequences_in(text, float(seq_len))
     if sequences is None or not 1 <= sequences <= LARGEST_COUNT:
+        has_letters = any(letter.isalpha() for letter in text)
+        fault = "is neither sequences nor tokens" if has_letters and sequences is None else "is out of range"
         raise InputError(
-            f"--global-batch = {text} is out of range; expected sequences, a whole number from 1 to"
+            f"--global-batch = {text} {fault}; expected sequences, a whole number from 1 to"
             f" {LARGEST_COUNT:,}, or tokens, as `4M tokens`"
         )
     return int(sequences)

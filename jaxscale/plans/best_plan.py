@@ -24,7 +24,7 @@ from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.node_links import NodeLinks, NodePlacement, linked, load_links, placed_plans
-from jaxscale.plans.plan import Plan
+from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.reasons import alternatives, binding, hottest_experts, nothing_fits, nothing_valid
@@ -237,7 +237,9 @@ def refuse_none(task: PlanTask, found: FoundPlans) -> None:
     if not len(found.table):
         # Degrees for any batch tell the valid batches.
         unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
-        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched)
+        choices = {name: getattr(task.space, name) for name in DEGREES}
+        stated = {name: values[0] for name, values in choices.items() if values is not None and len(values) == 1}
+        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched, stated)
     if not found.fits.any():
         (leanest,) = detailed(task.model, [found.table.plan(found.best)], task.cluster, task.coefficients)
         raise nothing_fits(found, leanest.memory_terms, task.cluster)

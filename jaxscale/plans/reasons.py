@@ -117,7 +117,9 @@ def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapp
     scores, limit = found.scores, found.memory_limit
     total, time = float(scores.memory[best]), float(scores.step_time[best])
     largest = max(peak, key=lambda name: peak[name])
-    room = f"{total / GB:.1f} of {limit / GB:.1f} GB used, most of it {largest} ({peak[largest] / GB:.1f} GB)"
+    outside = f"{peak['framework'] / GB:.1f} GB of it outside the program's printed peak"
+    used = f"{total / GB:.1f} of {limit / GB:.1f} GB used, {outside}"
+    room = f"{used}, most of it {largest} ({peak[largest] / GB:.1f} GB)"
     unlimited = int(np.argmin(scores.step_time))
     gain = 1.0 - float(scores.step_time[unlimited]) / time
     if gain > 0.0:
@@ -139,7 +141,9 @@ def hottest_experts(model: Transformer, plan: Plan) -> tuple[str, ...]:
     return (f"{told}; {dropped:.1f} % of the copies are dropped" if number(plan.capacity_factor) else told,)
 
 
-def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, unbatched: PlanTable) -> InputError:
+def nothing_valid(
+    model: Transformer, n_chips: float | int, batch: float | int, unbatched: PlanTable, stated: Mapping[str, int]
+) -> InputError:
     """Error where no plan obeys the rules.
 
     Args:
@@ -147,6 +151,7 @@ def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, 
         n_chips: chips of the cluster [1].
         batch: global batch [sequence].
         unbatched: valid plans for a batch that is a multiple of all degrees.
+        stated: degrees that are not searched, by name [1].
 
     Returns:
         The error, naming valid batches.
@@ -155,8 +160,10 @@ def nothing_valid(model: Transformer, n_chips: float | int, batch: float | int, 
     if not len(unbatched):
         sizes = {name: getattr(model, name) for name in ("n_heads", "n_kv_heads", "d_ff", "n_layers")}
         heads = ", ".join(f"{name} = {size:g}" for name, size in sizes.items())
+        told = "".join(f", {name} = {degree:g}" for name, degree in stated.items())
+        other = f"another n_chips or {' or '.join(stated)}" if stated else "another n_chips"
         return InputError(
-            f"{where}: the chips do not split into dp * tp * pp * cp with {heads}; expected another n_chips"
+            f"{where}: the chips do not split into dp * tp * pp * cp with {heads}{told}; expected {other}"
         )
     degrees = ", ".join(str(dp) for dp in np.unique(unbatched.columns["dp"])[:4])
     return InputError(f"{where}: dp must divide the batch; expected a multiple of one of {degrees}")

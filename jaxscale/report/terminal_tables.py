@@ -131,8 +131,9 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
         TableColumn("mean error of memory", "memory", "%"),
     ]
     groups = errors["by"].get(by, {})
-    # A single group equals the whole.
-    entries = [("all", errors), *groups.items()] if len(groups) != 1 else list(groups.items())
+    # A single group of all rows equals the whole; rows without a name of their group count in the whole alone.
+    is_whole = len(groups) == 1 and all(group["n"] == errors["n"] for group in groups.values())
+    entries = list(groups.items()) if is_whole else [("all", errors), *groups.items()]
     rows = [
         (
             name,

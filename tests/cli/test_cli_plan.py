@@ -76,6 +76,7 @@ def test_framework_and_precision(run):
     [
         ("--n-gpus", 0, "--n-gpus = 0 is out of range"),
         ("--global-batch", -8, "--global-batch = -8 is out of range"),
+        ("--global-batch", "4M", "--global-batch = 4M is neither sequences nor tokens; expected sequences"),
         ("--top", 0, "--top = 0 is out of range"),
         ("--seq-len", 0, "--seq-len = 0 is out of range"),
         ("--model", "gpt-9", "model 'gpt-9' is not in the catalogue"),

@@ -211,7 +211,7 @@ def test_no_valid_plan_names_a_batch():
     with pytest.raises(InputError, match="expected a multiple of one of"):
         flat = PlanSpace(cp=(1,), pp=(1,))
         best_plan(model("gpt3-175b"), cluster("h100-80gb", 1024), 3, fit="prior", space=flat)
-    with pytest.raises(InputError, match="expected another n_chips"):
+    with pytest.raises(InputError, match="tp = 3; expected another n_chips or tp"):
         best_plan(LLAMA, cluster("h100-80gb", 8), 8, fit="prior", space=PlanSpace(tp=(3,)))
 
 

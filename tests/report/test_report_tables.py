@@ -7,7 +7,7 @@ import pytest
 from jaxscale.base.table import TableColumn, html_of, make_table, text_column, text_of
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.plans.plan import Plan, in_short
-from jaxscale.report.terminal_tables import chip_numbers, plan_ranking, rounded_text
+from jaxscale.report.terminal_tables import chip_numbers, error_summary, plan_ranking, rounded_text
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,13 @@ def test_a_plan_in_words():
     assert in_short(interleaved) == "dp 8  tp 2  pp 4 x 2  mb 1 x 16  ZeRO-1  SP  recompute full"
     plain = in_short(Plan(**{**degrees, "sequence_parallel": False}).words())
     assert "SP" not in plain and "ZeRO" not in plain
+
+
+def test_errors_of_rows_without_a_source_count():
+    """One named source among unnamed rows is not the whole; a source of all rows is."""
+    figures = {"mape": 3.0, "median_ape": 3.0, "p90_ape": 3.0, "coverage_90": 1.0, "n_memory": 0, "memory_mape": None}
+    named = {"mine": {"n": 1, **figures}}
+    several = {"n": 4, **figures, "mape": 30.0, "coverage_90": 0.5}
+    shown = error_summary({**several, "by": {"source": named}}).text(120)
+    assert re.search(r"^all +4 +30 ", shown, re.MULTILINE) and re.search(r"^mine +1 +3 ", shown, re.MULTILINE)
+    assert "all" not in error_summary({"n": 1, **figures, "by": {"source": named}}).text(120)
