@@ -142,6 +142,12 @@ def exact_slopes(whole: Configuration) -> Slopes:
     return Slopes(seconds, whole, 0.0)
 
 
+@pytest.fixture(scope="module")
+def memory_slopes(real: Configuration) -> Slopes:
+    """Slopes of the exact peak memory between whole degrees."""
+    return Slopes(peak_bytes, real, 0.0)
+
+
 @pytest.mark.parametrize("slopes", ["smooth_slopes", "exact_slopes"])
 def test_gradients_are_finite(slopes: str, request: pytest.FixtureRequest):
     assert np.isfinite(request.getfixturevalue(slopes).exact).all()
@@ -197,9 +203,9 @@ def test_two_way_ties_give_the_average_of_the_one_sided_slopes(exact_slopes: Slo
     assert averaged.all()
 
 
-def test_memory_matches_central_differences(whole: Configuration, real: Configuration):
-    smooth, exact = Slopes(peak_bytes, whole, 0.02), Slopes(peak_bytes, real, 0.0)
-    for slopes in (smooth, exact):
+def test_memory_matches_central_differences(whole: Configuration, memory_slopes: Slopes):
+    smooth = Slopes(peak_bytes, whole, 0.02)
+    for slopes in (smooth, memory_slopes):
         assert np.isfinite(slopes.exact).all()
         wrong = slopes.mismatches()
         if slopes is smooth:
@@ -208,9 +214,9 @@ def test_memory_matches_central_differences(whole: Configuration, real: Configur
         assert not wrong.any(), slopes.describe(wrong)
 
 
-def test_every_number_matters_somewhere(real: Configuration, exact_slopes: Slopes):
+def test_every_number_matters_somewhere(exact_slopes: Slopes, memory_slopes: Slopes):
     used = np.abs(exact_slopes.exact).max(axis=1) > 0.0
-    used |= np.abs(Slopes(peak_bytes, real, 0.0).exact).max(axis=1) > 0.0
+    used |= np.abs(memory_slopes.exact).max(axis=1) > 0.0
     unused = {name for name, matters in zip(exact_slopes.names, used, strict=True) if not matters}
     # Power belongs to the energy of a step; the last level of a network has no edge.
     expected = {".cluster.chip.idle_power", ".cluster.chip.max_power", ".cluster.network.domain_size[2]"}

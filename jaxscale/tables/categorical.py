@@ -58,6 +58,9 @@ class Categorical:
     def of_numbers(cls, numbers: Float[np.ndarray, " row"]) -> "Categorical":
         """Column of floats given row by row; equal bits are equal values."""
         bits = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64)
+        if SLOTS > SPARSE * len(bits):
+            # Sorting a few rows takes less time than clearing the slots.
+            return cls._of_sorted(numbers, bits)
         # A hash table without chains: one row of each slot stands for all rows there, unless two values share a slot.
         slots = ((bits * _SPREAD) >> np.uint64(44)).astype(np.intp)
         row_of_slot = np.zeros(SLOTS, dtype=np.intp)
@@ -65,6 +68,11 @@ class Categorical:
         if np.array_equal(bits[row_of_slot[slots]], bits):
             codes, present = compacted(slots, SLOTS)
             return cls(codes, tuple(numbers[row_of_slot[present]].tolist()))
+        return cls._of_sorted(numbers, bits)
+
+    @classmethod
+    def _of_sorted(cls, numbers: np.ndarray, bits: np.ndarray) -> "Categorical":
+        """Column of floats given row by row and their bits, by sorting."""
         first, codes = np.unique(bits, return_index=True, return_inverse=True)[1:]
         return cls(codes, tuple(numbers[first].tolist()))
 
