@@ -91,6 +91,7 @@ def hardware_limits(model: Transformer, engine: Engine, cluster: Cluster, reques
 
 
 RATE = "output_tokens_per_s_total"
+E2E = "e2e_latency_s"
 """Column of throughput."""
 
 BLOCK = 16384
@@ -216,6 +217,9 @@ def predict_serving(
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
     values = {name: found[name] for name in names}
     lo, hi = _intervals(values, rows.levels, record, is_open)
+    # All answers of a static batch end with the batch: throughput times latency is the number of tokens.
+    ends_together, tokens = np.asarray(rows.batch.requests.continuous) == 0.0, values[RATE] * values[E2E]
+    lo[RATE], hi[RATE] = (np.where(ends_together, tokens / end[E2E], own[RATE]) for end, own in ((hi, lo), (lo, hi)))
     lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
@@ -303,16 +307,15 @@ def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
 
 
 def batch_time_ends(fit: ServingFit, levels: Mapping[str, str]) -> tuple[float, float]:
-    """Ends of the 90 % interval of the time of a batch of answers over its prediction, from that of throughput [1].
+    """Ends of the 90 % interval of the time of a static batch over its prediction [1].
 
     Args:
         fit: calibration of serving.
         levels: of the engine, see `stack_levels`.
     """
     rows = Levels.of_rows([{**dict.fromkeys(fit.spec().kinds, ""), **levels}])
-    low, high = fit.intervals.ends(RATE, rows, novelties(rows, fit))
-    # A high rate is a short time.
-    return float(np.exp(-high[0])), float(np.exp(-low[0]))
+    low, high = fit.intervals.ends(E2E, rows, novelties(rows, fit))
+    return float(np.exp(low[0])), float(np.exp(high[0]))
 
 
 def _intervals(

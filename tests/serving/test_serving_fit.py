@@ -167,6 +167,12 @@ def test_what_is_new_of_a_row_is_told_and_widens_its_interval(tmp_path):
     widths = [np.log(p.hi["e2e_latency_s"] / p.lo["e2e_latency_s"]) for p in (seen, unseen)]
     assert np.all(widths[1] > widths[0])
     assert "framework my-engine" in unseen.notes[0] and "not seen" not in seen.notes[0]
+    # All answers of a static batch end together, so that throughput and latency have one error.
+    rate, time = "output_tokens_per_s_total", "e2e_latency_s"
+    for found in (seen, unseen):
+        tokens = found.values[rate] * found.values[time]
+        assert found.lo[rate] == pytest.approx(tokens / found.hi[time])
+        assert np.all(found.hi[rate] <= tokens / found.lo[time] * (1.0 + 1e-6))
 
 
 @pytest.mark.parametrize(
