@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import in_short
