@@ -8,9 +8,7 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import unconstrain
-from jaxscale.fitting.objective import (
-    predicted_logs,
-)
+from jaxscale.fitting.objective import predicted_logs
 from jaxscale.runs.arrays import Measured
 
 FRAMEWORK = "megatron-deepspeed"

@@ -15,9 +15,7 @@ from jaxscale.fitting.fit_problem import about_start, base_of, fit_problem
 from jaxscale.fitting.fit_record import Attempt, shared_levels
 from jaxscale.fitting.fitting import fit_measured, near_the_best
 from jaxscale.fitting.multistart import refine
-from jaxscale.fitting.objective import (
-    predicted_logs,
-)
+from jaxscale.fitting.objective import predicted_logs
 from jaxscale.runs.arrays import Measured
 
 
