@@ -8,7 +8,7 @@ import sys
 import time
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 
 STARTS = 32
 """Starting points of the search [1]."""

@@ -15,7 +15,7 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jax.ops import segment_sum
 
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.burst.layer_graph import KernelTable, kernel_table
 from jaxscale.burst.layer_time import (
     REGIMES,

@@ -21,7 +21,7 @@ import numpy as np
 from left_out import log_residuals, without
 from stages import OF_UNKNOWN, Stages, centre_scatter, solve_stages, stacks_left_out
 
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import software_stack, table_of

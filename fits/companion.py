@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike
 from markdown_text import markdown_table
 
 from jaxscale.base.arrays import as_arrays
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import Coefficients, priors
 from jaxscale.costs.collectives import Collective, gather_time, reduce_time
 from jaxscale.costs.machine import Link, effective_link

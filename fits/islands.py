@@ -26,8 +26,8 @@ from pipeline_trials import (
 )
 from scipy.stats import spearmanr
 
+from jaxscale.base.documents import data_path
 from jaxscale.base.files import write_whole
-from jaxscale.base.resources import data_path
 
 PAGE = Path(__file__).with_suffix(".md")
 SEEDS = range(5)

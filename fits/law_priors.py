@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+from jaxscale.base.documents import data_path
 from jaxscale.base.files import write_whole
 from jaxscale.base.record_file import toml_text
-from jaxscale.base.resources import data_path
 from jaxscale.calibration.intervals import Z90
 from jaxscale.laws.backtest import Rollout, rollout, upper_decade
 from jaxscale.laws.loss_fit import FIXED_TRAITS, fit_law

@@ -18,7 +18,7 @@ from calibrate import FOLDER, N_FOLDS, load_tables, new_source_scatter, schemes
 from evaluate import percent
 from stages import centre_scatter, is_usual, kinds_of_unknown, load_reports, say, spread_of
 
-from jaxscale.base.resources import data_path, read_toml, run_tables
+from jaxscale.base.documents import data_path, read_toml, run_tables
 from jaxscale.calibration.base_record import LevelEffect, effects_of
 from jaxscale.calibration.coefficients import (
     MEMORY_COEFFICIENTS,

@@ -27,9 +27,9 @@ from jaxtyping import Array, Float
 from robust_fit import bounded, least_squares_fit
 
 from jaxscale.base.arrays import Number, as_float
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GBIT
 
 CHIPS = ("T4", "V100-16gb")

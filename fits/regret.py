@@ -18,7 +18,7 @@ import numpy as np
 from markdown_text import markdown_table
 from scoreboard import read_residuals
 
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.runs.reader import read_runs
 
 FOLDER = Path(__file__).parent

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from markdown_text import markdown_table
 
+from jaxscale.base.documents import run_tables
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import run_tables
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import Fit, load_fit

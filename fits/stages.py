@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.anchors import timed_chips
 from jaxscale.calibration.intervals import EAGER, Z90, Scatter
 from jaxscale.calibration.levels import GUESSES, Levels

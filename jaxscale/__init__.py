@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jaxscale import timeline as timeline
     from jaxscale import tracing as tracing
     from jaxscale import trends as trends
+    from jaxscale.base.documents import data_path as data_path
     from jaxscale.base.errors import InputError as InputError
-    from jaxscale.base.resources import data_path as data_path
     from jaxscale.calibration.coefficients import Coefficients as Coefficients
     from jaxscale.calibration.coefficients import prior_medians as prior_medians
     from jaxscale.calibration.record import Fit as Fit

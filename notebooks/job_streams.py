@@ -11,7 +11,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
 from jaxscale.base.arrays import as_float
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.smooth import larger
 
 

@@ -27,8 +27,8 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.base.arrays import with_fields
+from jaxscale.base.documents import data_path, fit_path, run_tables
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, fit_path, run_tables
 from jaxscale.cli.main import command_of
 from jaxscale.costs.evaluate import evaluate_runs
 from jaxscale.costs.step import tokens_per_step

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.plans.plan_questions import every_plan
 from jaxscale.runs.completion import filled, open_rows

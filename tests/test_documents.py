@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale.base.documents import DEEPEST, parsed_json, parsed_toml, parsed_yaml
+from jaxscale.base.documents import DEEPEST, parsed_json, parsed_toml, parsed_yaml, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import read_toml
 from jaxscale.launch.readers.settings_text import settings_of
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.hardware.formats import FORMATS, PRECISIONS, wide_shares
 from jaxscale.models import model
 from jaxscale.models.transformer import attention_params

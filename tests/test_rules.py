@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 from registry import changed, random_configurations, stack
 
-from jaxscale.plans.rules import (
-    RULES,
-    broken_rules,
-    decided,
-    divides,
-    model_columns,
-    obeys,
-    plan_columns,
-    violations,
-)
+from jaxscale.plans.rules import RULES, broken_rules, decided, divides, model_columns, obeys, plan_columns, violations
 
 CASES = random_configurations(60)
 

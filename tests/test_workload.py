@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.models import model
 from jaxscale.models.transformer import (
     Transformer,

@@ -27,9 +27,9 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
+from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import is_private, write_whole
-from jaxscale.base.resources import data_path
 
 MOST_FOLDERS = 4
 """Number of package states with kept programs: the present state and those used last [1]."""

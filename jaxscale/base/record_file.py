@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxscale.base.documents import read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
-from jaxscale.base.resources import read_toml
 
 
 def toml_text(document: Mapping[str, Any], comment: str) -> str:

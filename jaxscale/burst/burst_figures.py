@@ -11,7 +11,7 @@ from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_ve
 from jaxscale.burst.layer_graph import LayerGraph
 from jaxscale.report.document import Report
 from jaxscale.report.figures.breakdown import ranked_bars
-from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, style
+from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, single_axes, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,7 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
     Args:
         plans: GPUs of the layers by label [1], [layer].
     """
-    with style():
-        figure = new_figure(7.2, 3.4)
-        axes = figure.subplots()
+    with single_axes(7.2, 3.4) as (figure, axes):
         most, count = 1.0, 1
         for index, (label, counts) in enumerate(plans.items()):
             chips = np.asarray(counts, float)
@@ -96,9 +94,7 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
         gains: gain by label; labels that end in `ideal` are dashed [1].
         band: lowest and highest published gain [1].
     """
-    with style():
-        figure = new_figure(7.2, 4.2)
-        axes = figure.subplots()
+    with single_axes(7.2, 4.2) as (figure, axes):
         axes.axhspan(*band, color=_FREE, zorder=0, label="published band")
         solid = [label for label in gains if not label.endswith("ideal")]
         for label, gain in gains.items():

@@ -13,8 +13,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.burst import layers
 from jaxscale.burst.layers import KERNEL_KINDS, Kernel, Layer, elements
 

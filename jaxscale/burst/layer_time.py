@@ -18,8 +18,8 @@ from jax.ops import segment_sum
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
+from jaxscale.base.documents import data_path, fit_path, read_toml
 from jaxscale.base.errors import InputError, check_known
-from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.smooth import larger
 from jaxscale.burst import layers
 from jaxscale.burst.layer_graph import KernelTable, load_network, network_entry, network_steps

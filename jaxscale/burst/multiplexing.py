@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.jit import filter_jit
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import larger
 from jaxscale.burst.burst_plan import BurstPlan, plan_burst, plan_data_parallel
 from jaxscale.burst.layer_graph import load_network, network_entry

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import larger, smooth_max
 from jaxscale.burst.layer_graph import KernelTable, load_network, network_steps
 from jaxscale.burst.layer_time import Device, LayerTimeCoefficients, kernel_times

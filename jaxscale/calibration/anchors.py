@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.levels import Levels
 

@@ -11,8 +11,8 @@ from typing import Any
 import equinox as eqx
 
 from jaxscale.base.arrays import Number, number_field
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.base_record import Record
 from jaxscale.calibration.spec import Spec, spec_from
 

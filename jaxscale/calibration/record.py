@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxscale.base.documents import fit_path
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
-from jaxscale.base.resources import fit_path
 from jaxscale.base.show import Printout, printed
 from jaxscale.calibration.anchors import anchor_shifts, timed_chips
 from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, FileForm, LevelRows, Record, tables_of_entries

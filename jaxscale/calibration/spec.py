@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.levels import Levels
 
 

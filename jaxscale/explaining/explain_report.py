@@ -1,23 +1,13 @@
 """Explanations as tables, sentences, a figure and a report."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.explaining.explanation import Explanation, verdict_on
 from jaxscale.report.document import Report
-from jaxscale.report.style import (
-    BLUE,
-    INK,
-    ORANGE,
-    entries_of,
-    legend_below,
-    new_figure,
-    seconds,
-    style,
-    time_unit,
-)
+from jaxscale.report.style import BLUE, INK, ORANGE, entries_of, legend_below, seconds, single_axes, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,9 +90,7 @@ def explanation_figure(found: Explanation) -> "Figure":
     parts = [part for part in found.parts if max(part.predicted, np.nan_to_num(part.measured)) > 1e-3 * found.predicted]
     longest = max(max(part.hi, np.nan_to_num(part.measured) + np.nan_to_num(part.hidden)) for part in parts)
     unit, word = time_unit(longest)
-    with style():
-        figure = new_figure(8.8, 1.2 + 0.55 * len(parts))
-        axes: Any = figure.subplots()
+    with single_axes(8.8, 1.2 + 0.55 * len(parts)) as (figure, axes):
         rows = np.arange(len(parts))
 
         def times(name: str) -> np.ndarray:

@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscale.base.documents import check_keys, number_of
+from jaxscale.base.documents import check_keys, data_path, number_of, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GB
 from jaxscale.hardware.chip_names import ChipNames
 from jaxscale.hardware.cluster import Chip, Cluster, Network

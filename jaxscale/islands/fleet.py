@@ -36,9 +36,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number, as_float, stacked
-from jaxscale.base.documents import check_keys, number_of
+from jaxscale.base.documents import check_keys, data_path, number_of, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import smaller
 from jaxscale.base.units import GB, GBIT
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware

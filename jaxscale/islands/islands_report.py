@@ -11,7 +11,7 @@ from jaxscale.base.units import GBIT
 from jaxscale.islands.islands_choice import IslandsChoice, ScoredMode
 from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import curves
-from jaxscale.report.style import PALETTE, entries_of, legend_below, new_figure, round_ticks, seconds, style, time_unit
+from jaxscale.report.style import PALETTE, entries_of, legend_below, round_ticks, seconds, single_axes, time_unit
 from jaxscale.report.terminal_tables import rounded_text
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
 
 def days_figure(choice: IslandsChoice) -> "Figure":
     """Days to the loss by mode, with central 90 % intervals."""
-    with style():
-        figure = new_figure(7.8, 1.2 + 0.45 * len(choice.modes))
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 1.2 + 0.45 * len(choice.modes)) as (figure, axes):
         for row, scored in enumerate(choice.modes):
             low, high = scored.band
             top = high if np.isfinite(high) else scored.days
@@ -179,9 +177,7 @@ def time_figure(choice: IslandsChoice) -> "Figure":
     finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
     exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     unit, symbol = time_unit(finish + exchange)
-    with style():
-        figure = new_figure(7.8, 1.6 + 0.45 * len(best.islands))
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 1.6 + 0.45 * len(best.islands)) as (figure, axes):
         for row, name in enumerate(best.islands):
             work = best.work[name]
             parts = (("work", work), ("waiting", max(finish - work, 0.0)), ("exchange not hidden", exchange))

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_float, weak
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import check_known
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.smooth import smaller
 
 FLOP_PER_PARAM_TOKEN = 6.0

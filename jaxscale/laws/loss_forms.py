@@ -33,8 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, check_known
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.loss import REFERENCE_PARAMS, LossLaw, joint_sum
 
 BASE = ("irreducible", "params_coefficient", "tokens_coefficient", "params_exponent", "tokens_exponent", "joint")

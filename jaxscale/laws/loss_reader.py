@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Column, Parsed, parse_cells
-from jaxscale.tables.headings import Headings, joined_words
 from jaxscale.tables.names import Names
 from jaxscale.tables.reader import AnyTable, read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
+from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header, Headings, joined_words
 from jaxscale.tables.table import AbstractTable
 
 

@@ -13,9 +13,8 @@ import jax
 import numpy as np
 
 from jaxscale.base.arrays import Number, as_float, host_arrays, stacked
-from jaxscale.base.documents import check_keys, number_of
+from jaxscale.base.documents import check_keys, data_path, number_of, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.base.units import GB
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.formats import FORMATS, PRECISIONS

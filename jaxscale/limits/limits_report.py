@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import DAY
 from jaxscale.limits.frontier_scenario import FrontierScenario

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import similar
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.models.transformer import ARGUMENTS
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxscale.base.documents import check_keys, parsed_json, read_text
+from jaxscale.base.documents import check_keys, parsed_json, read_text, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import read_toml
 from jaxscale.models.hf.hf_model import converted
 from jaxscale.models.model_catalogue import catalogue_model, unknown_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer

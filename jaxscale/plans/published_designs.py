@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxscale.base.arrays import number
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import check_known
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.calibration.memory_limit import probability_of_oom
 from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.costs.memory import memory

@@ -96,6 +96,14 @@ def new_figure(width: float = 7.2, height: float = 4.6) -> "Figure":
     return Figure(figsize=(width, height), layout=WrappedLayout())
 
 
+@contextlib.contextmanager
+def single_axes(width: float = 7.2, height: float = 4.6) -> "Iterator[tuple[Figure, Any]]":
+    """Figure of the given size [inch] and its only axes, drawn in the style."""
+    with style():
+        figure = new_figure(width, height)
+        yield figure, figure.subplots()
+
+
 def entries_of(*several: "Axes") -> dict[str, Any]:
     """Artists of axes by label, each label once."""
     entries: dict[str, Any] = {}

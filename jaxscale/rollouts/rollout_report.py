@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import in_short
 from jaxscale.report.document import Report
-from jaxscale.report.style import BLUE, GREEN, INK, ORANGE, entries_of, legend_below, new_figure, seconds, style
+from jaxscale.report.style import BLUE, GREEN, INK, ORANGE, entries_of, legend_below, seconds, single_axes
 from jaxscale.rollouts.rollout_batch import NO_LIMIT, RolloutBatch
 from jaxscale.rollouts.rollout_step import TERMS, RolloutStep, rollout_step
 
@@ -159,9 +159,7 @@ def rollout_figure(step: RolloutStep, title: str = "") -> "Figure":
     """
     splits = [one for one in step.alternatives if one.mode == "split"]
     shares = np.asarray([one.generation_chips / one.n_chips for one in splits])
-    with style():
-        figure = new_figure()
-        axes: Any = figure.subplots()
+    with single_axes() as (figure, axes):
         generating = [one.generation + one.tail for one in splits]
         axes.plot(shares, generating, color=ORANGE, label="generation with its tail")
         axes.plot(shares, [one.generation for one in splits], color=ORANGE, ls=":", label="answers of equal length")

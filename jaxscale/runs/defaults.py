@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.calibration.seen import table_of
 from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, together

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_file import model_file_fields
 from jaxscale.runs.batch_cells import batches_in_sequences
@@ -15,10 +15,17 @@ from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS, REQUIRED, Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
-from jaxscale.tables.headings import Headings, in_unit_of_column
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
 from jaxscale.tables.reader import AnyTable, read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
+from jaxscale.tables.schema import (
+    AbstractSchema,
+    CellProblems,
+    Check,
+    ColumnHeading,
+    Header,
+    Headings,
+    in_unit_of_column,
+)
 from jaxscale.tables.table import AbstractTable
 
 MODEL_FILE = "model_file"

@@ -11,7 +11,7 @@ import equinox as eqx
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import Number
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.calibration.spec import Spec, StandIns, longest_within, spec_from
 from jaxscale.models import model_id
 

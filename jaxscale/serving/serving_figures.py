@@ -18,6 +18,7 @@ from jaxscale.report.style import (
     legend_below,
     new_figure,
     round_ticks,
+    single_axes,
     style,
 )
 
@@ -91,9 +92,7 @@ def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime"
     saturation = float(np.asarray(load.saturation).ravel()[0])
     # Beyond saturation an endless stream has no finite time.
     kept = rates < saturation
-    with style():
-        figure = new_figure(8.0, 4.2)
-        axes: Any = figure.subplots()
+    with single_axes(8.0, 4.2) as (figure, axes):
         for name, label, colour in (("p50", "median", BLUE), ("p90", "90 %", GREEN), ("p99", "99 %", ORANGE)):
             axes.plot(rates[kept], np.asarray(getattr(load.e2e, name))[kept], color=colour, lw=2.2, label=label)
         axes.axvline(saturation, color=RED, lw=1.4, ls="--", label="saturation")
@@ -112,9 +111,7 @@ def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -
         tpot_limit: largest time per token, if any [s].
     """
     latency, throughput = choice.frontier.T
-    with style():
-        figure = new_figure(8.8, 4.6)
-        axes: Any = figure.subplots()
+    with single_axes(8.8, 4.6) as (figure, axes):
         axes.plot(
             # For a limit between two engines, the faster engine is the best allowed.
             1e3 * latency,

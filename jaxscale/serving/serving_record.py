@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxscale.base.documents import fit_path
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
-from jaxscale.base.resources import fit_path
 from jaxscale.calibration.base_record import NUMBER, Record, tables_of_entries
 from jaxscale.calibration.intervals import looked_up, widest
 from jaxscale.calibration.levels import Levels

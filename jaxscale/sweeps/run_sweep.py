@@ -17,14 +17,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.jit import compiler_options
 from jaxscale.sweeps.question import ArrayFunction, Columns, Search, SweepSpec
 from jaxscale.sweeps.sweep_spec import sweep_spec
-from jaxscale.sweeps.sweep_store import (
-    alone_in,
-    clear_leftovers,
-    dataset_of,
-    needs_stores,
-    prepare,
-    write_region,
-)
+from jaxscale.sweeps.sweep_store import alone_in, clear_leftovers, dataset_of, needs_stores, prepare, write_region
 
 if TYPE_CHECKING:
     import xarray

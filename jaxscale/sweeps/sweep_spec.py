@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.base.documents import check_keys, number_of
+from jaxscale.base.documents import check_keys, number_of, read_toml
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.lazy import loaded
-from jaxscale.base.resources import read_toml
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.sweeps.inputs import Input
 from jaxscale.sweeps.question import SweepSpec

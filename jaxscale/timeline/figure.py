@@ -1,8 +1,8 @@
 """Figure of a step's timeline: a row for each pipeline rank, a bar for each pass."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxscale.report.style import BLUE, GREEN, GREY, SKY, entries_of, legend_below, new_figure, style, time_unit
+from jaxscale.report.style import BLUE, GREEN, GREY, SKY, entries_of, legend_below, single_axes, time_unit
 from jaxscale.timeline.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, makespan
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def timeline_figure(timeline: "StepTimeline", title: str) -> "Figure":
     end = makespan(timeline.passes)
     bars = [(event.operation.kind, event.rank, event.start, event.end) for event in timeline.passes]
     bars += [("rest of the step", rank, end, timeline.makespan) for rank in range(timeline.n_ranks)]
-    with style():
-        figure = new_figure(9.0, 1.4 + 0.34 * timeline.n_ranks)
-        axes: Any = figure.subplots()
+    with single_axes(9.0, 1.4 + 0.34 * timeline.n_ranks) as (figure, axes):
         for kind in dict.fromkeys(bar[0] for bar in bars):
             own = [bar for bar in bars if bar[0] == kind]
             ranks, left = [bar[1] for bar in own], [bar[2] / unit for bar in own]

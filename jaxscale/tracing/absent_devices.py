@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.resources import data_path, read_toml
 
 PLUGIN = "jax_plugins.xla_cuda12"
 """Module of the XLA compiler for NVIDIA GPUs."""

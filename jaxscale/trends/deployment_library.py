@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.arrays import stacked
+from jaxscale.base.documents import data_path, fit_path, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, fit_path, read_toml
 from jaxscale.base.units import KILOWATT_HOUR, YEAR
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, constrain_values, from_values, priors, unconstrain
 from jaxscale.calibration.record import AnyFit, fit_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.calibration.record import AnyFit
 from jaxscale.runs import Row, Runs, read_runs
 from jaxscale.runs.defaults import table_facts

@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from jaxscale.burst import (
-    BurstJob,
-    Convergence,
-    best_chips,
-    load_network,
-    measured_layer_time,
-    survey_batches,
-)
+from jaxscale.burst import BurstJob, Convergence, best_chips, load_network, measured_layer_time, survey_batches
 
 GPUS = 2.0 ** np.arange(0, 9)
 

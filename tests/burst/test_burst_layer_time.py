@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxscale.base.documents import data_path, fit_path
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path, fit_path
 from jaxscale.burst import Device, analytical_layer_time, load_network, measured_layer_time
 from jaxscale.burst.layer_graph import kernel_table
 from jaxscale.burst.layer_time import REGIMES, a100, layer_times, load_coefficients, read_layer_times

@@ -18,12 +18,7 @@ from jaxscale.burst import (
     static_partition,
     study_clusters,
 )
-from jaxscale.burst.multiplexing import (
-    loss_at_ratio,
-    multiplexing_table,
-    no_interference,
-    stated_interference,
-)
+from jaxscale.burst.multiplexing import loss_at_ratio, multiplexing_table, no_interference, stated_interference
 from jaxscale.burst.step_costs import step_costs
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)

@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale.base.errors import InputError
-from jaxscale.burst import (
-    BurstJob,
-    load_network,
-    measured_layer_time,
-    plan_burst,
-    plan_data_parallel,
-    plan_released,
-)
+from jaxscale.burst import BurstJob, load_network, measured_layer_time, plan_burst, plan_data_parallel, plan_released
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
 

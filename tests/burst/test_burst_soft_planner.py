@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 from burst_graphs import random_block, random_chain, random_job, random_times
 
-from jaxscale.burst import (
-    BurstJob,
-    load_network,
-    measured_layer_time,
-    plan_burst,
-    plan_soft,
-    prices,
-    soft_plan_time,
-)
+from jaxscale.burst import BurstJob, load_network, measured_layer_time, plan_burst, plan_soft, prices, soft_plan_time
 
 VGG, TIMES = load_network("vgg16"), measured_layer_time("vgg16", per_shape=True)
 EXACT = jax.jit(lambda job: plan_burst(VGG, TIMES, job, 4))

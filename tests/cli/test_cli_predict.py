@@ -5,7 +5,7 @@ import csv
 import pytest
 from cli_tables import read_rows, write_rows
 
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.costs.step import StepTime
 
 MEASURED = (

@@ -8,13 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from registry import ideal_coefficients
 
-from jaxscale.costs.collectives import (
-    dispatch_time,
-    gather_time,
-    ranks_per_level,
-    reduce_time,
-    send_time,
-)
+from jaxscale.costs.collectives import dispatch_time, gather_time, ranks_per_level, reduce_time, send_time
 from jaxscale.costs.machine import Link, effective_link
 from jaxscale.hardware.cluster import Network
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.fitting.fitting import fit_measured
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs

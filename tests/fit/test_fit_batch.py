@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.models import model_fields
 from jaxscale.runs import describe_rows

@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.fitting.diagnostics import diagnose, log_likelihood
 from jaxscale.fitting.fit_problem import base_of, fit_problem

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from synthetic import logs_at, named_runs, start_at_truth, synthetic_runs, true_coefficients
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import UNNAMED

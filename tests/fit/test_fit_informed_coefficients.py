@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
 from jaxscale.fitting.fit_problem import base_of
 from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.memory_limit import MemoryLimit, memory_limit, probability_of_oom
 from jaxscale.calibration.record import Fit, load_fit

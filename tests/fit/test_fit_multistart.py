@@ -12,7 +12,7 @@ from synthetic import logs_at
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names, priors, unconstrain
 from jaxscale.calibration.levels import Levels
 from jaxscale.fitting.fit_problem import fit_problem, parameters_of

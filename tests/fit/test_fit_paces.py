@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.kernel_coefficients import kernel_priors
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import WorkloadPace, paces_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.levels import Levels
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import measured_runs

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale.base.arrays import with_fields
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.fitting.fitting import fit
 from jaxscale.runs import siblings
 from jaxscale.runs.arrays import Measured

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import fit_path
+from jaxscale.base.documents import fit_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.coefficients import names, values_of
 from jaxscale.calibration.intervals import Scatter

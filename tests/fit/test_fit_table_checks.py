@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import run_tables
+from jaxscale.base.documents import run_tables
 from jaxscale.runs.measured import describe_runs, measured_of, measured_runs
 from jaxscale.runs.table_checks import share_of_peak, stated_twice, tell, why_left_out
 

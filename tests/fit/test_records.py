@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxscale as js
+from jaxscale.base.documents import data_path, fit_path
 from jaxscale.base.record_file import RecordFile
-from jaxscale.base.resources import data_path, fit_path
 from jaxscale.calibration.base_record import LevelEffect, Record, effects_of
 from jaxscale.calibration.kernel_coefficients import KernelFit, kernel_coefficients
 from jaxscale.calibration.levels import Levels

@@ -4,12 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from pipeline_trials import (
-    degrees_left_out,
-    fit_trials,
-    pipeline_trials,
-    predicted_trials,
-)
+from pipeline_trials import degrees_left_out, fit_trials, pipeline_trials, predicted_trials
 from scipy.stats import spearmanr
 
 import jaxscale as js

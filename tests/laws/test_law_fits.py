@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
+from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path
 from jaxscale.laws.approaches import fit_critical_batch, power_law
 from jaxscale.laws.loss import batch_law, law_table
 

@@ -14,8 +14,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.arrays import with_fields
+from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
-from jaxscale.base.resources import data_path
 from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.report import figures, fit_report
 from jaxscale.report.document import Picture

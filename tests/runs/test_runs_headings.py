@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path, read_toml
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.cli.main import main
 from jaxscale.runs.reader import RunsSchema
 from jaxscale.runs.schema import BY_NAME

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from run_tables import described_row
 
-from jaxscale.base.resources import data_path, read_toml, run_tables
+from jaxscale.base.documents import data_path, read_toml, run_tables
 from jaxscale.runs import COLUMNS, describe_rows, read_table
 from jaxscale.runs.defaults import framework_defaults, meets, table_facts
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.costs.step import TERM_NAMES
 from jaxscale.examples import decoder_steps
 

@@ -10,7 +10,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale import InputError, data_path, serving
-from jaxscale.base.resources import fit_path
+from jaxscale.base.documents import fit_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.levels import Levels
 from jaxscale.serving.fit_serving import drawn_by_group

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscale.base.resources import data_path
+from jaxscale.base.documents import data_path
 from jaxscale.calibration.record import load_fit
 from jaxscale.report.figures import ScalingSeries, scaling_series
 from jaxscale.runs import read_runs

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import number as concrete
+from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
-from jaxscale.base.resources import data_path
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.step import step_time

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.base.resources import data_path, read_toml
 from jaxscale.tables.reader import csv_table
 
 SETS = re.compile(r"(\w+) = (?:value|True)(?: \(.*\))?$")

@@ -15,11 +15,7 @@ from jaxscale.launch.writers.maxtext_settings import maxtext_settings
 from jaxscale.launch.writers.megatron_settings import megatron_script, megatron_settings
 from jaxscale.launch.writers.nanotron_settings import nanotron_settings
 from jaxscale.launch.writers.setting_lines import SettingLines
-from jaxscale.launch.writers.torchtitan_settings import (
-    titan_toml_settings,
-    torchtitan_script,
-    torchtitan_settings,
-)
+from jaxscale.launch.writers.torchtitan_settings import titan_toml_settings, torchtitan_script, torchtitan_settings
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.software import software_of
 

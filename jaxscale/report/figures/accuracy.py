@@ -17,6 +17,7 @@ from jaxscale.report.style import (
     literal,
     new_figure,
     round_ticks,
+    single_axes,
     small_multiples,
     style,
 )
@@ -152,9 +153,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
     covers = (lower <= 1) & (upper >= 1)
     share = covers.mean() if covers.size else float("nan")
     rows = np.arange(lower.size)
-    with style():
-        figure = new_figure(8.4, 3.8)
-        axes: Any = figure.subplots()
+    with single_axes(8.4, 3.8) as (figure, axes):
         for inside, colour, word in ((covers, PALETTE[0], "covers"), (~covers, PALETTE[5], "misses")):
             # Thinner bars where many stand side by side.
             width = float(np.clip(500.0 / max(lower.size, 1), 0.6, 4.0))

@@ -21,6 +21,7 @@ from jaxscale.report.style import (
     legend_below,
     literal,
     new_figure,
+    single_axes,
     style,
     time_unit,
 )
@@ -63,9 +64,7 @@ def step_breakdown(
     # A term large in a single bar is shown in all bars.
     large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
     small = [n for n in names if n not in large]
-    with style():
-        figure = new_figure(8.8, 1.1 + 0.62 * len(steps))
-        axes: Any = figure.subplots()
+    with single_axes(8.8, 1.1 + 0.62 * len(steps)) as (figure, axes):
         for row, (label, terms) in enumerate(steps.items()):
             shown = {name: terms[name] for name in large}
             if small:
@@ -149,9 +148,7 @@ def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, 
         plans: peak memory [byte] and step time [s] by label.
         limit: largest accepted predicted peak [byte].
     """
-    with style():
-        figure = new_figure(7.6, 4.0)
-        axes: Any = figure.subplots()
+    with single_axes(7.6, 4.0) as (figure, axes):
         for index, (label, (memory, time)) in enumerate(plans.items()):
             marker, colour = MARKERS[index % len(MARKERS)], PALETTE[index % len(PALETTE)]
             axes.plot(memory / GB, time, marker, color=colour, mec=INK, ms=9, ls="", alpha=0.85, label=label)

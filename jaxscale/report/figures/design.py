@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.report.style import (
-    BLUE,
-    FAINT,
-    INK,
-    RED,
-    entries_of,
-    legend_below,
-    new_figure,
-    round_ticks,
-    seconds,
-    style,
-)
+from jaxscale.report.style import BLUE, FAINT, INK, RED, entries_of, legend_below, round_ticks, seconds, single_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,9 +37,7 @@ def shape_map(
     """
     # Shapes without a plan stay blank.
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
-    with style():
-        figure = new_figure(7.8, 5.0)
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 5.0) as (figure, axes):
         # Levels of equal ratios.
         levels = np.geomspace(times.min(), times.max(), 15)
         filled = axes.contourf(widths, depths, times, levels=levels, cmap="cividis_r")
@@ -97,9 +84,7 @@ def shape_profile(
         times: quantities by name, in any unit; the marks lie on the last quantity [width].
         marks: named widths, such as published and optimum [1].
     """
-    with style():
-        figure = new_figure(7.8, 4.2)
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 4.2) as (figure, axes):
         for (name, values), colour, dash in zip(times.items(), (BLUE, RED, INK), ("-", "--", ":"), strict=False):
             curve = np.asarray(values, dtype=float)
             axes.plot(widths, 100.0 * (curve / np.nanmin(curve) - 1.0), dash, color=colour, lw=2.2, label=name)
@@ -142,9 +127,7 @@ def sensitivity_bars(
     values = np.asarray([value for _, value in ranked])
     names = [name.replace("_", " ") for name, _ in ranked]
     headline = title if step_time is None else f"{title} ({seconds(step_time)})"
-    with style():
-        figure = new_figure(7.8, 1.3 + 0.33 * len(ranked))
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 1.3 + 0.33 * len(ranked)) as (figure, axes):
         axes.barh(range(len(ranked)), values, color=[RED if v > 0 else BLUE for v in values], height=0.66)
         # Room for the numbers; the floor is for elasticities of zero.
         reach = 1.22 * max(float(np.max(np.abs(values), initial=0.0)), 1e-3)
@@ -188,9 +171,7 @@ def quantity_map(
     cells = np.ma.masked_invalid(np.asarray(values, float))
     ends = [edges(points, is_log) for points, is_log in zip((x, y), logarithmic, strict=True)]
     xscale, yscale = ("log" if is_log else "linear" for is_log in logarithmic)
-    with style():
-        figure = new_figure(7.6, 4.8)
-        axes: Any = figure.subplots()
+    with single_axes(7.6, 4.8) as (figure, axes):
         # Colour of cells without a value.
         axes.set_facecolor(FAINT)
         image = axes.pcolormesh(*ends, cells, cmap="cividis", rasterized=True)

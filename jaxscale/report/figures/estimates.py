@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.intervals import Z90
-from jaxscale.report.style import BLUE, GREY, ORANGE, entries_of, legend_below, new_figure, small_multiples, style
+from jaxscale.report.style import BLUE, GREY, ORANGE, entries_of, legend_below, single_axes, small_multiples, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,9 +31,7 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
     ends, centre = result.intervals[rows], np.asarray(result.solution.parameters)[rows]
     # First coefficient on top.
     places = np.arange(len(rows))[::-1]
-    with style():
-        figure = new_figure(7.2, 0.3 * len(rows) + 1.3)
-        axes = figure.subplots()
+    with single_axes(7.2, 0.3 * len(rows) + 1.3) as (figure, axes):
         # In standard deviations of the prior, the prior is standard normal.
         axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
         axes.hlines(places, *ends.T, color=colour, lw=2.2)
@@ -93,9 +91,7 @@ def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
     """
     chosen = _best_identified(result, most)
     labels = [names()[index] for index in chosen]
-    with style():
-        figure = new_figure(7.2, 6.2)
-        axes = figure.subplots()
+    with single_axes(7.2, 6.2) as (figure, axes):
         image = axes.imshow(result.correlation[np.ix_(chosen, chosen)], cmap="RdBu_r", vmin=-1.0, vmax=1.0)
         axes.set_xticks(range(len(chosen)), labels, rotation=60, ha="right", fontsize=8.5)
         axes.set_yticks(range(len(chosen)), labels, fontsize=8.5)

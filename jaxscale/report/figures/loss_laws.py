@@ -25,6 +25,7 @@ from jaxscale.report.style import (
     legend_below,
     new_figure,
     round_ticks,
+    single_axes,
     small_multiples,
     style,
 )
@@ -75,9 +76,7 @@ def loss_against_compute(law: FittedLaw) -> "Figure":
     """
     table, flop = runs_of(law), frontier_flop(law)
     best = np.asarray([law.optimum(float(one)).loss for one in flop])
-    with style():
-        figure = new_figure(8.2, 4.8)
-        axes: Any = figure.subplots()
+    with single_axes(8.2, 4.8) as (figure, axes):
         mark_fitted(axes, flop, float(np.exp(law.span.log_flop)))
         looks: Any = {"c": table.n_params, "norm": "log", "cmap": COLOURS_OF_SIZE, "s": 16, "linewidths": 0}
         dots = axes.scatter(np.exp(table.log_flop), plain_loss(law), **looks)
@@ -153,9 +152,7 @@ def isoflop_curves(law: FittedLaw) -> "Figure":
 
     table, losses = runs_of(law), plain_loss(law)
     budgets, log_flop = budgets_to_draw(table), table.log_flop
-    with style():
-        figure = new_figure(8.2, 4.8)
-        axes: Any = figure.subplots()
+    with single_axes(8.2, 4.8) as (figure, axes):
         colours = mpl.colormaps[COLOURS_OF_SIZE](np.linspace(0.0, 0.88, len(budgets)))
         for budget, colour in zip(budgets, colours, strict=True):
             rows = np.abs(log_flop - np.log(budget)) < np.log1p(NEAR_BUDGET)

@@ -19,6 +19,7 @@ from jaxscale.report.style import (
     legend_below,
     new_figure,
     round_ticks,
+    single_axes,
     style,
 )
 
@@ -40,9 +41,7 @@ def roofline(
         attained: intensity [flop/byte] and rate [flop/s] of single kernels by label, drawn as points [point].
     """
     intensity = np.geomspace(1.0, 1e4, 200)
-    with style():
-        figure = new_figure(7.8, 4.4)
-        axes: Any = figure.subplots()
+    with single_axes(7.8, 4.4) as (figure, axes):
         for (name, chip), colour, marker in zip(chips.items(), PALETTE, MARKERS, strict=False):
             peak, bandwidth = float(chip.peak(precision)), float(np.asarray(chip.hbm_bandwidth))
             label = f"{name}: ridge at {peak / bandwidth:.0f} flop/byte"
@@ -79,9 +78,7 @@ def curves(
         ylabel: name and unit of the ordinate.
         logarithmic: whether each axis is logarithmic.
     """
-    with style():
-        figure = new_figure(7.6, 4.4)
-        axes: Any = figure.subplots()
+    with single_axes(7.6, 4.4) as (figure, axes):
         for (name, values), colour, dash in zip(lines.items(), PALETTE, ("-", "--", "-.", ":") * 3, strict=False):
             axes.plot(x, values, dash, color=colour, lw=2.2, label=name)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
