@@ -68,7 +68,7 @@ class EngineTimes(NamedTuple):
     transfer: np.ndarray
 
 
-class TrainingPlans(NamedTuple):
+class ScoredTraining(NamedTuple):
     """Scored plans of the training of one model.
 
     Attributes:
@@ -130,7 +130,7 @@ class SplitSearch(NamedTuple):
         parts = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
         return [jax.tree.map(lambda leaf, own=own: leaf[own], whole) for own in parts]
 
-    def _plans(self, chips: Sequence[float]) -> list[list[TrainingPlans]]:
+    def _plans(self, chips: Sequence[float]) -> list[list[ScoredTraining]]:
         """Scored plans of every trained model on each number of chips."""
         length = number(self.batch.input_len + self.batch.mean_len)
         whole = {"seq_len": SEQUENCE_BLOCK * np.ceil(length / SEQUENCE_BLOCK)}
@@ -144,10 +144,10 @@ class SplitSearch(NamedTuple):
         tasks = [question.task(self.fit) for question in questions]
         widths = (self.fit.interval(question.levels, question.n_chips).time for question in questions)
         ends = [(float(np.exp(-width)), float(np.exp(width))) for width in widths]
-        every, each = list(map(TrainingPlans, tasks, find_plans(tasks), ends)), len(self.trained)
+        every, each = list(map(ScoredTraining, tasks, find_plans(tasks), ends)), len(self.trained)
         return [every[place : place + each] for place in range(0, len(every), each)]
 
-    def _fastest(self, chips: tuple[float, float], engines: EngineTimes, plans: Sequence[TrainingPlans]) -> SplitTimes:
+    def _fastest(self, chips: tuple[float, float], engines: EngineTimes, plans: Sequence[ScoredTraining]) -> SplitTimes:
         """Times of the fastest engine and the fastest plans of one split."""
         fits = engines.time.room >= 1.0
         if not fits.any():

@@ -1,14 +1,17 @@
 """Run a command in the test's own process; tables to run it on."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from cli_tables import GOOD, write_rows
+from screens import Answer
 
-from jaxscale.cli import main
+from jaxscale.cli import console, main
+from jaxscale.cli.main import every_command
 
 
 class Outcome(NamedTuple):
@@ -50,3 +53,26 @@ def table(tmp_path: Path) -> Callable[..., Path]:
         return write_rows(tmp_path / name, rows)
 
     return write
+
+
+@pytest.fixture
+def ask(run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Answer]:
+    """Run a command line once, and keep both forms of its answer."""
+    kept: list[Answer] = []
+
+    def keep(is_json: bool, document: Callable[[], Any], parts: Callable[[], Any]) -> None:
+        kept.append(Answer(json.loads(json.dumps(console.plain(document()))), tuple(parts())))
+
+    every_command()  # else a command that is loaded later would keep what follows
+    answered = console.answer
+
+    def call(line: str) -> Answer:
+        with monkeypatch.context() as patch:
+            for name, module in list(sys.modules.items()):
+                if name.startswith("jaxscale.") and vars(module).get("answer") is answered:
+                    patch.setattr(module, "answer", keep)
+            outcome = run(*line.split())
+        assert outcome.code == 0, outcome.err
+        return kept[-1]
+
+    return call

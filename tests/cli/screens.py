@@ -1,6 +1,7 @@
 """Screens: what a terminal of some width shows, and which numbers stand on it whole."""
 
 import fcntl
+import math
 import os
 import pty
 import re
@@ -11,7 +12,10 @@ import termios
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from jaxscale.base.table import Table
+from jaxscale.cli import console
 
 WIDTHS = (60, 80, 100, 120, 200)
 """Columns of the terminals [1]."""
@@ -178,3 +182,66 @@ def missing(rows: Rows, screen: str, is_ordered: bool = True) -> Iterator[str]:
 def too_long(screen: str, width: int) -> list[str]:
     """Lines that are longer than the terminal."""
     return [line for line in screen.splitlines() if len(line) > width]
+
+
+def number(value: float | None) -> Cell:
+    """Cell of a number; empty where there is none."""
+    return () if value is None else (Expected(value),)
+
+
+def seconds(*values: float) -> Cell:
+    """Cell of times."""
+    return tuple(Expected(value, is_time=True) for value in values)
+
+
+def power(value: float | None) -> Cell:
+    """Cell of a power of ten."""
+    return () if value is None else (Expected(math.log10(value), is_power=True),)
+
+
+class Promise(NamedTuple):
+    """Numbers of a document that a table must show.
+
+    Attributes:
+        rows: cells, in the order of rows and columns.
+        is_ordered: whether the rows of the table are in this order.
+    """
+
+    rows: list[list[Cell]]
+    is_ordered: bool = True
+
+
+Document = Any
+
+
+class Answer(NamedTuple):
+    """A document, and the tables and paragraphs of the same answer."""
+
+    document: Document
+    parts: tuple[Any, ...]
+
+
+def headless(table: Table, screen: str) -> list[str]:
+    """Columns of a table of which a screen shows neither a head nor, in a stacked row, the phrase of a cell."""
+    shown, words = table.without_equal_columns()[0], " ".join(screen.split())
+    lost = []
+    for place, column in enumerate(shown.columns):
+        phrases = {" ".join(column.phrase(row[place]).split()) for row in shown.rows} - {""}
+        heads = (column.heading(), column.heading(is_short=True))
+        if not any(head in screen for head in heads) and not any(phrase in words for phrase in phrases):
+            lost.append(column.name)
+    return lost
+
+
+def stands_whole(answer: Answer, promises: Iterable[Promise]) -> None:
+    """Fail where some terminal does not show a number, a heading or a line whole."""
+    assert answer.parts
+    promised = list(promises)
+    for width in WIDTHS:
+        screen = screen_of(lambda: console.print_result(*answer.parts), width)
+        assert not too_long(screen, width)
+        for part in answer.parts:
+            assert not (isinstance(part, Table) and headless(part, screen))
+        for promise in promised:
+            assert promise.rows, "a promise of nothing is none"
+            assert not list(missing(promise.rows, screen, promise.is_ordered)), f"{width} columns:\n{screen}"

@@ -7,7 +7,8 @@ import pytest
 from jaxscale.base.lazy import loaded
 from jaxscale.cli.registry import COMMANDS as HOMES
 
-STEP = "jaxscale.examples.vision_steps:resnet50"
+TINY = "n_layers=2 d_model=64 n_heads=4 n_kv_heads=4 d_ff=256 vocab_size=512"
+STEP = ("jaxscale.examples:decoder", "--set", *TINY.split())
 SWEEP = """
 chunk = 64
 [axes.network_latency]
@@ -29,10 +30,10 @@ DRAWN = {
     "plan": (("plan", "--model", "gpt2", "--gpu", "h100-80gb", "--n-gpus", 8, "--global-batch", 16), "plans"),
     "predict": (("predict", "--model", "gpt2", "--gpu", "h100-80gb", "--n-gpus", 8, "--global-batch", 16), "terms"),
     "burst": (("burst", "--n-gpus", 4), "ranking"),
-    "limits": (("limits", "--from", 1e26, "--to", 1e30), "utilisation"),
-    "trends": (("trends", "--from", 64, "--to", 4096), "trends"),
-    "trace": (("trace", STEP, "--set", "batch=8"), "work"),
-    "trace on chips": (("trace", STEP, "--set", "batch=8", "--gpu", "h100-80gb"), "step"),
+    "limits": (("limits", "--from", 1e26, "--to", 1e29), "utilisation"),
+    "trends": (("trends", "--from", 64, "--to", 512), "trends"),
+    "trace": (("trace", *STEP), "work"),
+    "trace on chips": (("trace", *STEP, "--gpu", "h100-80gb"), "step"),
 }
 """Command lines, and a figure of the report of each."""
 

@@ -1,6 +1,9 @@
 """`jaxscale shape`: JSON, table, templates of the user's own, refusals."""
 
+from collections.abc import Iterable
+
 import pytest
+from screens import Document, Promise, number, stands_whole
 
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
@@ -12,8 +15,17 @@ PROMISED = {"n_layers", "d_model", "d_ff", "n_heads", "global_batch_tokens", "pl
 PROMISED |= {"loss", "gradient_norm", "relaxed_optimum", "integer_gap", "shadow_prices"}
 
 
-def test_json(run):
-    document = run(*SMALL, "--days", 7, "--json").json
+def design(document: Document) -> Iterable[Promise]:
+    names = ("n_layers", "d_model", "d_ff", "n_heads", "tokens", "step_time_s", "training_days", "loss", "memory_gb")
+    relaxed = document["relaxed_optimum"]
+    yield Promise([[(*number(document[name]), *number(relaxed.get(name)))] for name in names])
+    yield Promise([[number(price)] for price in document["shadow_prices"].values() if abs(price) >= 1e-3], False)
+
+
+def test_document_and_screens(ask):
+    answer = ask(" ".join(map(str, SMALL)) + " --days 7")
+    document = answer.document
+    stands_whole(answer, design(document))
     assert set(document) >= PROMISED
     assert document["training_days"] == pytest.approx(7.0, rel=1e-6)
     assert document["memory_gb"] < 80.0

@@ -1,13 +1,51 @@
 """`jaxscale trends`: document, table, figure, refusals."""
 
+from collections.abc import Iterable
+
 import pytest
+from screens import Document, Expected, Promise, number, stands_whole
 
 SMALL = ("trends", "--from", 64, "--to", 4096)
 
 
+def trends(document: Document) -> Iterable[Promise]:
+    scales = {
+        "n_chips": 1.0,
+        "tokens_per_s_per_chip": 1.0,
+        "mfu": 100.0,
+        "exposed_share": 100.0,
+        "memory_bytes": 1e-9,
+        "chip_power_w": 1.0,
+        "tokens_per_joule": 1.0,
+        "tokens_per_dollar": 1e-6,
+        "return_of_last_chip": 100.0,
+    }
+    columns = [[number(scale * value) for value in document[name]] for name, scale in scales.items()]
+    best = document["best_tp"]
+    columns += [[tuple(map(Expected, ends)) for ends in zip(best["value"], best["lo"], best["hi"], strict=True)]]
+    yield Promise([list(row) for row in zip(*columns, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """The answer to `SMALL`, once a test has asked."""
+    return []
+
+
 @pytest.fixture
-def document(run):
-    return run(*SMALL, "--json").json
+def answer(ask, answers):
+    if not answers:
+        answers.append(ask(" ".join(map(str, SMALL))))
+    return answers[0]
+
+
+@pytest.fixture
+def document(answer):
+    return answer.document
+
+
+def test_every_number_stands_whole_on_every_terminal(answer):
+    stands_whole(answer, trends(answer.document))
 
 
 def test_the_document_adds_up(document):

@@ -1,35 +1,46 @@
 """`jaxscale limits`: its document, its figure, its refusals."""
 
-import json
+from collections.abc import Iterable
 
 import pytest
+from screens import Document, Expected, Promise, number, power, stands_whole
 
 from jaxscale.cli.main import main
 
 
-def test_document_of_two_scenarios(capsys, tmp_path):
+def limits(documents: Document) -> Iterable[Promise]:
+    several = documents if isinstance(documents, list) else [documents]
+    highest = (one.get("plateau", max(one["utilisation"])) for one in several)
+    rows = [[number(100 * high), *map(power, one["thresholds"].values())] for high, one in zip(highest, several)]  # noqa: B905
+    yield Promise(rows)
+    if elasticities := several[0]["elasticities"]:  # a search among whole numbers has none
+        by_field = zip(*(fields.values() for fields in elasticities.values()), strict=True)
+        yield Promise([[tuple(map(Expected, row))] for row in by_field if max(map(abs, row)) > 0.06], False)
+
+
+def test_document_of_two_scenarios(ask, tmp_path):
     figure = tmp_path / "limits.png"
-    asked = ["limits", "--scenario", "default", "--scenario", "global-nvlink", "--from", "1e26", "--to", "1e31"]
-    assert main([*asked, "--json", "--plot", str(figure)]) == 0
-    default, joined = json.loads(capsys.readouterr().out)
+    answer = ask(f"limits --scenario default --scenario global-nvlink --from 1e26 --to 1e31 --plot {figure}")
+    default, joined = answer.document
+    stands_whole(answer, limits(answer.document))
     assert default["scenario"] == "default" and joined["scenario"] == "global-nvlink"
     assert default["training_flop"][0] == pytest.approx(1e26) and default["training_flop"][-1] == pytest.approx(1e31)
     assert all(0.0 <= value <= 0.7 for value in default["utilisation"])
-    limits = default["thresholds"]
-    assert list(limits) == ["end_of_linear", "half", "tenth", "wall"]
-    assert limits["end_of_linear"] < limits["half"] < limits["tenth"] < limits["wall"]
-    assert joined["thresholds"]["end_of_linear"] > 10.0 * limits["end_of_linear"]
+    thresholds = default["thresholds"]
+    assert list(thresholds) == ["end_of_linear", "half", "tenth", "wall"]
+    assert thresholds["end_of_linear"] < thresholds["half"] < thresholds["tenth"] < thresholds["wall"]
+    assert joined["thresholds"]["end_of_linear"] > 10.0 * thresholds["end_of_linear"]
     assert default["elasticities"]["wall"]["training_time"] > 1.0
     low, high = default["threshold_bands"]["wall"]
-    assert low < limits["wall"] < high
+    assert low < thresholds["wall"] < high
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_transformer_on_a_chip(capsys, tmp_path):
+def test_transformer_on_a_chip(ask, tmp_path):
     figure = tmp_path / "transformer.png"
-    asked = ["limits", "--model", "transformer", "--gpu", "h100-80gb", "--from", "1e23", "--to", "1e26"]
-    assert main([*asked, "--json", "--plot", str(figure)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    answer = ask(f"limits --model transformer --gpu h100-80gb --from 1e23 --to 1e26 --plot {figure}")
+    found = answer.document
+    stands_whole(answer, limits(found))
     assert (found["scenario"], found["gpu"]) == ("default", "h100-80gb")
     assert list(found["thresholds"]) == ["end_of_linear", "half", "tenth", "wall"]
     assert len(found["utilisation"]) == len(found["training_flop"]) and 0.3 < max(found["utilisation"]) < 0.7
