@@ -5,14 +5,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_file import model_file_fields
 from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS, REQUIRED, Runs
+from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, run_headings
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import show
 from jaxscale.tables.names import SHAPE, ModelLookup, Names
@@ -23,7 +22,6 @@ from jaxscale.tables.schema import (
     Check,
     ColumnHeading,
     Header,
-    Headings,
     in_unit_of_column,
 )
 from jaxscale.tables.table import AbstractTable
@@ -68,8 +66,6 @@ def _fields(name: str, folder: Path, code: int, problems: dict[int, str]) -> dic
     return {key: float(value) for key, value in fields.items() if key in MODEL_FIELDS}
 
 
-BATCH = "global_batch_size_seqs"
-
 OF_A_WORKLOAD = ("gpu", "n_gpus")
 """Columns that a table of traced workloads needs beside `workload`."""
 
@@ -83,14 +79,6 @@ NEEDED = tuple(name for name in REQUIRED if name not in COMPLETED)
 _FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 
-@functools.cache
-def _headings() -> Headings:
-    """Further names of columns, and units, from `data/run_headings.toml`."""
-    tables = read_toml(data_path("run_headings.toml"))
-    column_of = {heading: column for column, names in tables["names"].items() for heading in names}
-    return Headings(column_of, tables["units"], in_tokens=(BATCH,))
-
-
 class RunsSchema(AbstractSchema[Runs]):
     """Tables of training runs."""
 
@@ -101,7 +89,7 @@ class RunsSchema(AbstractSchema[Runs]):
         """Meanings of headings, as further tools and people write them."""
         own = super().headings(header)
         # Tables with columns by their names need no further names.
-        return own if all(one.column in self.columns for one in own) else _headings().meanings(header, self.columns)
+        return own if all(one.column in self.columns for one in own) else run_headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
         """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""

@@ -1,19 +1,25 @@
 """Columns of a runs table: content, valid values and meaning of an empty cell; and the table in memory."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan_domain import PLAN
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
 from jaxscale.tables.names import SHAPE, Names
+from jaxscale.tables.schema import Headings
 from jaxscale.tables.table import AbstractTable
 from jaxscale.tables.words import vocabularies
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8
 MAX_BATCH = 1e10
+
+BATCH = "global_batch_size_seqs"
+"""Column that may state tokens in place of sequences."""
 
 
 def _kernels() -> dict[str, str]:
@@ -259,12 +265,17 @@ CARRIED = (
 )  # fmt: skip
 """Columns that are carried along: what was measured, and where a row comes from. No prediction depends on them."""
 
-_OTHER_NAMES = {"recompute": "activation_recompute"}
-"""Columns by the names of the choices of a plan that they state."""
+
+@functools.cache
+def run_headings() -> Headings:
+    """Further names of columns, and units, from `data/run_headings.toml`."""
+    tables = read_toml(data_path("run_headings.toml"))
+    column_of = {heading: column for column, names in tables["names"].items() for heading in names}
+    return Headings(column_of, tables["units"], in_tokens=(BATCH,))
 
 
 def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Values of columns from texts `NAME=VALUE`, as on a command line.
+    """Values of columns from texts `NAME=VALUE`, as on a command line; names as in the heading of a table.
 
     Args:
         option: name of the option, for messages.
@@ -274,13 +285,15 @@ def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
         Values by column.
 
     Raises:
-        InputError: an unknown column or an invalid cell; names the option.
+        InputError: an unknown column, a column stated twice, or an invalid cell; names the option.
     """
     values: dict[str, Value] = {}
     for name, text in texts.items():
-        name = _OTHER_NAMES.get(name, name)
+        given, name = name, name if name in BY_NAME else run_headings().column_of.get(name.lower(), name)
         if name not in BY_NAME:
-            raise InputError(f"{option} {name}: no such column; {one_like(name, BY_NAME)}")
+            raise InputError(f"{option} {given}: no such column; {one_like(given, BY_NAME)}")
+        if name in values:
+            raise InputError(f"{option} {given} states {name} twice; expected it once")
         parsed = parse_cells(BY_NAME[name], [text], Names())
         if parsed.problems:
             raise InputError(f"{option} {name} = {show(text)}: {parsed.problems[0]}")

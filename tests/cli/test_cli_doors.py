@@ -28,6 +28,18 @@ def test_the_page_says_what_it_needs(run, monkeypatch):
     assert 'pip install "jaxscale[explore]"' in refused.err
 
 
+def test_choices_have_the_names_of_headings(run):
+    """`--set` knows the further names of columns that a table of runs may have."""
+    asked = ("predict", "--model", "llama2-7b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", "64", "--json")
+    steps = [
+        run(*asked, "--set", f"{name}={size}").json["predictions"][0]["predicted_step_time_s"]
+        for name, size in (("micro_batch_size", 4), ("mbs", 4), ("mbs", 1))
+    ]
+    assert steps[0] == steps[1] != steps[2]
+    twice = run(*asked, "--set", "mbs=4", "--set", "micro_batch_size=1")
+    assert twice.code == 2 and "states micro_batch_size twice" in twice.err
+
+
 def test_a_ranking_of_stated_choices(run):
     plan = ("plan", "--model", "llama2-7b", "--gpu", "h100-80gb", "--n-gpus", 16, "--global-batch", "64")
     stated = run(*plan, "--fit", "prior", "--set", "tp=2", "--set", "recompute=full", "--json").json
