@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxscale.base.arrays import stated_or
 from jaxscale.calibration.levels import GUESSES, Levels, Place
 from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
 
@@ -196,7 +197,7 @@ class Scatters:
             The deviations; over all peaks where `Scatter.above` is not known.
         """
         widths = self._widths(levels, n_chips)
-        return np.where(np.isnan(widths.above), widths.memory, widths.above)
+        return stated_or(widths.above, widths.memory)
 
     def _widths(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> _Widths:
         reasons = self._reasons(levels, n_chips)
@@ -211,10 +212,10 @@ class Scatters:
             self._scatter_of("unseen", "", levels),
             _Widths(NO_RUNS.time, NO_RUNS.memory, NO_RUNS.above),
         ):
-            time = np.where(np.isnan(time), scatter.time, time)
+            time = stated_or(time, scatter.time)
             # The deviation above belongs to the entry of the memory scatter, so `memory` must be filled after `above`.
             above = np.where(np.isnan(memory), scatter.above, above)
-            memory = np.where(np.isnan(memory), scatter.memory, memory)
+            memory = stated_or(memory, scatter.memory)
         return _Widths(time, memory, above)
 
     def _own(self, levels: Levels) -> _Widths:

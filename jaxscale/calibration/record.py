@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxscale.base.arrays import stated_or
 from jaxscale.base.documents import fit_path
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
@@ -294,7 +295,7 @@ class Fit(Record):
         any_source = limits.get("", _ALL)
         usable = named.numbers(lambda name: limits.get(name, _ALL).usable, "source", of_none=any_source.usable)
         scatter = named.numbers(lambda name: limits.get(name, _ALL).scatter, "source", of_none=any_source.scatter)
-        return usable, np.where(np.isnan(scatter), self._scatters.above(named, rows.n_chips), scatter)
+        return usable, stated_or(scatter, self._scatters.above(named, rows.n_chips))
 
     def most_chips(self, levels: AnyLevels) -> Any:
         """Largest number of chips in fitted runs of the run's source, or of any source if unknown [1], [row]."""

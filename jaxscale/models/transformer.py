@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxscale.base.arrays import Number, as_float, number_field, with_properties
+from jaxscale.base.arrays import Number, as_float, number_field, stated_or, with_properties
 from jaxscale.base.show import Printout, is_single, leaf_text, leaves_shown, printed
 from jaxscale.base.smooth import smaller
 from jaxscale.models.model_domain import MODEL
@@ -256,7 +256,7 @@ def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, n
         stated = np.asarray(arguments.get(name, np.full(n_models, np.nan)), float)
         follows = FOLLOWING.get(name) or _COUNTED.get(name)
         usual = follows(filled) if follows else _DEFAULTS.get(name, np.nan)
-        filled[name] = np.where(np.isnan(stated), usual, stated)
+        filled[name] = stated_or(stated, usual)
     return filled
 
 

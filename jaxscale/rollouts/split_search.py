@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxscale.base.arrays import host_arrays, in_blocks_of, number, stacked, with_fields
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import array_jit
+from jaxscale.calibration.intervals import interval_ends
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
@@ -142,8 +143,7 @@ class SplitSearch(NamedTuple):
                 batch = shared_batch(answers, n)
                 questions.append(plan_question(with_fields(model, whole), machine, batch, self.cells))
         tasks = [question.task(self.fit) for question in questions]
-        widths = (self.fit.interval(question.levels, question.n_chips).time for question in questions)
-        ends = [(float(np.exp(-width)), float(np.exp(width))) for width in widths]
+        ends = [interval_ends(1.0, self.fit.interval(question.levels, question.n_chips).time) for question in questions]
         every, each = list(map(ScoredTraining, tasks, find_plans(tasks), ends)), len(self.trained)
         return [every[place : place + each] for place in range(0, len(every), each)]
 

@@ -288,9 +288,9 @@ def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
         InputError: an unknown column, a column stated twice, or an invalid cell; names the option.
     """
     values: dict[str, Value] = {}
-    for name, text in texts.items():
-        given, name = name, name if name in BY_NAME else run_headings().column_of.get(name.lower(), name)
-        if name not in BY_NAME:
+    for given, text in texts.items():
+        name = run_headings().column(given, BY_NAME)
+        if name is None:
             raise InputError(f"{option} {given}: no such column; {one_like(given, BY_NAME)}")
         if name in values:
             raise InputError(f"{option} {given} states {name} twice; expected it once")

@@ -217,9 +217,6 @@ def predict_serving(
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
     values = {name: found[name] for name in names}
     lo, hi = _intervals(values, rows.levels, record, is_open)
-    # All answers of a static batch end with the batch: throughput times latency is the number of tokens.
-    ends_together, tokens = np.asarray(rows.batch.requests.continuous) == 0.0, values[RATE] * values[E2E]
-    lo[RATE], hi[RATE] = (np.where(ends_together, tokens / end[E2E], own[RATE]) for end, own in ((hi, lo), (lo, hi)))
     lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
@@ -333,6 +330,9 @@ def _intervals(
         is_faster = is_open & (name in (RATE, "saturation_rate"))
         lo[name] = values[name] * np.exp(np.minimum(low, np.where(is_shorter, -np.log(GUESSING), 0.0)))
         hi[name] = values[name] * np.exp(np.maximum(high, np.where(is_faster, np.log(GUESSING), 0.0)))
+    # All answers of a static batch end with the batch: throughput times latency is the number of tokens.
+    ends_together, tokens = levels.column("serving") == "static", values[RATE] * values[E2E]
+    lo[RATE], hi[RATE] = (np.where(ends_together, tokens / end[E2E], own[RATE]) for end, own in ((hi, lo), (lo, hi)))
     return lo, hi
 
 

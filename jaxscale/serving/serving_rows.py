@@ -150,9 +150,9 @@ def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
     shapes = {}
     for name in ARGUMENTS:
         column = np.where(agrees, named[name], np.nan)
-        column = np.where(np.isnan(column), usual[name], column)
+        column = stated_or(column, usual[name])
         own = stated.get(name, np.full(len(runs), np.nan))
-        shapes[name] = np.where(np.isnan(own), column, own)
+        shapes[name] = stated_or(own, column)
     return shapes, ~agrees
 
 
@@ -268,8 +268,8 @@ def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, n
     chips, tp, pp, dp = (runs.numbers(name) for name in ("n_gpus", "tp", "pp", "dp"))
     pp, dp = np.nan_to_num(pp, nan=1.0), np.nan_to_num(dp, nan=1.0)
     # All chips in tensor parallelism unless stated.
-    tp = np.where(np.isnan(tp), np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0), tp)
-    chips = np.where(np.isnan(chips), tp * pp * dp, chips)
+    tp = stated_or(tp, np.maximum(np.nan_to_num(chips, nan=1.0) / (pp * dp), 1.0))
+    chips = stated_or(chips, tp * pp * dp)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
     # For dense models, dp means copies.
     attention_dp = np.where(is_mixture, dp, 1.0)

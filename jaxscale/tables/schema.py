@@ -247,16 +247,16 @@ class Headings:
         text = heading.strip().lower()
         words = text if text in columns else joined_words(text.replace("%", " percent"))
         name, _, unit = words.rpartition("_")
-        if column := self._column(words, columns):
+        if column := self.column(words, columns):
             return ColumnHeading(column)
-        if (column := self._column(name, columns)) is None:
+        if (column := self.column(name, columns)) is None:
             return ColumnHeading(heading.strip())
         if column in self.in_tokens and unit in ("tokens", "token"):
             return ColumnHeading(column, unit="tokens")
         factor = self.units.get(column, {}).get(unit)
         return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
 
-    def _column(self, words: str, columns: Collection[str]) -> str | None:
+    def column(self, words: str, columns: Collection[str]) -> str | None:
         """Column of a heading without unit."""
         return words if words in columns else self.column_of.get(words)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxscale import examples
+from jaxscale.base.arrays import stated_or
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.calibration.levels import Levels
 from jaxscale.runs.checks import degrees
@@ -213,7 +214,7 @@ def _is_eager(stack: tuple[str | None, str | None, str | None]) -> bool:
 
 def _degree(runs: Runs, name: str, known: np.ndarray) -> np.ndarray:
     """Degree of each row: derived from all cells, else stated, nan if open; 1 on a single chip [1]."""
-    degree = np.where(np.isnan(known), runs.numbers(name), known)
+    degree = stated_or(known, runs.numbers(name))
     # A single chip splits nothing.
     return np.where(runs.numbers("n_gpus") == 1.0, 1.0, degree)
 
