@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale.base.arrays import host_arrays, number, with_fields
+from jaxscale.base.domains import Bound
 from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import array_jit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.runs.arrays import padded
-from jaxscale.serving.engine import WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.engine import REQUESTS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit
@@ -28,6 +29,9 @@ BATCH_STEP = 1.15
 
 MOST_SEQUENCES = 4096.0
 """Maximum number of sequences of a copy: beyond, schedulers set the limit [1]."""
+
+LATENCY = Bound(0.0, 1e7, True)
+"""Valid limits of a latency [s]."""
 
 DECODING_SHARES = tuple(part / 8.0 for part in range(1, 8))
 """Shares of decoding copies if prompts have separate copies [1]."""
@@ -348,8 +352,9 @@ def best_serving_plan(
     """
     limits = {"tpot": tpot_limit, "ttft": ttft_limit, "input_len": input_len, "output_len": output_len}
     for name, value in limits.items():
-        if value is not None and not 0.0 < value < np.inf:
-            raise InputError(f"{name} = {value!r} is out of range; expected a number above 0")
+        bound = REQUESTS.bounds.get(name, LATENCY)
+        if value is not None and not bound.holds(value):
+            raise InputError(f"{name} = {value!r} is out of range; expected {bound}")
     space = space or ServingSpace()
     record = load_serving_fit(fit)
     coefficients = record.coefficients(**(levels or {}))

@@ -53,8 +53,8 @@ REQUESTS = Domain(
     "Requests",
     {
         "concurrency": Bound(0.0, 1e12, False, "requests in flight"),
-        "input_len": Bound(0.0, 1e9, True, "prompt [token]"),
-        "output_len": Bound(0.0, 1e9, True, "answer [token]"),
+        "input_len": Bound(1.0, 1e9, meaning="prompt [token]"),
+        "output_len": Bound(1.0, 1e9, meaning="answer [token]"),
         "continuous": SHARE._replace(meaning="1 where requests join a running batch"),
         "at_limit": SHARE._replace(meaning="1 where more requests wait than memory admits"),
         "disaggregated": SHARE._replace(meaning="1 where prompts have engines of their own"),

@@ -71,7 +71,7 @@ def _word(name: str, meaning: str, known: Collection[str], default: str) -> Colu
 
 
 def _length(name: str, meaning: str) -> Column:
-    return Column(name, "number", meaning, "token", "the row is incomplete", True, maximum=MAX_LENGTH)
+    return Column(name, "number", meaning, "token", "the row is incomplete", True, minimum=1, maximum=MAX_LENGTH)
 
 
 def _time(name: str, meaning: str) -> Column:

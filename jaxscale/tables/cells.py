@@ -38,7 +38,7 @@ class Column:
         unit: unit of a cell.
         default: meaning of an empty cell.
         required: whether a prediction needs a filled cell.
-        minimum: least valid value of an integer.
+        minimum: least valid value of an integer or a number; None for 1, or for above 0.
         maximum: greatest valid value of an integer or a number.
         vocabulary: table of `vocabularies.toml` with the valid words, or with synonyms of names.
         words: meanings of the valid words of a name; empty where all names are valid.
@@ -50,19 +50,24 @@ class Column:
     unit: str = ""
     default: str = "unknown"
     required: bool = False
-    minimum: int = 1
+    minimum: int | None = None
     maximum: float = 1e8
     vocabulary: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def least(self) -> int | None:
+        """Least valid value, None where a value must only be above 0."""
+        return {"integer": 1, "share": 0, "amount": 0}.get(self.kind) if self.minimum is None else self.minimum
 
     @property
     def expected(self) -> str:
         """Description of a valid cell."""
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
-            return f"a whole number >= {self.minimum}{upper}"
+            return f"a whole number >= {self.least}{upper}"
         return {
-            "number": "a number > 0",
+            "number": "a number > 0" if self.minimum is None else f"a number >= {self.minimum}",
             "amount": "a number >= 0",
             "share": "a number from 0 to 1",
             "flag": "true or false",
@@ -146,8 +151,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
     values: list[Any] = _floats(texts)
     numbers = np.asarray(values, dtype=float)
     whole = column.kind == "integer"
-    least = {"integer": column.minimum, "share": 0, "amount": 0}.get(column.kind)
-    is_least = numbers > 0.0 if least is None else numbers >= least
+    is_least = numbers > 0.0 if column.least is None else numbers >= column.least
     is_valid = is_least & (numbers <= column.maximum) & ((numbers == np.floor(numbers)) | (not whole))
     problems = {}
     for place in np.flatnonzero(~is_valid).tolist():
@@ -184,8 +188,10 @@ def _range_problem(column: Column, value: float) -> str:
     whole = column.kind == "integer"
     if value < 0:
         return "negative"
-    if value == 0 and column.kind not in ("share", "amount") and (column.minimum > 0 or not whole):
+    if value == 0 and column.least != 0:
         return "zero"
+    if not whole and column.least is not None and value < column.least:
+        return "too small"
     if value > column.maximum:
         return f"too large; must be at most {_plain(column.maximum)}" + (" (infinite)" if math.isinf(value) else "")
     return "not a whole number" if whole and value != int(value) else ""

@@ -29,7 +29,9 @@ def write(path, *changes, without=()):
 BAD = [
     ({"tp": "abc"}, "column 'tp' = 'abc': not a number; expected a whole number >= 1"),
     ({"tp": "2.5"}, "column 'tp' = '2.5': not a whole number"),
-    ({"input_len": "-5"}, "column 'input_len' = '-5': negative; expected a number > 0"),
+    ({"input_len": "-5"}, "column 'input_len' = '-5': negative; expected a number >= 1"),
+    # Half a token of an answer would end before its first token.
+    ({"output_len": "0.5"}, "column 'output_len' = '0.5': too small; expected a number >= 1"),
     ({"output_len": "0"}, "column 'output_len' = '0': zero"),
     ({"concurrency": "inf"}, "column 'concurrency' = 'inf': infinite"),
     ({"output_len": "nan"}, "column 'output_len' = 'nan': not a number (NaN)"),
