@@ -162,7 +162,8 @@ def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
     no_experts = np.isnan(shapes["n_experts"])
     return {
         **shapes,
-        "d_ff": np.where(shapes["d_ff"] == 0.0, np.nan, shapes["d_ff"]),
+        # Beside experts alone, 0 says that no layer is dense.
+        "d_ff": np.where((shapes["d_ff"] == 0.0) & (shapes["n_experts"] > 1.0), np.nan, shapes["d_ff"]),
         "moe_top_k": np.where(no_experts, np.nan, shapes["moe_top_k"]),
     }
 

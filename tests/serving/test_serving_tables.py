@@ -30,6 +30,7 @@ BAD = [
     ({"tp": "abc"}, "column 'tp' = 'abc': not a number; expected a whole number >= 1"),
     ({"tp": "2.5"}, "column 'tp' = '2.5': not a whole number"),
     ({"input_len": "-5"}, "column 'input_len' = '-5': negative; expected a number >= 1"),
+    ({"d_ff": "0"}, "column 'd_ff' = '0': is out of range; expected a number above 0"),
     # Half a token of an answer would end before its first token.
     ({"output_len": "0.5"}, "column 'output_len' = '0.5': too small; expected a number >= 1"),
     ({"output_len": "0"}, "column 'output_len' = '0': zero"),
