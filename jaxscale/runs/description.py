@@ -9,6 +9,7 @@ from jaxscale.base.arrays import stated_or
 from jaxscale.calibration.levels import Levels
 from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
 from jaxscale.plans.plan import END_STAGES, FLAGS, ROUTING, SOFTWARE_CHOICES
+from jaxscale.plans.stages import shortened_ends
 from jaxscale.runs.checks import degrees
 from jaxscale.runs.defaults import EmptyCells, attention_rate, is_fused, recomputation
 from jaxscale.runs.remarks import incomplete, remarks_on
@@ -101,7 +102,8 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
         shapes = shapes.take(index)
     recomputed = _recomputations(complete, empty)
     is_mixture = shapes.column("n_experts") > 1.0
-    numbers, words = _plan_numbers(complete, empty, recomputed, is_mixture), _plan_words(empty, recomputed)
+    numbers = _plan_numbers(complete, empty, recomputed, is_mixture, shapes.column("n_layers"))
+    words = _plan_words(empty, recomputed)
     assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"])
     assumed = assumed.spread(index, len(runs), "")
     return Description(
@@ -143,19 +145,19 @@ def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:
 
 
 def _plan_numbers(
-    runs: Runs, empty: EmptyCells, recomputed: Categorical, is_mixture: np.ndarray
+    runs: Runs, empty: EmptyCells, recomputed: Categorical, is_mixture: np.ndarray, n_layers: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Numeric arguments of `Plan` [argument][row]."""
-    stated = degrees(runs)
+    stated, vpp = degrees(runs), stated_or(empty.filled_numbers("vpp"), 1.0)
     kernel = empty.filled("attention_kernel")
     switches = (name for name in FLAGS if name not in ("flash_attention", "balanced_stages"))
     is_on = {name: (empty.filled_numbers(name) > 0.0).astype(float) for name in ("sequence_parallel", *switches)}
     return {
         **stated,
-        "vpp": stated_or(empty.filled_numbers("vpp"), 1.0),
+        "vpp": vpp,
         "ep": stated_or(runs.numbers("ep"), 1.0),
         "etp": stated_or(empty.filled_numbers("etp"), 0.0),
-        **{name: stated_or(empty.filled_numbers(name), 0.0) for name in END_STAGES},
+        **_end_stages(empty, stated["pp"], stated["pp"] * vpp, n_layers),
         # A shard group beyond the replicas is all replicas.
         "shard_group": np.minimum(stated_or(empty.filled_numbers("shard_group"), stated["dp"]), stated["dp"]),
         **_microbatches(runs, empty, stated["dp"]),
@@ -182,6 +184,21 @@ def _plan_numbers(
         ),
         **_offloaded(empty),
     }
+
+
+def _end_stages(
+    empty: EmptyCells, stages: np.ndarray, chunks: np.ndarray, n_layers: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Layers of the first and the last stage, 0 for their share: as stated, else one less where chunks exceed layers.
+
+    More chunks than layers leave one reading: the embedding and the logits head each take the place of a layer.
+    """
+    stated = {name: empty.filled_numbers(name) for name in END_STAGES}
+    is_short = (chunks > n_layers) & np.all([np.isnan(column) for column in stated.values()], axis=0)
+    is_short &= np.mod(n_layers + 2.0, chunks) == 0.0
+    # One stage holds all layers.
+    less = shortened_ends(n_layers, np.where(is_short, stages, 1.0))
+    return {name: stated_or(column, less) for name, column in stated.items()}
 
 
 def _recomputations(runs: Runs, empty: EmptyCells) -> Categorical:

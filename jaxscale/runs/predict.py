@@ -1,11 +1,8 @@
-"""`predict`: step time with interval, memory and cost terms for every row of a runs table.
-
-A blank cell with several meanings, words in recipes of the framework, is predicted under each of them.
-"""
+"""`predict`: step time with interval, memory and cost terms for every row of a runs table."""
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,84 +20,14 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.completion import completed, filled, open_rows
-from jaxscale.runs.defaults import EmptyCells, framework_defaults
+from jaxscale.runs.completion import completed, open_rows
+from jaxscale.runs.meanings import Meanings, remedies
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
 from jaxscale.tables.reader import AnyTable
-
-StepTimes = Callable[[Runs], np.ndarray]
-
-
-class Meanings:
-    """Effect of the possible meanings of blank cells on the step times of a table.
-
-    Attributes:
-        fastest: step time of the fastest meaning over the predicted step time [1], [row].
-        slowest: step time of the slowest meaning over the predicted step time [1], [row].
-        notes: columns that would decide between the meanings, empty where none is open [row].
-    """
-
-    def __init__(self, runs: Runs, degrees: Mapping[str, np.ndarray], times: np.ndarray, predicted: StepTimes):
-        """Predict the rows under each of the sets of words in `may_mean` of their framework.
-
-        Args:
-            runs: the table.
-            degrees: by name, for `when`; nan where a row is not answered [1], [row].
-            times: as predicted [s], [row].
-            predicted: step time of a table [s], [row].
-        """
-        self.fastest, self.slowest = np.ones(len(runs)), np.ones(len(runs))
-        self.notes = Categorical.constant("", len(runs))
-        frameworks, empty = runs.categories("framework"), EmptyCells(runs)
-        for name in [name for name in frameworks.values if name]:
-            for meaning in framework_defaults().get(str(name).lower(), {}).get("may_mean", ()):
-                is_own = frameworks.matches(lambda other, name=name: other == name)
-                is_open = {column: ~empty.is_told(column) for column in meaning["set"]}
-                # The words matter with several ranks of the degree alone.
-                concerned = is_own & (degrees[meaning["when"]] > 1.0) & np.any([*is_open.values()], axis=0)
-                self._take(runs, np.flatnonzero(concerned), is_open, meaning["set"], times, predicted)
-
-    def _take(
-        self,
-        runs: Runs,
-        rows: np.ndarray,
-        is_open: Mapping[str, np.ndarray],
-        words: Mapping[str, str],
-        times: np.ndarray,
-        predicted: StepTimes,
-    ) -> None:
-        """Widen the range of rows by a set of words, and note the columns that would decide."""
-        if not len(rows):
-            return
-        some = runs.take(rows)
-        said = {column: _where(some.categories(column), is_open[column][rows], word) for column, word in words.items()}
-        ratio = predicted(filled(some, said)) / times[rows]
-        # nan of rows without an answer counts for nothing.
-        self.fastest[rows] = np.fmin(self.fastest[rows], ratio)
-        self.slowest[rows] = np.fmax(self.slowest[rows], ratio)
-        flags = [Categorical(is_open[column][rows].astype(int), (False, True)) for column in words]
-
-        def told(row: tuple[Any, ...]) -> str:
-            factor, *opened = row
-            named = [
-                f"{column} = {word}" for (column, word), is_one in zip(words.items(), opened, strict=True) if is_one
-            ]
-            return f"blank cells: {' and '.join(named)} would take {factor:g} times as long, which the interval covers"
-
-        # Rows of nearly equal effect share a note.
-        texts = together(Categorical.of_numbers(np.round(ratio, 2)), *flags).map(told)
-        self.notes = joined([self.notes, texts.spread(rows, len(runs), "")])
-
-
-def _where(column: Categorical, is_open: np.ndarray, word: Any) -> Categorical:
-    """A column with a word in its open cells."""
-    flags = Categorical(is_open.astype(int), (False, True))
-    return together(column, flags).map(lambda pair: word if pair[1] else pair[0])
-
 
 GROUPINGS = ("source", "model", "gpu", "framework", "precision")
 """Columns by which errors are broken down."""
@@ -329,15 +256,15 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
 
 
 def _over_meanings(found: Prediction, fit: Fit, hardware: Hardware | None) -> Prediction:
-    """Prediction with intervals that cover the possible meanings of blank cells."""
+    """Prediction whose intervals cover the possible meanings of blank cells, with notes on cells that would decide."""
 
-    def predicted(runs: Runs) -> np.ndarray:
-        return predict_described(runs, describe_runs(runs, hardware), fit).step_time
+    def predicted(runs: Runs) -> Prediction:
+        return predict_described(runs, describe_runs(runs, hardware), fit)
 
-    meanings = Meanings(found.runs, found.plans, found.step_time, predicted)
-    if not any(meanings.notes.values):
+    meanings, smaller = Meanings(found, predicted), remedies(found, predicted)
+    if not any((*meanings.notes.values, *smaller.values)):
         return found
-    notes = joined([Categorical.of(found.notes.tolist()), meanings.notes]).array()
+    notes = joined([Categorical.of(found.notes.tolist()), meanings.notes, smaller]).array()
     return replace(found, lo=found.lo * meanings.fastest, hi=found.hi * meanings.slowest, notes=notes)
 
 

@@ -29,7 +29,7 @@ def test_an_interval_covers_what_a_blank_cell_may_mean_and_the_note_says_which_c
     assert found.step_time[0] == found.step_time[1]
     assert found.lo[0] <= found.lo[2] and found.hi[0] >= found.hi[1]
     assert "moe_dispatcher = hybridep and execution = cuda-graphs would take 0." in found.notes[0]
-    assert "blank cells" not in found.notes[1] + found.notes[2]
+    assert "interval covers" not in found.notes[1] + found.notes[2]
 
 
 def test_a_dense_run_is_asked_for_its_tensor_parallel_collectives_alone():
@@ -44,6 +44,26 @@ def test_a_table_that_says_what_its_rows_did_leaves_nothing_to_a_guess():
     known = {"model": "llama3-70b", "tp": 8, "ep": 1, "source": "megatron_lm_readme_scaling"}
     found = predicted({**known, "source_row": "model_table:1"}, {"model": "llama3-70b", "tp": 8, "ep": 1})
     assert "blank cells" not in found.notes[0] and "blank cells" in found.notes[1]
+
+
+def test_more_chunks_than_layers_leave_the_ends_a_layer_less():
+    """Qwen3-235B has 94 layers: 96 chunks hold them, the embedding and the logits head."""
+    run = {"model": "qwen3-235b-a22b", "n_gpus": 256, "pp": 32, "vpp": 3, "ep": 8, "micro_batch_size": 4}
+    found = predicted(run, {**run, "first_stage_layers": 2, "last_stage_layers": 2}, {**run, "vpp": 4})
+    assert found.step_time[0] == found.step_time[1] and found.memory[0] == found.memory[1]
+    # 128 chunks are no reading of 94 layers.
+    assert "exceeds 94 layers" in found.notes[2] and "exceeds" not in found.notes[0]
+
+
+def test_a_run_that_does_not_fit_is_told_the_blank_cells_that_would_let_it():
+    run = {"model": "llama3-70b", "framework": None, "ep": 1, "n_gpus": 64, "global_batch_size_seqs": 512}
+    full = {"zero_stage": 3, "activation_recompute": "full"}
+    found = predicted(run, {**run, **full}, {**run, "zero_stage": 0}, {"model": "llama3-8b", "ep": 1, "tp": 8})
+    assert not found.fits[0] and found.fits[1] and not found.fits[2] and found.fits[3]
+    peak, factor = round(found.memory[1] / 1e9), round(float(found.step_time[1] / found.step_time[0]), 2)
+    assert f"activation_recompute = full would fit, in {peak:g} GB and {factor:g} times" in found.notes[0]
+    # What is stated is no guess, and what fits needs none.
+    assert "would fit" not in found.notes[2] + found.notes[3]
 
 
 NAMES = {

@@ -109,6 +109,7 @@ def test_catalogue_does_not_fill_another_shape(table):
         ({"framework": "nemo"}, {"zero_stage": 1, "sequence_parallel": True, "gradient_bytes": 2, "fused_glu": True}),
         ({"framework": "nemo", "zero_stage": "0"}, {"zero_stage": 0}),
         ({"framework": "mlperf"}, {"precision": "fp8"}),
+        ({"framework": "nemo-automodel"}, {"zero_stage": 3, "moe_dispatcher": "deepep"}),
         ({"framework": "nanotron"}, {"balanced_stages": True}),
         ({"framework": "megatron-deepspeed"}, {"flash_attention": False, "overlap_gradients": False}),
     ],
