@@ -368,9 +368,9 @@ def _numbers_alone(fields: dict[str, Any]) -> dict[str, Any]:
 def drawn_cell(column: Column, rng: np.random.Generator) -> Any:
     """A valid cell of a column, small sizes more often than large ones."""
     if column.kind == "integer":
-        least = max(column.minimum, 1)
+        least = max(column.least or 1, 1)
         size = int(np.exp(rng.uniform(np.log(least), np.log(max(min(column.maximum, 4096.0), least + 1e-9)))))
-        return 0 if column.minimum == 0 and rng.random() < 0.2 else max(size, column.minimum)
+        return 0 if column.least == 0 and rng.random() < 0.2 else max(size, least)
     if column.kind in ("number", "amount"):
         return float(np.exp(rng.uniform(np.log(0.5), np.log(min(column.maximum, 100.0)))))
     if column.kind == "share":

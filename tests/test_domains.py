@@ -98,7 +98,7 @@ def test_columns_of_a_model_have_the_bounds_of_its_arguments():
     for name in MODEL_FIELDS:
         column, bound = BY_NAME[name], MODEL.bounds[name]
         if column.kind == "integer":
-            assert column.maximum == bound.high and column.minimum >= bound.low, name
+            assert column.maximum == bound.high and (column.least or 0) >= bound.low, name
 
 
 def test_chips_and_requests_are_refused_too():
