@@ -18,7 +18,7 @@ REMEDIES: tuple[Mapping[str, str | float], ...] = (
     {"zero_stage": 1.0, "activation_recompute": "full"},
     {"zero_stage": 3.0, "activation_recompute": "full"},
 )
-"""Cells that make a run smaller, from the least cost of time on."""
+"""Cells that make a run smaller."""
 
 
 @runtime_checkable
@@ -114,26 +114,29 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
         predicted: prediction of a table.
 
     Returns:
-        Notes, empty for rows that fit, that state these cells, or that would not fit either.
+        Notes with the fastest of `REMEDIES`, empty for rows that fit, that state these cells, or that would not fit
+        either.
     """
-    runs, notes = found.runs, Categorical.constant("", len(found.runs))
-    is_left = ~found.fits & np.isfinite(found.step_time)
-    for cells in REMEDIES:
+    n, is_left = len(found.runs), ~found.fits & np.isfinite(found.step_time)
+    ratios, peaks = np.full((2, len(REMEDIES), n), np.inf)
+    for place, cells in enumerate(REMEDIES):
         rows = np.flatnonzero(is_left & _shrinks(found, cells))
         if not len(rows):
             continue
         said = {name: Categorical.constant(value, len(rows)) for name, value in cells.items()}
-        then = predicted(filled(runs.take(rows), said))
-        peak, ratio = np.round(then.memory / GB), np.round(then.step_time / found.step_time[rows], 2)
-
-        def told(row: tuple[bool, float, float], cells: Mapping[str, str | float] = cells) -> str:
-            fits, peak, factor = row
-            return f"blank cells: {_cells(cells)} would fit, in {peak:g} GB and {factor:g} times the time" * fits
-
-        flags = Categorical(then.fits.astype(int), (False, True))
-        texts = together(flags, Categorical.of_numbers(peak), Categorical.of_numbers(ratio)).map(told)
-        notes = joined([notes, texts.spread(rows, len(runs), "")])
-        is_left[rows] &= ~then.fits
+        then = predicted(filled(found.runs.take(rows), said))
+        ratios[place, rows] = np.where(then.fits, then.step_time / found.step_time[rows], np.inf)
+        peaks[place, rows] = then.memory
+    fastest, notes = np.argmin(ratios, axis=0), Categorical.constant("", n)
+    for place, cells in enumerate(REMEDIES):
+        rows = np.flatnonzero((fastest == place) & np.isfinite(ratios[place]))
+        figures = np.round(peaks[place, rows] / GB), np.round(ratios[place, rows], 2)
+        texts = together(*map(Categorical.of_numbers, figures)).map(
+            lambda row, cells=cells: (
+                f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB and {row[1]:g} times the time"
+            )
+        )
+        notes = joined([notes, texts.spread(rows, n, "")])
     return notes
 
 

@@ -128,7 +128,15 @@ COLUMNS = (
     _count("pp", "pipeline-parallel degree"),
     _count("vpp", "pipeline chunks on each chip", "1"),
     *(
-        Column(name, "integer", text, "1", "its share, or of the facts of a table", minimum=0, maximum=1e9)
+        Column(
+            name,
+            "integer",
+            text,
+            "1",
+            "its share, one less of more chunks than layers, or of the facts of a table",
+            minimum=0,
+            maximum=1e9,
+        )
         for name, text in (
             ("first_stage_layers", "layers of the first pipeline stage; 0 for its share"),
             ("last_stage_layers", "layers of the last pipeline stage, beside the logits head; 0 for its share"),
