@@ -46,6 +46,7 @@ from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.engine import REQUESTS
+from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.sweeps import read_spec
 from jaxscale.tables.cells import Column
 from jaxscale.tables.words import vocabularies
@@ -488,6 +489,76 @@ def properties(name: str, case: int, runs: Any, fit: Any, rng: np.random.Generat
         )
 
 
+SERVED = tuple(
+    column
+    for column in SERVING_COLUMNS
+    if column.name not in ("source", "source_row", "model", "framework", "release", "gpu", "notes", "status")
+    and not column.name.endswith(("_s", "_s_total", "_mem_gb"))
+)
+"""Columns of serving that are drawn."""
+
+OTHER_LOADS = ("serving", "arrival", "request_rate", "n_requests")
+"""Columns of which a filled cell makes another load than a closed loop."""
+
+MORE_WORK = {"input_len": ("ttft_s", 0.01), "output_len": ("e2e_latency_s", 0.2)}
+"""Latency that no larger number of a column shortens, and the relative fall that the queue of a closed loop may have:
+requests of few tokens wait by a formula of an endless queue."""
+
+
+def served_row(rng: np.random.Generator) -> dict[str, Any]:
+    """A random engine and its requests, of which every cell is valid and degrees and heads agree."""
+    tp, pp, dp = (int(2 ** rng.integers(0, high)) for high in (4, 2, 3))
+    kv_heads, group = int(2 ** rng.integers(0, 5)), int(2 ** rng.integers(0, 4))
+    row = {
+        "n_layers": int(rng.integers(pp, 130)), "d_model": int(128 * rng.integers(1, 100)), "head_dim": 128,
+        "n_heads": kv_heads * group, "n_kv_heads": kv_heads, "gpu": str(rng.choice(CHIPS)), "n_gpus": tp * pp * dp,
+        "tp": tp, "pp": pp, "dp": dp, "input_len": float(np.ceil(np.exp(rng.uniform(0.0, 11.0)))),
+        "output_len": float(np.ceil(np.exp(rng.uniform(0.0, 9.0)))), "concurrency": int(2 ** rng.integers(0, 12)),
+        "d_ff": int(256 * rng.integers(1, 200)), "framework": str(rng.choice(["vllm", "sglang", "mine"])),
+    }  # fmt: skip
+    for column in SERVED:
+        if column.name not in row and rng.random() < 0.15:
+            row[column.name] = drawn_cell(column, rng)
+    return row
+
+
+def drawn_serving(name: str, seed: int, n: int) -> Iterator[Violation]:
+    """Violations among tables of random engines: answers are finite and ordered, and more work is never faster."""
+    for case in range(seed, seed + max(n // ROWS, 1)):
+        rng = np.random.default_rng(case)
+        rows = [served_row(rng) for _ in range(min(n, ROWS))]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        try:
+            runs = js.serving.read_serving({name: [row.get(name) for row in rows] for name in columns}, skip_bad=True)
+            yield from served_properties(name, case, runs)
+        except Exception as error:  # noqa: BLE001
+            yield Violation(name, case, f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def served_properties(name: str, case: int, runs: Any) -> Iterator[Violation]:
+    """Violations of the properties of predicted latencies and throughputs."""
+    found = js.serving.predict_serving(runs)
+    cells = {column: [runs.categories(column)[row] for row in range(len(runs))] for column in runs.columns}
+
+    def broken(which: np.ndarray, what: str) -> Iterator[Violation]:
+        for row in np.flatnonzero(which)[:1]:
+            shown = {column: values[row] for column, values in cells.items() if values[row] is not None}
+            yield Violation(name, case, f"{what} in {which.sum()} rows", json.dumps(shown, default=str))
+
+    for figure, values in found.values.items():
+        lo, hi, known = found.lo[figure], found.hi[figure], np.isfinite(values)
+        yield from broken(known & ~((lo > 0.0) & (lo <= values) & (values <= hi) & np.isfinite(hi)), f"{figure}: ends")
+        yield from broken(~known & (found.notes == ""), f"{figure} has no answer and no note")
+    # Full memory admits fewer of the larger requests, and a number of requests or a rate may be beyond it.
+    is_loop = np.all([runs.categories(column).matches(lambda cell: not cell) for column in OTHER_LOADS], axis=0)
+    for column, (figure, slack) in MORE_WORK.items():
+        more = {**cells, column: [value and 2 * value for value in cells[column]]}
+        then = js.serving.predict_serving(js.serving.read_serving(more))
+        fits = np.asarray(["does not fit" not in note for note in then.notes])
+        falls = then.values[figure] < found.values[figure] * (1.0 - slack)
+        yield from broken(is_loop & fits & falls, f"{column} x 2 lowers {figure}")
+
+
 RESOURCES: dict[str, Callable[[RunBatch], Any]] = {
     "peak": lambda runs: runs.cluster.chip.peak_flops,
     "memory bandwidth": lambda runs: runs.cluster.chip.hbm_bandwidth,
@@ -515,6 +586,7 @@ HARNESS: dict[str, Callable[[str, int, int], Iterator[Violation]]] = {
     "options": command_lines,
     "Python": python_calls,
     "drawn runs": drawn_runs,
+    "drawn serving": drawn_serving,
 }
 """Cases of each entry, from a seed on."""
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import Number, as_arrays, host_arrays, in_blocks_of, with_fields
 from jaxscale.base.jit import array_jit
-from jaxscale.base.smooth import Temperature, larger, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, larger, smaller, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.serving.engine import Engine, Requests
@@ -136,8 +136,8 @@ def serving_time(
     )
     # A step of ranks with shared experts ends when the last rank has finished its prompts.
     met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
-    # M/D/1: rho / (2 (1 - rho)), bounded near saturation.
-    queue = coefficients.queue * met + 0.5 * busy / larger(1.0 - busy, 0.05)
+    # M/D/1: rho / (2 (1 - rho)), bounded near saturation, and by the other requests in flight.
+    queue = coefficients.queue * met + smaller(0.5 * busy / larger(1.0 - busy, 0.05), larger(met - 1.0, 0.0))
     is_open = r.is_open
     # A request of an open stream waits for the current step; further arrivals share the next step.
     meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)

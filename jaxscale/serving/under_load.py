@@ -305,7 +305,9 @@ class Places(NamedTuple):
 
 def bounded_utilisation(utilisation: Number) -> Number:
     """Utilisation of a queue, smoothly below `FULL`: an endless queue beyond saturation has no steady state [1]."""
-    return utilisation * (1.0 + (utilisation / FULL) ** SHARPNESS) ** (-1.0 / SHARPNESS)
+    # u (1 + (u / FULL)^s)^(-1/s); the power itself overflows in 32 bits from 256 on.
+    beyond = SHARPNESS * jnp.log(utilisation / FULL)
+    return utilisation * jnp.exp(-jax.nn.softplus(beyond) / SHARPNESS)
 
 
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:

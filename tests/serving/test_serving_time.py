@@ -257,3 +257,14 @@ def test_links_reach_their_bandwidth_with_large_messages_alone(latency, measured
     alone = [a - b for a, b in zip(with_ramp, without, strict=True)]
     assert alone[1] == pytest.approx(2.0 * alone[0], rel=1e-3)
     assert alone[2] == pytest.approx(2.0 * alone[1], rel=1e-3)
+
+
+def test_a_single_client_waits_for_no_prompt_but_its_own():
+    """A client that asks for two tokens at a time is nearly always reading a prompt, and nobody is ahead of it."""
+    alone = times(DENSE, serving.Engine(), serving.Requests(concurrency=1, input_len=30_000, output_len=2))
+    empty = times(DENSE, serving.Engine(), serving.Requests(concurrency=1, input_len=30_000, output_len=2000))
+    assert float(alone.behind) == pytest.approx(float(empty.behind), rel=1e-5)
+    # Two clients wait for at most one prompt more.
+    both = times(DENSE, serving.Engine(), serving.Requests(concurrency=2, input_len=30_000, output_len=2))
+    prompt = float(USUAL.pace * both.prefill.total)
+    assert float(alone.behind) < float(both.behind) <= 2.0 * float(alone.behind) + prompt

@@ -14,6 +14,7 @@ from jaxscale import serving
 from jaxscale.base.arrays import with_fields
 from jaxscale.models.transformer import n_params
 from jaxscale.serving.serving_predict import hardware_limits
+from jaxscale.serving.under_load import bounded_utilisation
 
 STREAM = serving.Requests(1e6, 600, 200, request_rate=8.0)
 ONE = js.cluster("h100-80gb", 1)
@@ -257,3 +258,11 @@ def test_the_note_of_an_overload_says_where_the_queue_ends(tmp_path):
     assert f"saturation of {rate:.3g} requests/s" in found.notes[0]
     assert f"assumed: the queue of 98 % of saturation, {in_all:.0f} requests in flight or waiting" in found.notes[0]
     assert "to the end of the run of 500 requests" in found.notes[1] and "beyond" not in found.notes[2]
+
+
+def test_a_rate_far_beyond_saturation_waits_as_long_as_one_twice_beyond():
+    """The power of the bound on the utilisation overflows in 32 bits, and nobody would wait."""
+    twice, far = (float(bounded_utilisation(jnp.float32(rate))) for rate in (2.0, 1e4))
+    assert twice == pytest.approx(far, rel=1e-5) and 0.97 < far < 1.0
+    assert float(bounded_utilisation(jnp.float32(0.3))) == pytest.approx(0.3, rel=1e-5)
+    assert np.isfinite(jax.grad(bounded_utilisation)(jnp.float32(1e4)))
