@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays, with_fields
 from jaxscale.base.jit import concrete_jit
-from jaxscale.base.smooth import Temperature, larger, positive_part, smaller, smooth_min
+from jaxscale.base.smooth import Temperature, larger, p_norm_smaller, positive_part, smaller, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.serving.engine import Engine, Requests
@@ -54,7 +54,7 @@ STEPS = 12
 FULL = 0.98
 """Utilisation assumed for an endless stream above saturation [1]."""
 
-SHARPNESS = 16.0
+SHARPNESS = 16
 """Exponent of the bound of the utilisation: 0.8 stays 0.799, 1 becomes 0.95 [1]."""
 
 REMEMBERED = 2.0 / 3.0
@@ -305,9 +305,7 @@ class Places(NamedTuple):
 
 def bounded_utilisation(utilisation: Number) -> Number:
     """Utilisation of a queue, smoothly below `FULL`: an endless queue beyond saturation has no steady state [1]."""
-    # u (1 + (u / FULL)^s)^(-1/s); the power itself overflows in 32 bits from 256 on.
-    beyond = SHARPNESS * jnp.log(utilisation / FULL)
-    return utilisation * jnp.exp(-jax.nn.softplus(beyond) / SHARPNESS)
+    return p_norm_smaller(jnp.asarray(utilisation), jnp.asarray(FULL), SHARPNESS)
 
 
 def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) -> Places:
