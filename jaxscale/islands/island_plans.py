@@ -144,7 +144,7 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
     if best is None:
         capacity = number(task.cluster.chip.hbm_bytes) / GB
         raise InputError(
-            f"island {name}: {number(task.cluster.n_chips):g} chips of {capacity:g} GB do not hold one layer of the "
+            f"{name}: {number(task.cluster.n_chips):g} chips of {capacity:g} GB do not hold one layer of the "
             "model with one sequence; expected more chips, more memory, or the island left out"
         )
     return best, _slice(task, held).model
