@@ -84,7 +84,8 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
 
     Args:
         most: largest number of shown rows [1].
-        has_lines: whether the rows have line numbers in a file, and their notes a column; without, `note_lines` has them.
+        has_lines: whether the rows are lines of a file, whose numbers and notes have columns; `note_lines` has the
+            notes of a run without a file.
     """
     rows = [
         (
