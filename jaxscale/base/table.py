@@ -213,7 +213,7 @@ class Table:
             side = "left" if column.is_text else "right"
             grid.add_column(Text(column.heading(is_short)), justify=side, width=width, overflow="fold")
         for row in self.rows:
-            grid.add_row(*(Text(cell) for cell in row))
+            grid.add_row(*(Text(_folded(cell, width)) for cell, width in zip(row, widths, strict=True)))
         return grid
 
 
@@ -273,6 +273,12 @@ def flowed(phrases: Iterable[str], width: int) -> list[str]:
             elif part:
                 lines[-1] += blanks + part
     return lines
+
+
+def _folded(cell: str, width: int) -> str:
+    """Cell whose phrases, which two blanks part, stay whole in a narrow column; other text is left to wrap at words."""
+    phrases = cell.split(" " * GAP)
+    return cell if len(cell) <= width or len(phrases) == 1 else "\n".join(flowed(phrases, width))
 
 
 def _plain_cell(cell: str) -> str:

@@ -65,7 +65,7 @@ class PredictCommand(Outputs, SoftwareOptions):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import predictions_as_json, say_unanswered, write_predictions
-        from jaxscale.report.terminal_tables import error_summary, prediction_rows
+        from jaxscale.report.terminal_tables import error_summary, note_lines, prediction_rows
         from jaxscale.runs.measured import describe_runs, measured_of
         from jaxscale.runs.predict import predict_open
         from jaxscale.runs.table_checks import tell_doubts
@@ -93,11 +93,12 @@ class PredictCommand(Outputs, SoftwareOptions):
         if errors["n"] and not self.json and np.isfinite(prediction.measured[described.index]).any():
             tell_doubts(runs, *measured_of(runs, described), say)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-        shown = prediction_rows(runs, prediction, has_lines=self.runs is not None)
+        is_table = self.runs is not None
+        shown = [prediction_rows(runs, prediction, has_lines=is_table), *([] if is_table else note_lines(prediction))]
         answer(
             self.json,
             lambda: {"predictions": predictions_as_json(prediction), **counts, **errors},
-            lambda: [*([shown] if self.out is None else []), *([error_summary(errors)] if errors["n"] else [])],
+            lambda: [*(shown if self.out is None else []), *([error_summary(errors)] if errors["n"] else [])],
         )
         if self.plot or self.report:
             self._draw(runs, prediction)

@@ -84,14 +84,25 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
 
     Args:
         most: largest number of shown rows [1].
-        has_lines: whether the rows have line numbers in a file.
+        has_lines: whether the rows are lines of a file, whose numbers and notes have columns; `note_lines` has the
+            notes of a run without a file.
     """
     rows = [
-        (str(row.line) if has_lines else "-", *_identity(row), *_outcome(prediction, index), prediction.notes[index])
+        (
+            str(row.line) if has_lines else "-",
+            *_identity(row),
+            *_outcome(prediction, index),
+            prediction.notes[index] if has_lines else "",
+        )
         for index, row in enumerate(runs.rows[:most])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
     return make_table(f"Predicted step times{first}", PREDICTION_COLUMNS, rows)
+
+
+def note_lines(prediction: "Prediction") -> list[str]:
+    """Notes of the first row, a line for each."""
+    return [note for note in str(prediction.notes[0]).split("; ") if note]
 
 
 def _identity(row: "Row") -> tuple[str, str, str]:

@@ -63,6 +63,9 @@ class TrendsCommand(Outputs, SoftwareOptions):
         float, option(metavar="SHARE", help="what a worthwhile chip returns of one on the fewest chips")
     ] = 0.5
     fit: FitName = "default"
+    framework: Annotated[
+        str | None, option(metavar="NAME", help="software that will run it; `pytorch-fsdp` where left out")
+    ] = None
 
     def run(self) -> None:
         """Run the command.

@@ -40,7 +40,7 @@ def test_show_one(run):
 def test_check_a_file_and_name_its_fallbacks(run, own):
     outcome = run("hardware", "--hardware", own)
     assert outcome.code == 0
-    assert "valid; 1 chips: my-chip" in outcome.err
+    assert "valid; 1 chip: my-chip" in outcome.err
     assert "not stated: 1 x link_gb_per_s" in outcome.out
     assert run("hardware", "my-chip", "--hardware", own, "--json").json["fallbacks"]["network_gb_per_s"]
 

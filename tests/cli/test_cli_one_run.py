@@ -20,6 +20,15 @@ def test_one_run_is_completed(run):
     assert other["predicted_step_time_s"] >= prediction["predicted_step_time_s"] * (1 - 1e-6)
 
 
+def test_notes_of_one_run_stand_below_it(run):
+    line = (*ONE[:-2], "--global-batch", 64, "--seq-len", 4096)
+    outcome = run(*line)
+    head, row, blank, *notes = outcome.out.splitlines()[1:]
+    document = run(*line, "--json").json
+    assert "note" not in head and row.startswith("meta-llama/Llama-3.1-8B") and not blank
+    assert notes and "; ".join(notes) == document["predictions"][0]["predicted_note"]
+
+
 def test_a_model_from_a_file(run, tmp_path):
     config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
     config |= {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}

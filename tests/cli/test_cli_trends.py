@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import pytest
 from screens import Document, Expected, Promise, number, stands_whole
 
+from jaxscale.trends.deployment_library import published_framework
+
 SMALL = ("trends", "--from", 64, "--to", 4096)
 
 
@@ -57,6 +59,10 @@ def test_the_document_adds_up(document):
     assert 64 < document["last_worthwhile_chip"] < 4096
     low, middle, high = (document["best_tp"][key] for key in ("lo", "value", "hi"))
     assert all(a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
+
+
+def test_help_names_the_software_that_is_taken(run):
+    assert f"`{published_framework()}` where left out" in " ".join(run("trends", "--help").out.split())
 
 
 def test_table_and_figure(run, tmp_path):

@@ -1,6 +1,7 @@
 """Pages of the documentation, and what they mention: files, public names, links, commands, blocks of code."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,12 @@ def blocks(text: str) -> list[Block]:
     return [Block(match[2], match[1] or "", match[3]) for match in found]
 
 
+def with_outputs(found: list[Block]) -> list[tuple[Block, str]]:
+    """Blocks in order, each with the output that the page shows below it, empty where it shows none."""
+    pairs = zip(found, [*found[1:], Block("", "", "")], strict=False)  # a page without blocks has no pairs
+    return [(block, following.text if following.language == "text" else "") for block, following in pairs]
+
+
 def without_blocks(text: str) -> str:
     """Prose of a page: what stands outside of fenced blocks."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -59,6 +66,13 @@ def mentioned_names(text: str) -> set[str]:
 def mentioned_modules(text: str) -> set[str]:
     """Dotted names `jaxscale.module.name` in backticks."""
     return set(re.findall(r"`(jaxscale\.\w+(?:\.\w+)*)(?:\([^`]*\)[^`]*)?`", without_blocks(text)))
+
+
+def mentioned_options(text: str, commands: Iterable[str]) -> set[str]:
+    """Options `--name` in backticks, alone or behind one of the commands, in prose."""
+    spans = re.findall(r"`([^`\n]+)`", without_blocks(text))
+    ours = [span for span in spans if span.startswith("--") or span.split()[0] in ("jaxscale", *commands)]
+    return {name for span in ours for name in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", span)}
 
 
 def links(text: str) -> set[str]:

@@ -1,7 +1,8 @@
-"""Every file, public name, link and command that the documentation mentions exists."""
+"""Every file, public name, link, option and command that the documentation mentions exists."""
 
 import importlib
 import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pages import (
     links,
     mentioned_modules,
     mentioned_names,
+    mentioned_options,
     mentioned_paths,
     new_paths,
     page_id,
@@ -19,6 +21,8 @@ from pages import (
 )
 
 import jaxscale as js
+from jaxscale.base.lazy import loaded
+from jaxscale.cli.registry import COMMANDS
 
 PACKAGE = ROOT / "jaxscale"
 
@@ -31,6 +35,24 @@ def missing_paths(text: str) -> set[str]:
 def missing_names(text: str) -> set[str]:
     """Mentioned public names that the package does not have."""
     return {name for name in mentioned_names(text) if not resolves(js, name.split("."))}
+
+
+def options_of(command: type) -> set[str]:
+    """Options of a command and its parts: the names of its fields, as a command line has them."""
+    fields = typing.get_type_hints(command)
+    own = {f"--{name.replace('_', '-')}" for name in fields}
+    return own.union(*(options_of(part) for part in typing.get_args(fields.get("action"))))
+
+
+OPTIONS = {"--from", "--to", "--count", "--help", "--version"}.union(
+    *(options_of(loaded(h)) for h in COMMANDS.values())
+)
+"""Options of all commands; those named here are no fields of their names."""
+
+
+def missing_options(text: str) -> set[str]:
+    """Mentioned options that no command has."""
+    return mentioned_options(text, COMMANDS) - OPTIONS
 
 
 def missing_modules(text: str) -> set[str]:
@@ -78,6 +100,7 @@ def test_what_a_page_mentions_exists(page: Path):
     text = page.read_text(encoding="utf-8")
     assert not missing_paths(text)
     assert not missing_names(text)
+    assert not missing_options(text)
     assert not missing_modules(text)
     assert not broken_links(page, text)
 
@@ -96,6 +119,7 @@ def test_the_checks_can_fail():
     text = "`jaxscale/costs/nothing.py`, `js.no`, `js.Plan.nothing`, `jaxscale.costs.step.no`, [a](no.md), [b](#no)"
     assert missing_paths(text) == {"jaxscale/costs/nothing.py"}
     assert missing_names(text) == {"no", "Plan.nothing"}
+    assert missing_options("`--no`, `plan --nor X`, `nsys --type X`, `jaxscale fit R --out F`") == {"--no", "--nor"}
     assert missing_modules(text) == {"jaxscale.costs.step.no"}
     assert broken_links(ROOT / "README.md", text) == {"no.md", "#no"}
     real = (

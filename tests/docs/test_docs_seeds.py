@@ -42,7 +42,8 @@ def test_errors_are_relative_in_points_or_in_decades(seeds):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "word", ["Which plan trains llama-13b", "inception_v3 with 16", "DLRM-A on 128 A100, dense layers copied"]
+    "word",
+    ["trains llama-13b", "trains llama-65b", "inception_v3 with 16", "DLRM-A on 128 A100, dense layers copied"],
 )
 def test_a_row_is_what_its_command_prints_now(seeds, word):
     (row,) = (row for row in seeds.ROWS if word in row.question)

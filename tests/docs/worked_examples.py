@@ -18,7 +18,7 @@ import textwrap
 from pathlib import Path
 
 import jax
-from pages import ROOT, Block, blocks
+from pages import ROOT, Block, blocks, with_outputs
 
 COPIED = ("jaxscale", "data", "fits/results")
 """What the package reads when it runs."""
@@ -33,9 +33,8 @@ def copy_of_package(folder: Path) -> Path:
 
 def steps(page: Path) -> list[tuple[Block, str]]:
     """Blocks with a role, in order, each with the output that the page shows below it."""
-    found = blocks(page.read_text(encoding="utf-8"))
-    pairs = zip(found, [*found[1:], Block("", "", "")], strict=False)
-    return [(block, following.text if following.language == "text" else "") for block, following in pairs if block.role]
+    pairs = with_outputs(blocks(page.read_text(encoding="utf-8")))
+    return [(block, printed) for block, printed in pairs if block.role]
 
 
 def apply(block: Block, folder: Path) -> str:

@@ -55,6 +55,16 @@ def test_rows_of_equal_cells_stay():
     assert make_table("", ("a", "b"), [(1, 2)]).text().split() == ["a", "b", "1", "2"]
 
 
+def test_phrases_of_a_plan_stay_whole():
+    """A line of a narrow column ends between two phrases, not inside one; text wraps at words."""
+    plan = "dp 2  tp 2  pp 8 x 10  cp 4  mb 1 x 16  ZeRO-2"
+    table = make_table("", (text_column("plan"), text_column("note")), [(plan, "a few words " * 8)])
+    for width in (60, 70, 80, 100):
+        lines = [line[: table.text(width).splitlines()[0].index("note")] for line in table.text(width).splitlines()[1:]]
+        phrases = [phrase for line in lines for phrase in line.strip().split("  ") if phrase]
+        assert len([line for line in lines if line.strip()]) > 1 and phrases == plan.split("  ")
+
+
 def test_a_table_in_html_and_markdown():
     """All columns, and the title."""
     assert "<caption>Speeds</caption>" in SPEEDS.html() and SPEEDS.html().count("<td>") == 12
