@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,9 @@ class TableColumn:
         if cell in NOTHING or (self.says and "{}" not in self.says and cell == "no"):
             return ""
         if self.says:
-            return self.says.format(cell)
+            # "1 chip", but "3 chips" and "1 s".
+            says = re.sub(r"(\w{3})s$", r"\1", self.says) if cell == "1" else self.says
+            return says.format(cell)
         if self.unit and self.unit == self.head:
             return f"{cell} {self.unit}"
         return f"{self.name} {cell} {self.unit}" if self.unit else f"{self.head or self.name} {cell}"

@@ -142,9 +142,10 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
         else:
             held, best, low = layers, plan, layers + 1
     if best is None:
-        capacity = number(task.cluster.chip.hbm_bytes) / GB
+        capacity, chips = number(task.cluster.chip.hbm_bytes) / GB, number(task.cluster.n_chips)
+        named = name if name.startswith("island") else f"island {name}"
         raise InputError(
-            f"{name}: {number(task.cluster.n_chips):g} chips of {capacity:g} GB do not hold one layer of the "
+            f"{named}: {chips:g} {'chip' if chips == 1 else 'chips'} of {capacity:g} GB cannot hold one layer of the "
             "model with one sequence; expected more chips, more memory, or the island left out"
         )
     return best, _slice(task, held).model

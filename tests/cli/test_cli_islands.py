@@ -97,7 +97,7 @@ def test_an_island_too_small_for_one_sequence_is_named(run, tmp_path):
     text = FLEET.read_text(encoding="utf-8").replace('"a100-80gb"\nn_gpus = 64', '"v100-16gb"\nn_gpus = 1')
     path.write_text(text, encoding="utf-8")
     outcome = run("islands", path, "--model", "llama3-405b", "--global-batch", 64)
-    assert outcome.code == 2 and "island ampere: 1 chips of 16.9 GB do not hold one layer" in outcome.err
+    assert outcome.code == 2 and "island ampere: 1 chip of 16.9 GB cannot hold one layer" in outcome.err
     assert len(outcome.err.strip().splitlines()) == 1
 
 

@@ -121,3 +121,9 @@ def test_errors_of_rows_without_a_source_count():
     shown = error_summary({**several, "by": {"source": named}}).text(120)
     assert re.search(r"^all +4 +30 ", shown, re.MULTILINE) and re.search(r"^mine +1 +3 ", shown, re.MULTILINE)
     assert "all" not in error_summary({"n": 1, **figures, "by": {"source": named}}).text(120)
+
+
+def test_one_of_a_thing_is_singular_and_units_stay():
+    phrases = {says: TableColumn("x", says=says).phrase("1") for says in ("{} chips", "TTFT {} s", "{} token/s")}
+    assert phrases == {"{} chips": "1 chip", "TTFT {} s": "TTFT 1 s", "{} token/s": "1 token/s"}
+    assert TableColumn("x", says="{} chips").phrase("2") == "2 chips"
