@@ -272,11 +272,23 @@ def open_sweep(folder: str | Path) -> "xarray.Dataset":
     kept = None if group is None else group.attrs.get(ATTRIBUTE)
     if group is None or kept is None:
         raise InputError(f"{folder}: holds no sweep; expected the folder of one")
+    if not _is_set_up(group, kept):
+        raise InputError(
+            f"{folder}: was interrupted while its arrays were made; expected a finished sweep: end it with --resume"
+        )
     whole = _whole_regions(Path(folder), group)
     if bad := np.flatnonzero(~whole).tolist():
         told = f"{len(bad)} of {len(whole)} regions are missing or not whole, the first {bad[0]}"
         raise InputError(f"{folder}: {told}; expected a finished sweep: end it with --resume")
     return dataset_of(folder)
+
+
+def _is_set_up(group: Any, kept: Mapping[str, Any]) -> bool:
+    """Whether every axis and result has an array of the shape that the specification states."""
+    counts = {name: axis["n"] for name, axis in kept["specification"]["axes"].items()}
+    shapes = {name: (count,) for name, count in counts.items()}
+    shapes |= dict.fromkeys(kept["results"], tuple(counts.values()))
+    return all(name in group and group[name].shape == shape for name, shape in shapes.items())
 
 
 def dataset_of(store: Any) -> "xarray.Dataset":
