@@ -89,6 +89,32 @@ def test_a_folder_without_a_sweep_is_one_line(tmp_path: Path):
         open_sweep(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "opened", "resumed"),
+    [
+        ("zarr.json", b'{"attributes": {"swe', "is cut or damaged", "is cut or damaged"),
+        ("utilisation/zarr.json", b"", "is cut or damaged", "is cut or damaged"),
+        ("zarr.json", None, "holds no sweep", "holds results without the specification"),
+        ("utilisation/zarr.json", None, "arrays are not whole", None),
+        ("training_flop/c/0", None, "arrays are not whole", None),
+        ("training_flop/c/0", b"nothing", "arrays are not whole", None),
+    ],
+)
+def test_damaged_metadata_and_axes_are_not_believed(finished: Path, file: str, content, opened: str, resumed):
+    before = hashes(finished)
+    (finished / file).unlink()
+    if content is not None:
+        (finished / file).write_bytes(content)
+    with pytest.raises(InputError, match=opened):
+        open_sweep(finished)
+    spec = read_spec(finished.parent / "spec.toml")
+    if resumed:
+        with pytest.raises(InputError, match=resumed):
+            prepare(spec, finished, True)
+    else:
+        assert prepare(spec, finished, True)[1] == [] and hashes(finished) == before
+
+
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path):
     with alone_in(tmp_path):
         with pytest.raises(InputError, match="another sweep writes there"), alone_in(tmp_path):
