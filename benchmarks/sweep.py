@@ -47,7 +47,7 @@ KILLS = 5
 def start(spec: Path, out: Path, devices: int, *more: str) -> subprocess.Popen[bytes]:
     """A sweep in a process of its own with so many virtual devices."""
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    command = [sys.executable, "-m", "jaxscale.cli.main", "sweep", str(spec), "--out", str(out), *more]
+    command = [sys.executable, "-m", "jaxscale", "sweep", str(spec), "--out", str(out), *more]
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 

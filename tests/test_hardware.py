@@ -44,3 +44,10 @@ def test_gradients_reach_the_hardware():
 
     slope: Chip = jax.grad(peak)(cluster("h100-80gb", 8)).chip
     assert np.count_nonzero(slope.peak_flops) == 1
+
+
+def test_a_printed_cluster_tells_the_levels_of_its_network():
+    """NVLink of an HGX H100: 8 chips, 450 Gbyte/s per direction; levels without an end name no number of chips."""
+    domain, outside, spine = str(cluster("h100-80gb", 512)).splitlines()[-3:]
+    assert domain.split()[:5] == ["scale-up", "domain", "8", "chips,", "450"]
+    assert "chips" not in outside + spine

@@ -1,6 +1,5 @@
 """Compiled programs in a folder: a later process neither traces nor compiles, and nothing else changes."""
 
-import hashlib
 import os
 import pickle
 import zlib
@@ -130,7 +129,7 @@ def test_a_file_that_somebody_else_may_have_written_is_not_run(folder, file_mode
     (program,) = files(folder)
     assert not (program.stat().st_mode | program.parent.stat().st_mode) & 0o077
     content = zlib.compress(pickle.dumps(Planted(folder / "mark")))
-    program.write_bytes((hashlib.sha256(content).digest() if has_checksum else b"") + content)
+    program.write_bytes((_programs.checksum(program, content) if has_checksum else b"") + content)
     program.chmod(file_mode)
     program.parent.chmod(folder_mode)
     in_a_new_process(folder)
@@ -145,6 +144,18 @@ def test_a_flipped_bit_is_noticed(folder):
     content[len(content) // 2] ^= 1
     program.write_bytes(content)
     assert _programs.read_program(program) is None
+
+
+def test_a_program_under_the_name_of_another_is_not_believed(folder):
+    number = Scaled(jnp.asarray([2.0]), "m")
+    scaled(number, 2.0)
+    scaled(number, 3.0)
+    one, other = files(folder)
+    assert _programs.read_program(one) is not None  # control
+    one.write_bytes(other.read_bytes())
+    assert _programs.read_program(one) is None
+    in_a_new_process(folder)
+    assert [scaled(number, power)[0].value.tolist() for power in (2.0, 3.0)] == [[4.0], [8.0]]
 
 
 def test_a_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from jaxscale.models.transformer import (
     n_params,
     scores_per_token,
     total_layers,
+    widest_matrix,
 )
 
 MODELS = tomllib.loads(data_path("models.toml").read_text(encoding="utf-8"))["models"]
@@ -40,6 +41,15 @@ def tolerance(entry: dict) -> float:
 def test_no_more_layers_are_dense_than_have_an_mlp():
     with pytest.raises(ValueError, match="n_dense_layers = 3 exceeds n_mlp_layers = 2"):
         Transformer(4, 64, 4, 16, vocab_size=8, n_experts=4, n_mlp_layers=2, n_dense_layers=3)
+
+
+# `intermediate_size`, and `moe_intermediate_size` where no MLP is dense, of the published config.json files.
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("llama3-8b", 14336), ("deepseek-v3", 18432), ("mixtral-8x7b", 14336), ("qwen3-30b-a3b", 768)],
+)
+def test_the_widest_matrix_is_that_of_a_dense_mlp_else_of_an_expert(name: str, width: int):
+    assert float(widest_matrix(model(name))) == width
 
 
 def test_twenty_models_have_a_published_count():

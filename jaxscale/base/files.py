@@ -87,6 +87,16 @@ def _exists(path: Path) -> bool:
 
 
 @contextlib.contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Context of writes that gives their errors the name of a file, which a full disk leaves out."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """Name of a temporary file that replaces `path` once complete.
 
@@ -103,16 +113,17 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     path = _target(Path(path))
     temporary = _temporary_for(path)
     try:
-        yield temporary
-        if not private:
-            # mkstemp creates private files; the file gets the permissions that open() would give.
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)
-        # Without fsync, a power failure could leave the new name without the content.
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        with writing(path):
+            yield temporary
+            if not private:
+                # mkstemp creates private files; the file gets the permissions that open() would give.
+                mask = os.umask(0)
+                os.umask(mask)
+                temporary.chmod(0o666 & ~mask)
+            # Without fsync, a power failure could leave the new name without the content.
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -180,7 +180,7 @@ class ProgramStore:
             # A program from JAX's cache cannot be serialised again without loss.
             return program
         try:
-            content = serialised(program, compiled)
+            content = serialised(path, program, compiled)
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True, mode=0o700)
                 drop_folders(folder)
@@ -217,10 +217,15 @@ def compiled_program(call: Call, options: Callable[[], dict[str, Any]]) -> tuple
     return Program(compiled, results[-1]), compiled
 
 
-def serialised(program: Program, compiled: Compiled) -> bytes:
+def serialised(path: Path, program: Program, compiled: Compiled) -> bytes:
     """Content of a program file: a checksum and the serialised program."""
     content = zlib.compress(pickle.dumps((*serialize_executable.serialize(compiled), program.result)), level=1)
-    return hashlib.sha256(content).digest() + content
+    return checksum(path, content) + content
+
+
+def checksum(path: Path, content: bytes) -> bytes:
+    """Checksum of a serialised program and its call: a program moved to the name of another call is not believed."""
+    return hashlib.sha256(f"{path.parent.name}/{path.name}\n".encode() + content).digest()
 
 
 def read_program(path: Path) -> Program | None:
@@ -229,8 +234,8 @@ def read_program(path: Path) -> Program | None:
         with path.open("rb") as file:
             if not (is_private(path.parent.stat()) and is_private(os.fstat(file.fileno()))):
                 return None
-            checksum, content = file.read(CHECKSUM_BYTES), file.read()
-        if hashlib.sha256(content).digest() != checksum:
+            stated, content = file.read(CHECKSUM_BYTES), file.read()
+        if checksum(path, content) != stated:
             return None
         *executable, result = pickle.loads(zlib.decompress(content))
         return Program(serialize_executable.deserialize_and_load(*executable), result)

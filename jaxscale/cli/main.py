@@ -1,6 +1,6 @@
 """Entry point: parse the arguments, run a command, return its exit code.
 
-Exit codes: 0 done; 2 bad input, with a line on stderr; 1 any further error.
+Exit codes: 0 done; 2 bad input, with a line on stderr; 130 interrupted; 1 any further error.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
 from jaxscale.cli.parsing import parse
 from jaxscale.cli.registry import COMMANDS
-from jaxscale.cli.startup import collect_rarely, configure_jax, stopped_by_signal
+from jaxscale.cli.startup import INTERRUPTED, collect_rarely, configure_jax, stopped_by_signal
 
 PROGRAM = "jaxscale"
 DESCRIPTION = (
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         write_message(f"{PROGRAM}: interrupted")
-        return 1
+        return INTERRUPTED
     return 0
 
 

@@ -20,6 +20,9 @@ PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 FOREIGN = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 """Beginning of a line that the libraries below JAX write."""
 
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code of an interrupted command, by the convention of shells."""
+
 NEW_OBJECTS = 100_000
 """New objects after which Python looks for garbage: imports make many and hardly any garbage [1]."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
+from jaxscale.base.files import writing
 from jaxscale.cli.arguments import Outputs, command, option
 from jaxscale.cli.console import advance, answer, check_pictures, save_pictures, say, stage
 
@@ -60,7 +61,7 @@ class SweepCommand(Outputs):
             jax.distributed.initialize(self.coordinator, self.n_processes, self.process)
         # A single process locks the folder throughout; several processes set it up in turn, then write concurrently.
         several = self.n_processes > 1
-        with contextlib.nullcontext() if several else alone_in(self.out):
+        with writing(self.out), contextlib.nullcontext() if several else alone_in(self.out):
             with alone_in(self.out, waits=True) if several else contextlib.nullcontext():
                 spec, missing = prepare(spec, self.out, self.resume or several, is_alone=not several)
             if not several:

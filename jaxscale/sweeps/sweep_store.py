@@ -6,6 +6,7 @@ a chunk depend on the specification and the type of device only.
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "sweep"
 """Attribute of the group with the specification."""
+
+METADATA = "zarr.json"
+"""File of the metadata of a group or an array."""
 
 UNREADABLE = (ValueError, RuntimeError, OSError, TypeError, KeyError, IndexError)
 """Exceptions of Zarr readers for truncated or modified chunks."""
@@ -64,6 +68,9 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool
         check_folder(store)
     group = _group(store)
     kept = None if group is None else group.attrs.get(ATTRIBUTE)
+    if is_folder and kept is None and any((Path(store) / name).exists() for name in spec.question.results(spec)):
+        # Regions of an unknown sweep would count as done.
+        raise InputError(f"{store}: holds results without the specification of a sweep; expected an empty folder")
     if group is not None and kept is not None:
         spec = _resumed(spec, Path(store), kept, resume)
         if not is_alone and kept["specification"] != spec.document:
@@ -79,9 +86,19 @@ def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool
 
 
 def _group(store: Any) -> Any:
-    """Group of a store, None if missing."""
+    """Group of a store, None if missing.
+
+    Raises:
+        InputError: a file of metadata is truncated.
+    """
     import zarr
 
+    if isinstance(store, str | Path):
+        for path in (Path(store) / METADATA, *sorted(Path(store).glob(f"*/{METADATA}"))):
+            try:
+                json.loads(path.read_bytes() if path.exists() else "{}")
+            except ValueError:
+                raise InputError(f"{path}: is cut or damaged; expected a whole sweep, or an empty folder") from None
     try:
         return zarr.open_group(store, mode="r", zarr_format=3)
     except (FileNotFoundError, ValueError):
@@ -272,11 +289,30 @@ def open_sweep(folder: str | Path) -> "xarray.Dataset":
     kept = None if group is None else group.attrs.get(ATTRIBUTE)
     if group is None or kept is None:
         raise InputError(f"{folder}: holds no sweep; expected the folder of one")
+    if not _is_set_up(group, kept):
+        raise InputError(f"{folder}: its arrays are not whole; expected a finished sweep: end it with --resume")
     whole = _whole_regions(Path(folder), group)
     if bad := np.flatnonzero(~whole).tolist():
         told = f"{len(bad)} of {len(whole)} regions are missing or not whole, the first {bad[0]}"
         raise InputError(f"{folder}: {told}; expected a finished sweep: end it with --resume")
     return dataset_of(folder)
+
+
+def _is_set_up(group: Any, kept: Mapping[str, Any]) -> bool:
+    """Whether axes have the values, and results the shape, that the specification states."""
+    axes = kept["specification"]["axes"]
+    shape = tuple(axis["n"] for axis in axes.values())
+    if not all(name in group and group[name].shape == shape for name in kept["results"]):
+        return False
+    return all(name in group and _digest_of(group[name]) == axis["digest"] for name, axis in axes.items())
+
+
+def _digest_of(array: Any) -> str | None:
+    """Digest of the values of an axis in a store; None where they cannot be read."""
+    try:
+        return digest(np.asarray(array.attrs.get("words", array[:])))
+    except UNREADABLE:
+        return None
 
 
 def dataset_of(store: Any) -> "xarray.Dataset":

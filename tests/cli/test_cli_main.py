@@ -124,18 +124,47 @@ def test_an_answer_that_a_disk_takes_in_part_is_told(tmp_path, limit, code):
     assert result.stderr == ("jaxscale: the output: file too large\n" if code else "")
 
 
-def test_a_command_that_is_terminated_leaves_no_file_behind(tmp_path):
-    code = (
-        "import os, signal, sys\n"
-        "from jaxscale.base.files import whole_file\n"
-        "from jaxscale.cli import hardware, main\n"
-        "def run(self):\n"
-        "    with whole_file(sys.argv[1]) as temporary:\n"
-        "        temporary.write_text('begun')\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "hardware.HardwareCommand.run = run\n"
-        "sys.exit(main.main(['hardware']))\n"
+STOPPED = """
+import atexit, os, signal, sys
+from jaxscale.__main__ import run
+from jaxscale.base.files import whole_file
+from jaxscale.cli import hardware
+path, number = sys.argv.pop(1), int(sys.argv.pop(1))
+def command(self):
+    with whole_file(path) as temporary:
+        temporary.write_text("begun")
+        if number:
+            os.kill(os.getpid(), number)
+hardware.HardwareCommand.run = command
+atexit.register(os.abort)
+sys.exit(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "jaxscale: interrupted\n"), (signal.SIGTERM, 143, ""), (0, -signal.SIGABRT, "")],
+)
+def test_a_command_that_is_stopped_leaves_no_file_and_ends_at_once(tmp_path, number, code, said):
+    """What runs at the end of other processes (here an abort) is left out: it crashes where JAX still compiles."""
+    path = tmp_path / "out.csv"
+    command = [sys.executable, "-c", STOPPED, str(path), str(int(number)), "hardware"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (code, said)
+    assert list(tmp_path.iterdir()) == ([path] if number == 0 else [])
+
+
+def test_an_interruption_while_modules_load_is_one_line():
+    interrupted = (
+        "import signal, sys\n"
+        "from jaxscale.__main__ import run\n"
+        "class Loading:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Loading())\n"
+        "sys.exit(run())\n"
     )
-    result = subprocess.run([sys.executable, "-c", code, tmp_path / "out.csv"], timeout=60, check=False)
-    assert result.returncode == 128 + signal.SIGTERM
-    assert not list(tmp_path.iterdir())
+    result = subprocess.run(
+        [sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (130, "jaxscale: interrupted\n")

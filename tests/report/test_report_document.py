@@ -1,5 +1,6 @@
 """Reports: self-contained, escaped, written whole or not at all."""
 
+import errno
 import os
 import re
 
@@ -51,6 +52,20 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "fit.toml"
+    write_whole(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as told:
+        write_whole(path, "new")
+    assert told.value.filename == str(path)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_whole_file_replaces_the_old_one_with_ordinary_rights(tmp_path):

@@ -1,6 +1,7 @@
 """Sweeps by their command: same results on any number of devices, same files after a kill, refusals of one line."""
 
 import dataclasses
+import errno
 import json
 import os
 import socket
@@ -19,6 +20,8 @@ from jaxscale.limits import stack_scenarios, survey
 from jaxscale.sweeps import read_spec
 
 pytest.importorskip("zarr")
+
+from zarr.storage import LocalStore
 
 from jaxscale.sweeps import open_sweep
 
@@ -132,6 +135,15 @@ def test_refusals(spec, tmp_path, capsys):
         assert main(["sweep", str(spec), "--out", str(tmp_path / "new"), *words]) == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and said in told
+
+
+def test_a_full_disk_is_one_line(spec, tmp_path, capsys, monkeypatch):
+    async def full(store: LocalStore, key: str, value) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalStore, "set", full)
+    assert main(["sweep", str(spec), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"jaxscale: {tmp_path / 'out'}: no space left on device\n"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Stores of sweeps: what counts as done, what is read, how they grow, and who may write."""
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,16 @@ from jaxscale.sweeps.sweep_spec import blocks, read_spec, sweep_spec
 
 pytest.importorskip("zarr")
 
+import zarr
+from zarr.storage import LocalStore
+
+from jaxscale.sweeps.question import SweepSpec
 from jaxscale.sweeps.run_sweep import run_regions
-from jaxscale.sweeps.sweep_store import alone_in, clear_leftovers, open_sweep, prepare
+from jaxscale.sweeps.sweep_store import alone_in, clear_leftovers, open_sweep, prepare, write_region
 
 SPEC = 'scenario = "default"\nchunk = 4\n[axes.training_flop]\nfrom = 1e25\nto = 1e31\nn = 10\n[plan]\npp = 8\n'
 FILE = "utilisation/c/1"
+AXIS = "training_flop"
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -83,6 +89,32 @@ def test_a_folder_without_a_sweep_is_one_line(tmp_path: Path):
         open_sweep(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "opened", "resumed"),
+    [
+        ("zarr.json", b'{"attributes": {"swe', "is cut or damaged", "is cut or damaged"),
+        ("utilisation/zarr.json", b"", "is cut or damaged", "is cut or damaged"),
+        ("zarr.json", None, "holds no sweep", "holds results without the specification"),
+        ("utilisation/zarr.json", None, "arrays are not whole", None),
+        ("training_flop/c/0", None, "arrays are not whole", None),
+        ("training_flop/c/0", b"nothing", "arrays are not whole", None),
+    ],
+)
+def test_damaged_metadata_and_axes_are_not_believed(finished: Path, file: str, content, opened: str, resumed):
+    before = hashes(finished)
+    (finished / file).unlink()
+    if content is not None:
+        (finished / file).write_bytes(content)
+    with pytest.raises(InputError, match=opened):
+        open_sweep(finished)
+    spec = read_spec(finished.parent / "spec.toml")
+    if resumed:
+        with pytest.raises(InputError, match=resumed):
+            prepare(spec, finished, True)
+    else:
+        assert prepare(spec, finished, True)[1] == [] and hashes(finished) == before
+
+
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path):
     with alone_in(tmp_path):
         with pytest.raises(InputError, match="another sweep writes there"), alone_in(tmp_path):
@@ -124,6 +156,55 @@ def test_the_first_axis_grows_at_its_end(finished: Path, tmp_path: Path):
     assert open_sweep(finished).identical(open_sweep(whole))
     kept = [name for name in before if name.endswith(("c/0", "c/1")) and "training_flop" not in name]
     assert kept and all(hashes(finished)[name] == before[name] for name in kept)
+
+
+class Killed(Exception):
+    """End of a process before a write."""
+
+
+def filled(spec: SweepSpec, folder: Path, missing: list[int]) -> None:
+    """Write the points of each region as its results."""
+    group = zarr.open_group(folder, mode="r+")
+    for index in missing:
+        write_region(spec, group, index, dict.fromkeys(spec.question.results(spec), spec.columns(index)[AXIS]))
+
+
+@pytest.mark.parametrize("before", [0, 10, 8], ids=("new", "a region grows", "regions are added"))
+def test_any_write_may_be_the_last(before: int, tmp_path: Path, monkeypatch):
+    """Nothing unfinished is believed, and the next run ends with the files of an undisturbed one."""
+    fixed, sizes = {"scenario": "default", "pp": 8}, np.geomspace(1e25, 1e31, 13).tolist()
+    longer = sweep_spec({AXIS: sizes}, "limits", fixed, chunk=4)
+    if before:
+        spec, missing = prepare(sweep_spec({AXIS: sizes[:before]}, "limits", fixed, chunk=4), tmp_path / "short")
+        filled(spec, tmp_path / "short", missing)
+    spec, missing = prepare(longer, tmp_path / "whole")
+    filled(spec, tmp_path / "whole", missing)
+    left, write = [0], LocalStore.set
+
+    async def counted(store: LocalStore, key: str, value) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        await write(store, key, value)
+
+    monkeypatch.setattr(LocalStore, "set", counted)
+    for last in range(100):
+        folder, left[0] = tmp_path / f"{last}", last
+        if before:
+            shutil.copytree(tmp_path / "short", folder)
+        try:
+            spec, missing = prepare(longer, folder, True)
+            filled(spec, folder, missing)
+            break
+        except Killed:
+            left[0] = 1000
+        if not (before == 8 and last == 0):  # the shorter sweep is still a whole one
+            with pytest.raises(InputError):
+                open_sweep(folder)
+        spec, missing = prepare(longer, folder, True)
+        filled(spec, folder, missing)
+        assert hashes(folder) == hashes(tmp_path / "whole")
+    assert 8 < last < 99
 
 
 @pytest.mark.parametrize(
