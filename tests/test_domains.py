@@ -12,9 +12,11 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.domains import Bound, Domain
+from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import CHIP, CLUSTER, NETWORK
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
+from jaxscale.plans.adapters import MATMULS
 from jaxscale.plans.plan import FLAGS, Plan
 from jaxscale.plans.plan_domain import PLAN
 from jaxscale.rollouts.rollout_batch import ROLLOUT_BATCH
@@ -92,6 +94,27 @@ def test_a_config_with_no_heads_is_one_line(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 8}))
     with pytest.raises(js.InputError, match="config.json: 'num_attention_heads' is missing"):
         js.model(tmp_path / "config.json")
+
+
+def test_a_config_with_a_fraction_of_a_size_is_one_line(tmp_path: Path):
+    heads = {"hidden_size": 1e-320, "num_hidden_layers": 2, "vocab_size": 8, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(heads))
+    with pytest.raises(js.InputError, match="config.json: 'hidden_size' = 1e-320 is no whole number; expected one"):
+        js.model(tmp_path / "config.json")
+
+
+def test_a_domain_of_a_chip_file_has_a_chip(tmp_path: Path):
+    numbers = {"peak_tflops_bf16": 400, "memory_gb": 80, "memory_gb_per_s": 2000, "link_gb_per_s": 300}
+    lines = [f"{name} = {number}" for name, number in {**numbers, "domain_size": 0.1}.items()]
+    (tmp_path / "chips.toml").write_text("\n".join(['[chips."mine"]', *lines]))
+    with pytest.raises(js.InputError, match="domain_size = 0.1.* expected a number from 1 to 1e15"):
+        load_hardware(tmp_path / "chips.toml")
+
+
+def test_switches_of_adapters_are_numbers_from_0_to_1():
+    for bad in (float("inf"), float("nan"), 2.0):
+        with pytest.raises(ValueError, match="Plan.lora_targets = .* is out of range"):
+            js.Plan(lora_targets=np.full(len(MATMULS), bad))
 
 
 def test_columns_of_a_model_have_the_bounds_of_its_arguments():

@@ -253,10 +253,11 @@ def parsed_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntr
     """
     stated = {key: value for key, value in fields.items() if key not in TEXTS}
     check_keys(where, stated, NUMBERS, "a known number")
+    # A domain, a tray and a rail have a chip at least.
+    lows = {key: 1.0 if key.endswith("_size") else LEAST for key in NUMBERS if key in stated}
     numbers = {
-        key: number_of(f"{where}.{key}", stated[key], f"a number from {LEAST:g} to 1e15", LEAST, 1e15)
-        for key in NUMBERS
-        if key in stated
+        key: number_of(f"{where}.{key}", stated[key], f"a number from {low:g} to 1e15", low, 1e15)
+        for key, low in lows.items()
     }
     for key in (*REQUIRED, "peak_tflops_bf16"):
         if key not in numbers and not (key == "peak_tflops_bf16" and "peak_tflops_fp32" in numbers):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxscale.base.arrays import Number
+from jaxscale.base.domains import is_concrete
 from jaxscale.models.transformer import (
     Transformer,
     attention_layers,
@@ -32,9 +33,11 @@ def target_shares(targets: Any) -> Any:
     """Switch of each of `MATMULS` [1], from words joined by +; switches pass unchanged.
 
     Raises:
-        ValueError: a word that names no matmul.
+        ValueError: a word that names no matmul, or a switch that is not between 0 and 1.
     """
     if not isinstance(targets, str):
+        if is_concrete(targets) and not np.all((np.asarray(targets) >= 0.0) & (np.asarray(targets) <= 1.0)):
+            raise ValueError(f"Plan.lora_targets = {targets} is out of range; expected words, or numbers from 0 to 1")
         return targets
     words = targets.split("+")
     if unknown := [word for word in words if word not in GROUPS and word not in MATMULS]:

@@ -86,13 +86,19 @@ class Settings:
         return next((value for value in values if isinstance(value, list | tuple)), None)
 
 
+RATIOS = ("block_ffn_dim_multiplier", "expansion_ratio", "expand")
+"""Keys of ratios of sizes; all other numbers of a configuration are counts."""
+
+
 def _size(name: str, value: Any) -> float:
     """A value of a key as a number.
 
     Raises:
-        InputError: it is no size.
+        InputError: it is no size, or a fraction of one.
     """
     # A bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
         raise InputError(f"{name!r} = {value!r} is no size; expected a number >= 0")
+    if name not in RATIOS and value != int(value):
+        raise InputError(f"{name!r} = {value!r} is no whole number; expected one")
     return float(value)
