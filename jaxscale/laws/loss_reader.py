@@ -185,11 +185,13 @@ def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
     """
     params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
     changes, notes = {}, []
-    sources = (
-        ("tokens", tokens, steps * batch, "steps times batch_tokens"),
-        ("tokens", tokens, flop / (FLOP_PER_PARAM_TOKEN * params), "flops / (6 n_params)"),
-        ("n_params", params, flop / (FLOP_PER_PARAM_TOKEN * tokens), "flops / (6 tokens)"),
-    )
+    # What overflows is no number of tokens, and fills no cell.
+    with np.errstate(over="ignore"):
+        sources = (
+            ("tokens", tokens, steps * batch, "steps times batch_tokens"),
+            ("tokens", tokens, flop / (FLOP_PER_PARAM_TOKEN * params), "flops / (6 n_params)"),
+            ("n_params", params, flop / (FLOP_PER_PARAM_TOKEN * tokens), "flops / (6 tokens)"),
+        )
     for name, stated, other, told in sources:
         # Stated cells, and cells filled by an earlier rule, stay.
         filled = ~np.isfinite(changes.get(name, stated)) & np.isfinite(other)
