@@ -195,7 +195,9 @@ def serving_under_load(
     own = r.n_requests / ranks
     # A run at a rate above capacity ends with N (1 / X - 1 / rate) of work left.
     backlog = is_open * own * ranks / capacity * positive_part(1.0 - capacity / rate, temperature)
-    crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, coefficients.pace, temperature)
+    # Stages of a pipeline read as many prompts at a time.
+    pace = coefficients.pace / engine.pp
+    crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, pace, temperature)
     alone = times.ttft - times.behind - (1.0 - r.is_closed) * times.waiting
     behind = (1.0 - is_burst) * times.behind
 

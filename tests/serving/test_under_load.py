@@ -266,3 +266,13 @@ def test_a_rate_far_beyond_saturation_waits_as_long_as_one_twice_beyond():
     assert twice == pytest.approx(far, rel=1e-5) and 0.97 < far < 1.0
     assert float(bounded_utilisation(jnp.float32(0.3))) == pytest.approx(0.3, rel=1e-5)
     assert np.isfinite(jax.grad(bounded_utilisation)(jnp.float32(1e4)))
+
+
+def test_stages_of_a_pipeline_read_the_prompts_of_a_burst_side_by_side():
+    burst = {"request_rate": 0.0, "at_limit": 1.0, "n_requests": 1000.0, "input_len": 400.0, "output_len": 3.0}
+    whole, halves = (load(engine=serving.Engine(pp=pp), **burst) for pp in (1, 2))
+    for found in (whole, halves):
+        assert min(float(found.tpot.p50), float(found.tpot.mean)) > 0.0
+        assert float(found.e2e.mean) == pytest.approx(float(found.ttft.mean + 2.0 * found.tpot.mean), rel=1e-5)
+    # A prompt takes as long, but two are read at a time.
+    assert float(halves.ttft.mean) < 0.8 * float(whole.ttft.mean)
