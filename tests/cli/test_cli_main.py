@@ -130,6 +130,7 @@ from jaxscale.__main__ import run
 from jaxscale.base.files import whole_file
 from jaxscale.cli import hardware
 path, number = sys.argv.pop(1), int(sys.argv.pop(1))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def command(self):
     with whole_file(path) as temporary:
         temporary.write_text("begun")
@@ -158,6 +159,7 @@ def test_an_interruption_while_modules_load_is_one_line():
     interrupted = (
         "import signal, sys\n"
         "from jaxscale.__main__ import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Loading:\n"
         "    def find_spec(self, name, *more):\n"
         "        signal.raise_signal(signal.SIGINT)\n"
