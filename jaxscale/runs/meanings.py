@@ -117,17 +117,23 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
         Notes with the fastest of `REMEDIES`, empty for rows that fit, that state these cells, or that would not fit
         either.
     """
-    n, is_left = len(found.runs), ~found.fits & np.isfinite(found.step_time)
-    ratios, peaks = np.full((2, len(REMEDIES), n), np.inf)
+    # Tables whose rows all fit are not looked at any further.
+    left = np.flatnonzero(~found.fits & np.isfinite(found.step_time))
+    notes = Categorical.constant("", len(left))
+    if not len(left):
+        return notes.spread(left, len(found.runs), "")
+    runs, times = found.runs.take(left), found.step_time[left]
+    plans = {name: column[left] for name, column in found.plans.items()}
+    ratios, peaks = np.full((2, len(REMEDIES), len(left)), np.inf)
     for place, cells in enumerate(REMEDIES):
-        rows = np.flatnonzero(is_left & _shrinks(found, cells))
+        rows = np.flatnonzero(_shrinks(runs, plans, cells))
         if not len(rows):
             continue
         said = {name: Categorical.constant(value, len(rows)) for name, value in cells.items()}
-        then = predicted(filled(found.runs.take(rows), said))
-        ratios[place, rows] = np.where(then.fits, then.step_time / found.step_time[rows], np.inf)
+        then = predicted(filled(runs.take(rows), said))
+        ratios[place, rows] = np.where(then.fits, then.step_time / times[rows], np.inf)
         peaks[place, rows] = then.memory
-    fastest, notes = np.argmin(ratios, axis=0), Categorical.constant("", n)
+    fastest = np.argmin(ratios, axis=0)
     for place, cells in enumerate(REMEDIES):
         rows = np.flatnonzero((fastest == place) & np.isfinite(ratios[place]))
         figures = np.round(peaks[place, rows] / GB), np.round(ratios[place, rows], 2)
@@ -136,18 +142,16 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
                 f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB and {row[1]:g} times the time"
             )
         )
-        notes = joined([notes, texts.spread(rows, n, "")])
-    return notes
+        notes = joined([notes, texts.spread(rows, len(left), "")])
+    return notes.spread(left, len(found.runs), "")
 
 
-def _shrinks(found: Answers, cells: Mapping[str, str | float]) -> np.ndarray:
+def _shrinks(runs: Runs, plans: Mapping[str, np.ndarray], cells: Mapping[str, str | float]) -> np.ndarray:
     """Whether cells are blank in a row, are what its framework can run, and make the run smaller [row]."""
-    empty, plans, is_open = EmptyCells(found.runs), found.plans, np.ones(len(found.runs), dtype=bool)
+    empty, is_open = EmptyCells(runs), np.ones(len(runs), dtype=bool)
     if "zero_stage" in cells:
         stage = cells["zero_stage"]
-        runs_it = found.runs.categories("framework").matches(
-            lambda name: stage in default_for("zero_stages", name, None)
-        )
+        runs_it = runs.categories("framework").matches(lambda name: stage in default_for("zero_stages", name, None))
         is_open &= ~empty.is_told("zero_stage") & runs_it & (plans["dp"] > 1.0) & (plans["zero_stage"] < stage)
     if "activation_recompute" in cells:
         is_told = empty.is_told("activation_recompute") | empty.is_told("recompute_modules")
