@@ -40,7 +40,7 @@ def _of_model(name: str, meaning: str, default: str = "as usual", unit: str = "1
 
 
 def _shape_share(name: str, meaning: str) -> Column:
-    return Column(name, "share", meaning, "1", "from the catalogue model, else as usual", maximum=1.0)
+    return Column(name, "share", meaning, "1", "from the catalogue model, else as usual")
 
 
 def _shape_flag(name: str, meaning: str) -> Column:

@@ -111,9 +111,9 @@ SERVING_COLUMNS = (
     Column(
         "prefix_share", "share", "share of a prompt that other requests have too, and that is then cached", "1", "0"
     ),
-    Column("prefix_hit", "share", "share of prompt tokens that are cached", "1", "prefix_share", maximum=1.0),
+    Column("prefix_hit", "share", "share of prompt tokens that are cached", "1", "prefix_share"),
     _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
-    Column("acceptance", "share", "probability that a guessed token is right", "1", "0.7", maximum=1.0),
+    Column("acceptance", "share", "probability that a guessed token is right", "1", "0.7"),
     _time("ttft_s", "time to the first token"),
     _time("tpot_s", "time per token after the first"),
     _time("e2e_latency_s", "time from arrival to the last token"),

@@ -61,6 +61,11 @@ class Column:
         return {"integer": 1, "share": 0, "amount": 0}.get(self.kind) if self.minimum is None else self.minimum
 
     @property
+    def most(self) -> float:
+        """Greatest valid value."""
+        return 1.0 if self.kind == "share" else self.maximum
+
+    @property
     def expected(self) -> str:
         """Description of a valid cell."""
         if self.kind == "integer":
@@ -152,7 +157,7 @@ def _parse_numbers(column: Column, texts: Sequence[str]) -> Parsed:
     numbers = np.asarray(values, dtype=float)
     whole = column.kind == "integer"
     is_least = numbers > 0.0 if column.least is None else numbers >= column.least
-    is_valid = is_least & (numbers <= column.maximum) & ((numbers == np.floor(numbers)) | (not whole))
+    is_valid = is_least & (numbers <= column.most) & ((numbers == np.floor(numbers)) | (not whole))
     problems = {}
     for place in np.flatnonzero(~is_valid).tolist():
         if texts[place]:
@@ -192,8 +197,8 @@ def _range_problem(column: Column, value: float) -> str:
         return "zero"
     if not whole and column.least is not None and value < column.least:
         return "too small"
-    if value > column.maximum:
-        return f"too large; must be at most {_plain(column.maximum)}" + (" (infinite)" if math.isinf(value) else "")
+    if value > column.most:
+        return f"too large; must be at most {_plain(column.most)}" + (" (infinite)" if math.isinf(value) else "")
     return "not a whole number" if whole and value != int(value) else ""
 
 

@@ -46,6 +46,7 @@ BAD = [
     ({"tpot_s": "0"}, "column 'tpot_s' = '0': zero; expected a number > 0"),
     ({"e2e_latency_s": "-1"}, "column 'e2e_latency_s' = '-1': negative; expected a number > 0"),
     ({"prefix_hit": "1.5"}, "column 'prefix_hit' = '1.5': too large; must be at most 1"),
+    ({"prefix_share": "1.5"}, "column 'prefix_share' = '1.5': too large; must be at most 1"),
     ({"acceptance": "-0.1"}, "column 'acceptance' = '-0.1': negative"),
     ({"draft_tokens": "0.5"}, "column 'draft_tokens' = '0.5': not a whole number"),
     ({"kv_precision": "int3"}, "column 'kv_precision' = 'int3': not known; expected one of fp32, bf16"),
