@@ -264,14 +264,22 @@ def chips_of(path: Path) -> None:
         entry.chip(), entry.network()
 
 
+def bad_answers(found: Any) -> dict[str, np.ndarray]:
+    """Rows of a prediction of serving whose figures are not ordered, or missing without a note, by what is wrong."""
+    bad = {}
+    for name, values in found.values.items():
+        lo, hi, known = found.lo[name], found.hi[name], np.isfinite(values)
+        bad[f"{name} outside its interval"] = known & ~((lo > 0.0) & (lo <= values) & (values <= hi) & np.isfinite(hi))
+        bad[f"{name} without an answer or a note"] = ~known & (found.notes == "")
+    return bad
+
+
 def serving_rows(path: Path) -> None:
     """Predictions of a serving table: finite, positive and ordered."""
     found = js.serving.predict_serving(js.serving.read_serving(path, skip_bad=True))
-    for name, values in found.values.items():
-        known = np.isfinite(values)
-        lo, hi = found.lo[name][known], found.hi[name][known]
-        assert np.all((lo > 0.0) & (lo <= values[known]) & (values[known] <= hi)), f"{name}: {lo}, {values}, {hi}"
-        assert np.all(known | (found.notes != "")), f"{name} is {values} without a note"
+    for what, which in bad_answers(found).items():
+        name = what.split()[0]
+        assert not which.any(), f"{what}: {found.lo[name]}, {found.values[name]}, {found.hi[name]}"
 
 
 TEXTS = {
@@ -424,22 +432,37 @@ HOST_SLACK = 3e-4
 while the host hides the work."""
 
 
-def drawn_runs(name: str, seed: int, n: int) -> Iterator[Violation]:
-    """Violations among tables of random runs."""
-    fit = js.load_fit("default")
+Table = dict[str, list[Any]]
+"""Cells by column, None for a blank one."""
+
+Row = Callable[[np.random.Generator], dict[str, Any]]
+"""A random row."""
+
+Judge = Callable[[str, int, Table, np.random.Generator], Iterator[Violation]]
+"""Violations of a table, from the name of the entry and the seed of the case."""
+
+
+def drawn(name: str, seed: int, n: int, row_of: Row, judge: Judge) -> Iterator[Violation]:
+    """Violations among tables of random rows."""
     for case in range(seed, seed + max(n // ROWS, 1)):
         rng = np.random.default_rng(case)
-        rows = [drawn_row(rng) for _ in range(min(n, ROWS))]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        table = {column: [row.get(column) for row in rows] for column in columns}
+        rows = [row_of(rng) for _ in range(min(n, ROWS))]
+        columns = dict.fromkeys(name for row in rows for name in row)
         try:
-            yield from properties(name, case, js.read_runs(table, skip_bad=True), fit, rng)
+            yield from judge(name, case, {column: [row.get(column) for row in rows] for column in columns}, rng)
         except Exception as error:  # noqa: BLE001
             yield Violation(name, case, f"{type(error).__name__}: {str(error)[:300]}")
 
 
-def properties(name: str, case: int, runs: Any, fit: Any, rng: np.random.Generator) -> Iterator[Violation]:
+def cells_of(runs: Any, row: int) -> str:
+    """Filled cells of a row of a table that was read."""
+    cells = {column: runs.categories(column)[row] for column in runs.columns}
+    return json.dumps({column: value for column, value in cells.items() if value is not None}, default=str)
+
+
+def properties(name: str, case: int, cells: Table, rng: np.random.Generator) -> Iterator[Violation]:
     """Violations of the properties of predictions."""
+    fit, runs = js.load_fit("default"), js.read_runs(cells, skip_bad=True)
     described = describe_runs(runs)
     batch, levels = described.batch, described.levels
     if batch is None:
@@ -449,13 +472,9 @@ def properties(name: str, case: int, runs: Any, fit: Any, rng: np.random.Generat
     index = described.index
     table, combination = fit.coefficient_table(levels)
 
-    def cell(row: int) -> str:
-        cells = {column: runs.categories(column)[int(index[row])] for column in runs.columns}
-        return json.dumps({column: value for column, value in cells.items() if value is not None}, default=str)
-
     def broken(which: np.ndarray, what: str) -> Iterator[Violation]:
         for row in np.flatnonzero(which)[:1]:
-            yield Violation(name, case, f"{what} in {which.sum()} rows", cell(int(row)))
+            yield Violation(name, case, f"{what} in {which.sum()} rows", cells_of(runs, int(index[row])))
 
     usual = evaluate_runs(batch, table, combination, ("step_time", "memory"))
     least = _least_time(batch)
@@ -522,33 +541,18 @@ def served_row(rng: np.random.Generator) -> dict[str, Any]:
     return row
 
 
-def drawn_serving(name: str, seed: int, n: int) -> Iterator[Violation]:
-    """Violations among tables of random engines: answers are finite and ordered, and more work is never faster."""
-    for case in range(seed, seed + max(n // ROWS, 1)):
-        rng = np.random.default_rng(case)
-        rows = [served_row(rng) for _ in range(min(n, ROWS))]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        try:
-            runs = js.serving.read_serving({name: [row.get(name) for row in rows] for name in columns}, skip_bad=True)
-            yield from served_properties(name, case, runs)
-        except Exception as error:  # noqa: BLE001
-            yield Violation(name, case, f"{type(error).__name__}: {str(error)[:300]}")
-
-
-def served_properties(name: str, case: int, runs: Any) -> Iterator[Violation]:
-    """Violations of the properties of predicted latencies and throughputs."""
+def served_properties(name: str, case: int, drawn_cells: Table, _: np.random.Generator) -> Iterator[Violation]:
+    """Violations of the properties of latencies and throughputs: finite, ordered, and more work is never faster."""
+    runs = js.serving.read_serving(drawn_cells, skip_bad=True)
     found = js.serving.predict_serving(runs)
     cells = {column: [runs.categories(column)[row] for row in range(len(runs))] for column in runs.columns}
 
     def broken(which: np.ndarray, what: str) -> Iterator[Violation]:
         for row in np.flatnonzero(which)[:1]:
-            shown = {column: values[row] for column, values in cells.items() if values[row] is not None}
-            yield Violation(name, case, f"{what} in {which.sum()} rows", json.dumps(shown, default=str))
+            yield Violation(name, case, f"{what} in {which.sum()} rows", cells_of(runs, int(row)))
 
-    for figure, values in found.values.items():
-        lo, hi, known = found.lo[figure], found.hi[figure], np.isfinite(values)
-        yield from broken(known & ~((lo > 0.0) & (lo <= values) & (values <= hi) & np.isfinite(hi)), f"{figure}: ends")
-        yield from broken(~known & (found.notes == ""), f"{figure} has no answer and no note")
+    for what, which in bad_answers(found).items():
+        yield from broken(which, what)
     # Full memory admits fewer of the larger requests, and a number of requests or a rate may be beyond it.
     is_loop = np.all([runs.categories(column).matches(lambda cell: not cell) for column in OTHER_LOADS], axis=0)
     for column, (figure, slack) in MORE_WORK.items():
@@ -585,8 +589,8 @@ HARNESS: dict[str, Callable[[str, int, int], Iterator[Violation]]] = {
     **{name: lambda name, seed, n, entry=entry: entry.cases(name, seed, n) for name, entry in TEXTS.items()},
     "options": command_lines,
     "Python": python_calls,
-    "drawn runs": drawn_runs,
-    "drawn serving": drawn_serving,
+    "drawn runs": lambda name, seed, n: drawn(name, seed, n, drawn_row, properties),
+    "drawn serving": lambda name, seed, n: drawn(name, seed, n, served_row, served_properties),
 }
 """Cases of each entry, from a seed on."""
 
