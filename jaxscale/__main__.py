@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import signal
 import sys
 
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of commands that a signal has stopped, by the convention of shells."""
+from jaxscale.cli.startup import INTERRUPTED, TERMINATED
 
 
 def run() -> int:
@@ -21,12 +19,12 @@ def run() -> int:
         code = main()
     except KeyboardInterrupt:  # while the modules load
         sys.stderr.write("jaxscale: interrupted\n")
-        code = STOPPED[0]
+        code = INTERRUPTED
     except SystemExit as end:
-        if end.code not in STOPPED:
+        if end.code != TERMINATED:
             raise
-        code = int(end.code)
-    if code in STOPPED:
+        code = TERMINATED
+    if code in (INTERRUPTED, TERMINATED):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):  # no stream, a broken pipe, a closed stream
                 stream.flush()

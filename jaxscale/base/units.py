@@ -22,6 +22,11 @@ KILOWATT_HOUR = 3.6e6
 """Joules of a kilowatt-hour [J]."""
 
 
+def plural(count: float | int, noun: str) -> str:
+    """Noun behind a count: `chip` of one, else `chips`."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def quantity(value: float, unit: str) -> str:
     """Text of a quantity with three digits and an SI prefix, such as `3.2 s` or `989 Tflop/s`."""
     if unit == "byte":

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxscale.base.units import plural
 from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
 from jaxscale.cli.console import answer, say
 
@@ -33,7 +34,7 @@ class HardwareCommand:
         # An entry unlike the shipped entry comes from the user's file.
         own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
         if self.hardware is not None:
-            say(f"{self.hardware}: valid; {len(own)} chip{'s' * (len(own) != 1)}: {', '.join(sorted(own))}")
+            say(f"{self.hardware}: valid; {len(own)} {plural(len(own), 'chip')}: {', '.join(sorted(own))}")
         if self.id is None:
             # By id, as aliases name an entry several times.
             entries = {entry.id: entry for entry in catalogue.chips.values()}

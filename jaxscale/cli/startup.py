@@ -20,8 +20,8 @@ PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 FOREIGN = re.compile(r"[IWE]\d{4} |WARNING: All log messages before absl")
 """Beginning of a line that the libraries below JAX write."""
 
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code of an interrupted command, by the convention of shells."""
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""Exit codes of commands that a signal has stopped, by the convention of shells."""
 
 NEW_OBJECTS = 100_000
 """New objects after which Python looks for garbage: imports make many and hardly any garbage [1]."""
@@ -92,5 +92,5 @@ def stopped_by_signal() -> Iterator[None]:
 
 
 def _stop(number: int, _: Any) -> None:
-    # Exit code by the convention of shells.
-    raise SystemExit(128 + number)
+    del number
+    raise SystemExit(TERMINATED)

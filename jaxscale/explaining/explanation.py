@@ -16,6 +16,7 @@ from jaxtyping import Bool
 from jaxscale.base.errors import InputError
 from jaxscale.base.lazy import loaded
 from jaxscale.base.show import Printout, printed
+from jaxscale.base.units import plural
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
@@ -455,7 +456,7 @@ def _longest(
 def _trace_remarks(trace: KernelTrace, rank: MeasuredSteps, known: Bool[np.ndarray, " kind"]) -> list[str]:
     """Remarks on the recognition of steps in a trace, and on kernels without a matching rule."""
     n_steps, mean = len(rank.exposed), rank.exposed.sum(axis=1).mean()
-    found = [f"{trace.where}: {n_steps} step{'s' * (n_steps > 1)} of {seconds(float(mean))}, by {rank.recognised_by}"]
+    found = [f"{trace.where}: {n_steps} {plural(n_steps, 'step')} of {seconds(float(mean))}, by {rank.recognised_by}"]
     unknown = np.where(known, 0.0, rank.kernel_time)
     if unknown.sum() > UNKNOWN * rank.kernel_time.sum():
         names = [trace.names[kind][:60] for kind in np.argsort(-unknown)[:3] if unknown[kind] > 0.0]

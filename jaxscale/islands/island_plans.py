@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from jaxscale.base.arrays import number, with_fields
 from jaxscale.base.errors import InputError
-from jaxscale.base.units import GB
+from jaxscale.base.units import GB, plural
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
@@ -145,7 +145,7 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
         capacity, chips = number(task.cluster.chip.hbm_bytes) / GB, number(task.cluster.n_chips)
         named = name if name.startswith("island") else f"island {name}"
         raise InputError(
-            f"{named}: {chips:g} {'chip' if chips == 1 else 'chips'} of {capacity:g} GB cannot hold one layer of the "
+            f"{named}: {chips:g} {plural(chips, 'chip')} of {capacity:g} GB cannot hold one layer of the "
             "model with one sequence; expected more chips, more memory, or the island left out"
         )
     return best, _slice(task, held).model

@@ -123,10 +123,10 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
     if not len(left):
         return notes.spread(left, len(found.runs), "")
     runs, times = found.runs.take(left), found.step_time[left]
-    plans = {name: column[left] for name, column in found.plans.items()}
+    plans, empty = {name: column[left] for name, column in found.plans.items()}, EmptyCells(runs)
     ratios, peaks = np.full((2, len(REMEDIES), len(left)), np.inf)
     for place, cells in enumerate(REMEDIES):
-        rows = np.flatnonzero(_shrinks(runs, plans, cells))
+        rows = np.flatnonzero(_shrinks(runs, empty, plans, cells))
         if not len(rows):
             continue
         said = {name: Categorical.constant(value, len(rows)) for name, value in cells.items()}
@@ -146,9 +146,11 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
     return notes.spread(left, len(found.runs), "")
 
 
-def _shrinks(runs: Runs, plans: Mapping[str, np.ndarray], cells: Mapping[str, str | float]) -> np.ndarray:
+def _shrinks(
+    runs: Runs, empty: EmptyCells, plans: Mapping[str, np.ndarray], cells: Mapping[str, str | float]
+) -> np.ndarray:
     """Whether cells are blank in a row, are what its framework can run, and make the run smaller [row]."""
-    empty, is_open = EmptyCells(runs), np.ones(len(runs), dtype=bool)
+    is_open = np.ones(len(runs), dtype=bool)
     if "zero_stage" in cells:
         stage = cells["zero_stage"]
         runs_it = runs.categories("framework").matches(lambda name: stage in default_for("zero_stages", name, None))

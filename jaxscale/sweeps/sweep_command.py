@@ -8,6 +8,7 @@ import tyro
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import writing
+from jaxscale.base.units import plural
 from jaxscale.cli.arguments import Outputs, command, option
 from jaxscale.cli.console import advance, answer, check_pictures, save_pictures, say, stage
 
@@ -93,7 +94,7 @@ class SweepCommand(Outputs):
 
     def _tell(self, spec: "SweepSpec", n_computed: int, refusals: list[str]) -> None:
         """Report the number of points and regions, and the reason of points without an answer."""
-        say(f"{spec.n_points:,} points in {spec.n_regions:,} region{'s' * (spec.n_regions != 1)}: {self.out}")
+        say(f"{spec.n_points:,} points in {spec.n_regions:,} {plural(spec.n_regions, 'region')}: {self.out}")
         if refusals:
             say(f"{len(refusals):,} points have no answer, the first: {refusals[0]}")
         counts = {"n_points": spec.n_points, "n_regions": spec.n_regions, "n_computed": n_computed}
