@@ -36,6 +36,9 @@ BILLION = 1e9
 SMALLEST = 0.05
 """Least elasticity that the table lists [1]."""
 
+NOTHING = 1e-3
+"""Elasticity below which a cell of the table is 0 [1]."""
+
 
 def published_curve() -> np.ndarray:
     """Curve of arXiv 2411.01137: training compute [flop] and utilisation [1], [point, 2]."""
@@ -100,7 +103,11 @@ def elasticity_table(study: Study, row: int = 0) -> Table:
     fields = list(next(iter(by_threshold.values()), {}))
     strength = {field: max(abs(by_threshold[name][field]) for name in present) for field in fields}
     shown = sorted((field for field in fields if strength[field] >= SMALLEST), key=lambda f: -strength[f])
-    rows = [(field, *(rounded_text(by_threshold[name][field]) for name in present)) for field in shown]
+
+    def cell(value: float) -> str:
+        return rounded_text(value) if abs(value) >= NOTHING else "0"
+
+    rows = [(field, *(cell(by_threshold[name][field]) for name in present)) for field in shown]
     columns = (text_column("assumption"), *(TITLES[name] for name in present))
     return make_table(f"Per cent more compute for a per cent more of each: {study.names[row]}", columns, rows)
 
