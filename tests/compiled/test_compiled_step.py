@@ -104,6 +104,17 @@ def test_kernels_and_text_hang_together():
     assert on_devices()["data"][0]["traffic [GB]"][0] < rows["traffic [GB]"][0]
 
 
+def test_a_fusion_moves_its_operands_and_its_result():
+    import jax
+    import jax.numpy as jnp
+
+    one = jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    text = jax.jit(lambda x, y: jnp.exp(x) * 2.0 + y).lower(one, one).compile().as_text()
+    kernels = compiled_kernels(program_text(text or ""))
+    assert len(kernels) == 1
+    assert kernels[0].bytes == pytest.approx(3 * 4 * 2**20)
+
+
 def test_loops_count_by_their_turns():
     import jax
 

@@ -13,7 +13,7 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.kernel_coefficients import KernelCoefficients, kernel_coefficients, kernel_priors
 from jaxscale.examples import decoder_steps, other_steps, vision_steps
-from jaxscale.tracing.plan_time import KernelTimes, kernel_rows, traced_kernel_times
+from jaxscale.tracing.plan_time import ATTENTION, KernelTimes, kernel_rows, traced_kernel_times
 from jaxscale.tracing.traced_workload import Workload
 
 H100 = js.cluster("h100-80gb", 1).chip
@@ -65,6 +65,22 @@ def test_elementwise_work_runs_at_the_memory_bandwidth():
     work = js.trace(lambda w, x: jnp.tanh(x) * w, array(4096, 4096), array(4096, 4096))
     c = without(*FREE)
     assert total(work, c) == pytest.approx(3 * 2 * 4096**2 / (c.traffic_efficiency * 3.35e12), rel=0.01)
+
+
+def test_an_attention_kernel_takes_its_products_and_a_share_of_its_bytes():
+    queries = array(4, 2048, 16, 128)
+    work = js.trace(lambda q: jax.nn.dot_product_attention(q, q, q, implementation="cudnn"), queries)
+    c, rows = kernel_coefficients(), kernel_rows(work)
+    is_attention = np.asarray(rows.code) == ATTENTION
+    assert is_attention.sum() == 1
+    found = float(times(work, c).attention)
+    flop, traffic = (float(np.asarray(column)[is_attention][0]) for column in (rows.flop, rows.bytes))
+    products = flop / (c.attention_efficiency * 989e12)
+    reads = traffic / (c.traffic_efficiency * H100.hbm_bandwidth)
+    assert products < found <= 1.001 * (products + c.exposed_share * reads + c.kernel_launch)
+    assert float(times(work, without("kernel_launch", "step_launch")).attention) == pytest.approx(
+        products + c.exposed_share * reads, rel=0.01
+    )
 
 
 def test_an_eager_program_waits_for_its_host():
