@@ -5,6 +5,7 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.burst.layer_graph import build_graph, load_network, network_steps, read_steps
+from jaxscale.burst.layers import mlp
 
 # Parameters and multiply-adds of the torchvision models (documentation of torchvision 0.20), without batch
 # normalisation; Inception without its classifier (2.05 M), which the profile does not have.
@@ -78,3 +79,11 @@ def test_five_branches_are_refused():
     }
     with pytest.raises(InputError, match="at most 4"):
         build_graph(read_steps(network), "wide", "resnet-graph")
+
+
+def test_a_feed_forward_half_passes_over_its_activations_by_whole_reads_and_writes():
+    """Elementwise kernels read and write 32 bits: 6 over the tokens (norm, residual), 4 over the wide ones (GELU)."""
+    tokens, width, hidden = 16, 32, 128
+    kernels = [kernel for kernel in mlp((tokens, width), hidden).kernels if kernel.kind == "elementwise"]
+    passed = sorted(kernel.sample_bytes for kernel in kernels)
+    assert passed == [2 * 4 * tokens * width] * 6 + [2 * 4 * tokens * hidden] * 4
