@@ -58,7 +58,7 @@ REQUESTS = Domain(
         "continuous": SHARE._replace(meaning="1 where requests join a running batch"),
         "at_limit": SHARE._replace(meaning="1 where more requests wait than memory admits"),
         "disaggregated": SHARE._replace(meaning="1 where prompts have engines of their own"),
-        "n_requests": Bound(0.0, 1e12, False, "requests sent at once; 0 for a stream without end"),
+        "n_requests": Bound(0.0, 1e12, False, "requests of the benchmark; 0 for a stream without end"),
         "prefix_hit": SHARE._replace(meaning="share of prompt tokens that are cached"),
         "draft_tokens": Bound(0.0, 1e3, False, "tokens guessed ahead"),
         "acceptance": SHARE._replace(meaning="probability that a guessed token is right"),
@@ -162,7 +162,7 @@ class Requests(eqx.Module):
         continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
         at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
         disaggregated: 1 for prompts on separate engines [1].
-        n_requests: requests of a benchmark that sends all requests at once; 0 for an endless stream [1].
+        n_requests: requests of the benchmark; 0 for an endless stream [1].
         prefix_hit: share of prompt tokens whose keys and values are cached [1].
         draft_tokens: draft tokens per step, by speculation or multi-token prediction [1].
         acceptance: acceptance probability of a draft token [1].

@@ -27,6 +27,10 @@ TAIL = 0.5
 """Fraction of a request's latency by which the last requests of a queue take longer than in steady state: the batch
 drains at the end [1]."""
 
+ROUNDS = 10.0
+"""Requests of a benchmark by those that its client keeps in flight, where the table does not say: the custom of the
+benchmarks of serving frameworks (ten prompts for each client) [1]."""
+
 LEAST_BATCH = 1.0
 """Minimum number of sequences of a rank: with less load, a copy serves one request while further copies idle [1]."""
 
@@ -45,6 +49,8 @@ class ServingTime(eqx.Module):
         max_batch: maximum number of sequences in the memory of all copies; 0 where weights leave no room [1].
         waiting: queueing delay of a request before it joins the batch [s].
         behind: subsequent delay by the prompts of further requests and by the step in progress [s].
+        rush: part of that delay from the requests that the client of a closed loop sends at once at its start [s].
+        rushed: share of the requests that are sent at once at the start [1].
         decode: terms of a decode step [s].
         prefill: terms of the prefill [s].
         output_len: answer of a request [token].
@@ -57,6 +63,8 @@ class ServingTime(eqx.Module):
     max_batch: Number
     waiting: Number
     behind: Number
+    rush: Number
+    rushed: Number
     decode: PassTime
     prefill: PassTime
     output_len: Number
@@ -137,13 +145,17 @@ def serving_time(
     # A step of ranks with shared experts ends when the last rank has finished its prompts.
     met = in_step * (1.0 + coefficients.lockstep * (engine.attention_dp - 1.0))
     # M/D/1: rho / (2 (1 - rho)), bounded near saturation, and by the other requests in flight.
-    queue = coefficients.queue * met + smaller(0.5 * busy / larger(1.0 - busy, 0.05), larger(met - 1.0, 0.0))
+    queue = smaller(0.5 * busy / larger(1.0 - busy, 0.05), larger(met - 1.0, 0.0))
+    # Of N requests of a closed loop, the first c come at once.
+    is_counted = (1.0 - r.at_limit) * smaller(r.n_requests, 1.0)
+    rushed = smaller(is_counted * r.concurrency / larger(r.n_requests, 1.0) + (1.0 - is_counted) / ROUNDS, 1.0)
     is_open = r.is_open
     # A request of an open stream waits for the current step; further arrivals share the next step.
     meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)
     # Half a step on average, if a step runs: probability 1 - exp(-b).
     sharing = meanwhile * shared_work - 0.5 * jnp.expm1(-batch) * (step / pace)
-    behind = pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
+    rush = pace * r.continuous * (1.0 - is_open) * prefill.total * coefficients.queue * met * ROUNDS * rushed
+    behind = rush + pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
     first = pace * (prefill.total + r.continuous * decode.total + moved) + behind + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot
     # Little's law: requests per second of one rank.
@@ -152,9 +164,9 @@ def serving_time(
     queued = larger(wanted - batch, 0.0) + (1.0 - is_open) * r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
     total = r.output_len * steady * ranks
-    # The batch drains at the end of a benchmark.
-    emptying = r.n_requests / (r.n_requests + TAIL * batch * ranks + 1e-9)
-    finite = 1.0 + r.at_limit * jnp.clip(r.n_requests, 0.0, 1.0) * (emptying - 1.0)
+    # The batch drains at the end of a benchmark; a request alone has nothing to drain.
+    emptying = r.n_requests / (r.n_requests + TAIL * larger(batch * ranks - 1.0, 0.0) + 1e-9)
+    finite = 1.0 + (1.0 - is_open) * jnp.clip(r.n_requests, 0.0, 1.0) * (emptying - 1.0)
     static = wanted / (latency + waiting) * r.output_len * ranks
     throughput = r.continuous * total * finite + (1.0 - r.continuous) * static
     return ServingTime(
@@ -165,6 +177,8 @@ def serving_time(
         max_batch=held * ranks,
         waiting=waiting,
         behind=behind,
+        rush=rush,
+        rushed=rushed,
         decode=decode,
         prefill=prefill,
         output_len=r.output_len,

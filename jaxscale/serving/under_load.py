@@ -186,7 +186,7 @@ def serving_under_load(
     stream = _stream(stay, rate / ranks, r, most / ranks, temperature)
     limit = (1.0 - is_open) * r.at_limit
     load = is_open * stream.met * ranks + (1.0 - is_open) * r.concurrency
-    times = at(load, limit, limit * r.n_requests)
+    times = at(load, limit, (1.0 - is_open) * r.n_requests)
     # Lengths without a stated variation take the spread of the fit.
     varied = r.length_variance + r.lengths_open * coefficients.length_spread**2
     # Delays in addition to an empty engine: wait for a place, preceding prompts, backlog of a run.
@@ -199,12 +199,17 @@ def serving_under_load(
     pace = coefficients.pace / engine.pp
     crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, pace, temperature)
     alone = times.ttft - times.behind - (1.0 - r.is_closed) * times.waiting
-    behind = (1.0 - is_burst) * times.behind
+    steady, rush = ((1.0 - is_burst) * part for part in (times.behind - times.rush, times.rush))
+    behind = steady + rush
+    # The requests of the start wait from 0 to twice their mean.
+    longest = 2.0 * rush / times.rushed
 
     def first(share: float) -> Array:
         own_place = is_open * places.quantile(share, temperature)
-        # Waits are about exponential: quantile -mean ln(1 - q).
-        return alone - jnp.log1p(-share) * behind + own_place + share * backlog + crowd.quantile(share, temperature)
+        started = longest * positive_part(1.0 - (1.0 - share) / times.rushed, temperature)
+        # Other waits are about exponential: quantile -mean ln(1 - q).
+        queued = started - jnp.log1p(-share) * steady
+        return alone + queued + own_place + share * backlog + crowd.quantile(share, temperature)
 
     wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
     ttft = alone + behind + wait + crowd.line
@@ -213,7 +218,8 @@ def serving_under_load(
     tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
     uneven = coefficients.jitter**2 + is_open * stream.variance
     # Variance of a uniform delay from 0 to the backlog.
-    of_waits = is_open * places.variance + backlog**2 / 12.0 + behind**2 + crowd.variance
+    of_waits = is_open * places.variance + backlog**2 / 12.0 + steady**2 + crowd.variance
+    of_waits = of_waits + times.rushed * longest**2 / 3.0 - rush**2
     sent = is_open * smaller(r.n_requests, 1.0)
     kept = smooth_min(rate, capacity, temperature)
     run = sent * r.n_requests / (r.n_requests / kept + e2e - 0.5 * backlog + 1e-9) + (1.0 - sent) * kept

@@ -109,6 +109,24 @@ def test_a_burst_waits_for_prompts_and_then_for_places():
     assert large.e2e.mean > 2.0 * small.e2e.mean
 
 
+@pytest.mark.parametrize(("clients", "count", "n_in", "n_out"), [(32, 96, 1024, 256), (8, 200, 512, 128)])
+def test_a_closed_loop_starts_with_a_rush_and_drains_at_its_end(clients, count, n_in, n_out):
+    """The engine step by step, answers of uneven lengths: the first requests come at once, the last run alone."""
+    requests = serving.Requests(clients, n_in, n_out, n_requests=count)
+    answers = np.random.default_rng(0).integers(1, 2 * n_out, count).astype(float)
+    arguments: list[Any] = list(jax.tree.map(jnp.asarray, (DENSE, serving.Engine(), ONE, requests, USUAL)))
+    steps = int(2.5 * count / clients * n_out) + 2000
+    run = serving.simulate_requests(*arguments, jnp.zeros(count), jnp.asarray(answers), places=clients, n_steps=steps)
+    found, waits = load(requests), np.asarray(run.ttft)
+    assert float(found.throughput) == pytest.approx(float(run.throughput), rel=0.07)
+    assert float(found.ttft.mean) == pytest.approx(waits.mean(), rel=0.15)
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        assert float(getattr(found.ttft, name)) == pytest.approx(np.quantile(waits, share), rel=0.15), name
+    many = load(requests, n_requests=50.0 * count)
+    assert float(many.ttft.p99) < 0.5 * np.quantile(waits, 0.99), "negative control: a rush among many"
+    assert float(many.throughput) > float(found.throughput)
+
+
 def simulated(requests, rate, gaps, places, model=DENSE, count=1200):
     random = np.random.default_rng(1)
     waits = random.exponential(1.0, count) if gaps else np.ones(count)
