@@ -94,6 +94,19 @@ def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, t
     return attention_layers(model) * numbers * engine.cache_bytes + state_bytes(model) / engine.tp
 
 
+def stored_per_sequence(
+    model: Transformer, engine: Engine, context: ArrayLike, temperature: Temperature = 0.0
+) -> Array:
+    """Cache of a sequence in the memory of a chip of its rank, over all layers of all pipeline stages [byte].
+
+    A step of sparse latent attention reads some keys of a cache that holds all (DeepSeek-V3.2, 2025-09); other windows
+    hold no more than a step reads.
+    """
+    read = cache_per_sequence(model, engine, context, temperature)
+    latents = attention_layers(model) * context * (model.kv_lora_rank + model.rope_head_dim) * engine.cache_bytes
+    return read + is_latent(model) * (latents + state_bytes(model) / engine.tp - read)
+
+
 WIDE_BYTES = 2.0
 """Stored bytes of 16-bit numbers: activations, and weights of router and logits head [byte]."""
 

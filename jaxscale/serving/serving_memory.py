@@ -16,7 +16,7 @@ from jaxscale.models.transformer import (
     router_params,
 )
 from jaxscale.serving.engine import Engine
-from jaxscale.serving.forward_pass import cache_per_sequence
+from jaxscale.serving.forward_pass import stored_per_sequence
 
 USABLE = 0.92
 """Share of the memory used by an engine: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the
@@ -88,7 +88,7 @@ def serving_memory(
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
     # A stage caches the keys of the layers of the stage.
-    cache = n_sequences * cache_per_sequence(model, engine, context, temperature) / engine.pp
+    cache = n_sequences * stored_per_sequence(model, engine, context, temperature) / engine.pp
     return ServingMemory(weights_per_chip(model, engine), cache, buffers_per_chip(cluster))
 
 
@@ -109,4 +109,4 @@ def max_batch(
     model, engine, cluster = as_arrays((model, engine, cluster))
     room = USABLE * cluster.chip.hbm_bytes - weights_per_chip(model, engine) - buffers_per_chip(cluster)
     # Weights beyond memory: no sequence.
-    return larger(room, 0.0) * engine.pp / cache_per_sequence(model, engine, context, temperature)
+    return larger(room, 0.0) * engine.pp / stored_per_sequence(model, engine, context, temperature)

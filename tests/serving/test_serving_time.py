@@ -12,7 +12,7 @@ from jaxscale import serving
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_figures import cached_width
 from jaxscale.models.transformer import n_params
-from jaxscale.serving.forward_pass import EXPERT_TILE, engine_shares, experts_touched
+from jaxscale.serving.forward_pass import EXPERT_TILE, engine_shares, experts_touched, stored_per_sequence
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
 ONLINE = serving.Requests(concurrency=32, input_len=1000, output_len=500)
@@ -43,6 +43,16 @@ def test_a_static_batch_is_the_sum_of_its_steps():
     short = jax.vmap(lambda s: serving.decode_pass(WINDOWS, engine, H100, USUAL, n_sequences=4.0, context=s).attention)
     contexts = jnp.arange(1.0, 300.0)
     assert float(short(contexts).mean()) != pytest.approx(float(short(jnp.asarray([150.0]))[0]), rel=1e-3)
+
+
+def test_sparse_attention_reads_a_window_of_a_cache_that_holds_all():
+    sparse, engine = js.model("glm-5"), serving.Engine(tp=8)
+    assert float(sparse.window) == 2048.0
+    read, stored = (float(of(sparse, engine, 8000.0)) for of in (serving.cache_per_sequence, stored_per_sequence))
+    assert stored == pytest.approx(8000 * 576 * 2 * float(sparse.n_layers), rel=1e-6)
+    assert read < 0.6 * stored
+    plain = [float(of(WINDOWS, engine, 8000.0)) for of in (serving.cache_per_sequence, stored_per_sequence)]
+    assert plain[0] == pytest.approx(plain[1], rel=1e-6), "negative control: a window drops the keys behind it"
 
 
 def scaled(cluster, coefficients, factor):
