@@ -48,9 +48,9 @@ LOAD_HEAD = "## Under load"
 LOAD_INTRODUCTION = f"""{LOAD_HEAD}
 
 Runs at a rate, bursts and closed loops, none of which the fit of times has seen (data/restricted/load_serving.csv).
-Two numbers of a client are fitted to ratios of percentiles to means, `jitter` and `length_spread`; groups (source,
-model, chip) are left out of them and of the widths of intervals. Median / 90 % quantile of the errors in percent, and
-percent of runs inside 90 % intervals.
+Effects of their sources alone are fitted to them: first tokens, queues and spreads of a client. Groups (source, model,
+chip) are left out of these effects and of the widths of intervals. Median / 90 % quantile of the errors in percent,
+and percent of runs inside 90 % intervals.
 
 """
 
@@ -172,25 +172,14 @@ def load_groups(measured: MeasuredServing) -> np.ndarray:
     return np.asarray([" ".join(map(str, key)) for key in zip(*columns, strict=True)], dtype=object)
 
 
-def with_client_spreads(measured: MeasuredServing, means: np.ndarray, fit: ServingFit) -> ServingFit:
-    """A fit with the spreads of clients, from percentiles of time per token and end to end relative to their means.
-
-    Args:
-        means: predicted time per token and end to end [row, 2].
-    """
-    ratios = np.full_like(measured.measured, np.nan)
-    for place, name in enumerate(TARGETS):
-        if name in PERCENTILES and not name.startswith("ttft"):
-            column = ("tpot", "e2e").index(name[: name.index("_")])
-            ratios[:, place] = measured.measured[:, place] / measured.measured[:, 1 + column] * means[:, column]
-    rows = np.flatnonzero(np.isfinite(ratios).any(axis=1))
-    part = measured._replace(measured=ratios).take(rows)
+def with_clients(measured: MeasuredServing, fit: ServingFit) -> ServingFit:
+    """A fit with effects of the sources of runs under load, whose clients and options differ; all else stays."""
     spreads = {"client": serving_spec().effect_spreads()["client"]}
-    problem = serving_problem(part, fit.unconstrained(part.levels), spreads)
-    everything = np.ones(len(part.groups), dtype=bool)
-    solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=10)
+    problem = serving_problem(measured, fit.unconstrained(measured.levels), spreads)
+    everything = np.ones(len(measured.groups), dtype=bool)
+    solution = solve_mixed(problem.mixed, everything, learns_spreads=False, steps=20)
     added = as_fit(fit.name, problem, solution, (), everything).effects
-    return replace(fit, effects=(*(effect for effect in fit.effects if effect.kind != "client"), *added))
+    return replace(fit, effects=(*fit.effects, *added))
 
 
 def load_errors(runs: Runs, measured: MeasuredServing, fit: ServingFit) -> np.ndarray:
@@ -215,21 +204,19 @@ def load_widths(measured: MeasuredServing, errors: np.ndarray, rows: np.ndarray)
 
 
 def under_load(fit: ServingFit) -> tuple[ServingFit, str]:
-    """A fit with spreads of clients and widths under load, and the section of the scoreboard."""
+    """A fit with effects of clients and widths under load, and the section of the scoreboard."""
     runs = read_serving(LOADED)
     runs = runs.take(np.flatnonzero(runs.categories("status").matches(lambda word: word == "ok")))
     kept = tuple(width for width in fit.widths if width.serving != "stream" and width.target not in PERCENTILES)
     with jax.enable_x64(True):
         measured = measured_serving([runs])
-        fit = replace(fit, widths=kept)
-        before = predict_serving(runs, fit).values
-        means = np.stack([before[name] for name in ("tpot_s", "e2e_latency_s")], axis=-1)
+        fit = replace(fit, effects=tuple(one for one in fit.effects if one.kind != "client"), widths=kept)
         parts = folds(load_groups(measured), 5)
         held = np.full_like(measured.measured, np.nan)
         inside = np.full_like(held, np.nan)
         for part in range(parts.max() + 1):
             is_out = parts == part
-            own = with_client_spreads(measured.take(~is_out), means[~is_out], fit)
+            own = with_clients(measured.take(~is_out), fit)
             held[is_out] = load_errors(runs, measured, own)[is_out]
         for part in range(parts.max() + 1):
             is_out = parts == part
@@ -239,8 +226,8 @@ def under_load(fit: ServingFit) -> tuple[ServingFit, str]:
                 low, high = (np.log(side[name] / told.values[name]) for side in (told.lo, told.hi))
                 is_in = (low <= -held[:, place]) & (-held[:, place] <= high)
                 inside[is_out, place] = np.where(np.isfinite(held[:, place]), is_in, np.nan)[is_out]
-        everything = np.ones(len(means), dtype=bool)
-        final = with_client_spreads(measured, means, fit)
+        everything = np.ones(len(runs), dtype=bool)
+        final = with_clients(measured, fit)
         final = replace(final, widths=(*kept, *load_widths(measured, held, everything)))
     loads = measured.batch.requests
     is_stream, is_burst = loads.request_rate > 0.0, (loads.request_rate == 0.0) & (loads.at_limit > 0.0)

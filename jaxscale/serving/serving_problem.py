@@ -149,7 +149,8 @@ def serving_problem(
     Args:
         base: log coefficients of each row from an earlier fit, with fixed pooled values; the priors' medians where None
             [row, coefficient].
-        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None.
+        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, without
+            effects of clients, which a framework known from one source alone would share.
     """
     spec = serving_spec()
     row, target = _measurements(measured)
@@ -163,7 +164,8 @@ def serving_problem(
             Block("centre", place, zeros, ("",), prior.spread, is_free=False)
             for place, prior in enumerate(spec.priors.values())
         ]
-    for kind, by_name in (spreads or spec.effect_spreads()).items():
+    usual = {kind: by_name for kind, by_name in spec.effect_spreads().items() if kind != "client"}
+    for kind, by_name in (spreads or usual).items():
         names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
         is_named = np.asarray([bool(name.strip()) for name in names])
         # Rows without a name take no effect of the factor.

@@ -211,6 +211,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     serving = np.where(serving == np.asarray(None), usual, serving)
     # A stream is a separate kind: a fit to clients that wait for answers need not hold for a stream.
     serving = np.where(rated, "stream", np.where(_is_burst(runs), "offline_max", serving))
+    source = runs.categories("source").map(lambda name: name or "").array()
     model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
     attention = np.where(stated == "", attention_words(latent, state, window), stated)
@@ -229,7 +230,8 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "pair": _joined(framework, model),
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
-        "client": runs.categories("source").map(lambda name: name or "").array(),
+        # A source measures streams, closed loops and bursts by different programs or options.
+        "client": np.where(source == "", "", _joined(source, serving)),
     }
 
 
@@ -306,7 +308,7 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
         continuous=(~is_static).astype(float),
         at_limit=at_limit.astype(float),
         disaggregated=(serving == "disagg").astype(float),
-        n_requests=np.where(at_limit | is_stream, np.nan_to_num(runs.numbers("n_requests")), 0.0),
+        n_requests=np.where(is_static, 0.0, np.nan_to_num(runs.numbers("n_requests"))),
         prefix_hit=np.nan_to_num(stated_or(runs.numbers("prefix_hit"), runs.numbers("prefix_share"))),
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
         acceptance=stated_or(runs.numbers("acceptance"), 0.7),
