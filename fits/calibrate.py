@@ -1,6 +1,6 @@
 """Calibrate the shipped coefficients: one fit per source and the pooled default; writes fits/results/*.toml.
 
-Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/calibrate.py` (7 to 15 minutes on 2 cores; each of its two
+Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/calibrate.py` (an hour and more on 2 cores; each of its two
 processes should factorise matrices on one), then `fits/evaluate.py` and `fits/scoreboard.py`. The pooled fit has two
 stages (`stages.py`). Runs are then left out in several schemes, each answered by a fit that never saw them;
 fits/residuals.csv keeps every residual.

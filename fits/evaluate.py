@@ -1,9 +1,9 @@
 """How right jaxscale is for a stranger: each stack left out, alone and with a few of its runs; writes evaluation.csv.
 
-Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/evaluate.py` (3 minutes on 2 cores). The centre of the
-calibration is fitted to all runs but those of one stack, for each stack in turn, and predicts the runs of that stack:
-as they are, and after a fit of some of them drawn at random. The structure and the priors of the calibration are chosen
-by these errors. `fits/scoreboard.py` shows them.
+Run from the repository: `OPENBLAS_NUM_THREADS=1 python fits/evaluate.py` (an hour and more on 2 cores). The
+centre of the calibration is fitted to all runs but those of one stack, for each stack in turn, and predicts the runs of
+that stack: as they are, and after a fit of some of them drawn at random. The structure and the priors of the
+calibration are chosen by these errors. `fits/scoreboard.py` shows them.
 """
 
 import csv
