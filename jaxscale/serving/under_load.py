@@ -12,7 +12,8 @@ $$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + 
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1). A share $\rho^{\sqrt{2(B+1)}-1}$ of the
 requests waits at all, with an exponential distribution. Request u of a burst of M waits for the preceding prompts
-and, beyond the first B, for $(u - B) / X_B$. A run of N requests lasts until the last answer.
+and, beyond the first B, for $(u - B) / X_B$. Of the N requests of a closed loop with c clients, the first c come at
+once and wait for each other's prompts. A run of N requests lasts until the last answer.
 """
 
 from collections.abc import Callable
@@ -206,9 +207,9 @@ def serving_under_load(
 
     def first(share: float) -> Array:
         own_place = is_open * places.quantile(share, temperature)
-        started = longest * positive_part(1.0 - (1.0 - share) / times.rushed, temperature)
+        rushing = longest * positive_part(1.0 - (1.0 - share) / times.rushed, temperature)
         # Other waits are about exponential: quantile -mean ln(1 - q).
-        queued = started - jnp.log1p(-share) * steady
+        queued = rushing - jnp.log1p(-share) * steady
         return alone + queued + own_place + share * backlog + crowd.quantile(share, temperature)
 
     wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
@@ -217,9 +218,10 @@ def serving_under_load(
     e2e = alone + behind + wait + times.tpot * (answers + is_burst)
     tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
     uneven = coefficients.jitter**2 + is_open * stream.variance
+    # Mean square of a uniform delay of a share of the requests, less the square of its mean.
+    started = times.rushed * longest**2 / 3.0 - rush**2
     # Variance of a uniform delay from 0 to the backlog.
-    of_waits = is_open * places.variance + backlog**2 / 12.0 + steady**2 + crowd.variance
-    of_waits = of_waits + times.rushed * longest**2 / 3.0 - rush**2
+    of_waits = is_open * places.variance + backlog**2 / 12.0 + steady**2 + started + crowd.variance
     sent = is_open * smaller(r.n_requests, 1.0)
     kept = smooth_min(rate, capacity, temperature)
     run = sent * r.n_requests / (r.n_requests / kept + e2e - 0.5 * backlog + 1e-9) + (1.0 - sent) * kept
