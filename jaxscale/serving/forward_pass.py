@@ -102,9 +102,9 @@ def stored_per_sequence(
     A step of sparse latent attention reads some keys of a cache that holds all (DeepSeek-V3.2, 2025-09); other windows
     hold no more than a step reads.
     """
-    read = cache_per_sequence(model, engine, context, temperature)
-    latents = attention_layers(model) * context * (model.kv_lora_rank + model.rope_head_dim) * engine.cache_bytes
-    return read + is_latent(model) * (latents + state_bytes(model) / engine.tp - read)
+    unread = jnp.subtract(context, cached_keys(model, context, temperature))
+    latents = attention_layers(model) * unread * (model.kv_lora_rank + model.rope_head_dim) * engine.cache_bytes
+    return cache_per_sequence(model, engine, context, temperature) + is_latent(model) * latents
 
 
 WIDE_BYTES = 2.0
