@@ -62,6 +62,15 @@ def test_shape_laws_within_the_interval_span_it():
     assert evenly(100, 3) == [0, 50, 99] and evenly(100, 0) == []
 
 
+def test_ends_of_the_shape_law_lie_evenly_about_it():
+    ends = shape_ends()
+    narrower, fitted, wider = (ends[f"shape law of Gemstones{end}"] for end in (", narrower end", "", ", wider end"))
+    for name in ("ratio", "drift"):
+        low, middle, high = (float(getattr(one, name)) for one in (narrower, fitted, wider))
+        assert low < middle < high
+        assert high - middle == pytest.approx(middle - low, rel=1e-6)
+
+
 class Chosen(DesignChoice):
     """Stands for a design: figures that follow from the laws in closed form."""
 
