@@ -35,6 +35,14 @@ def test_parabolas_and_the_law_agree_on_exact_runs(law):
     assert growth(law, 1).params_exponent == pytest.approx(exponent, abs=0.1)
 
 
+def test_the_vertex_of_a_parabola_is_found_from_sizes_on_either_side():
+    flop, best = np.repeat([1e19, 1e21], 5), np.repeat([1e8, 1e9], 5)
+    size = best * np.tile([0.8, 1.5, 2.5, 4.0, 6.0], 2)
+    loss = np.repeat([3.0, 2.5], 5) + 0.2 * np.log(size / best) ** 2
+    minima = isoflop_minima(losses_of({"n_params": size, "tokens": flop / (6.0 * size), "loss": loss}))
+    np.testing.assert_allclose(minima, [[1e19, 1e8, 3.0], [1e21, 1e9, 2.5]], rtol=1e-6)
+
+
 def test_marin_s_budgets_have_minima():
     table = loss_table("marin-nemotron")
     told = growth(fit_law(table, prior=None, n_draws=0), 2)
