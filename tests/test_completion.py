@@ -79,6 +79,15 @@ def test_what_was_completed_predicts_the_same(prediction: js.Prediction):
     np.testing.assert_allclose(again.step_time[0], prediction.step_time[2], rtol=1e-6)
 
 
+def test_intervals_reach_to_the_faster_plans_where_none_is_safe():
+    tight = {"model": "llama2-13b", "n_gpus": "4", "seq_len": "2048", "zero_stage": "", "activation_recompute": ""}
+    found = js.predict(table({**OPEN, **tight}), fit="prior")
+    cells = dict(part.split(" = ") for part in found.assumed[0].split(", "))
+    stated = js.predict(table({**tight, **cells}), fit="prior")
+    assert found.oom_probability[0] > 0.1 and found.step_time[0] == pytest.approx(stated.step_time[0], rel=1e-6)
+    assert found.lo[0] < 0.95 * stated.lo[0] and found.hi[0] > 1.05 * stated.hi[0]
+
+
 def test_what_breaks_a_rule_in_every_completion_is_answered_with_a_note():
     """As a row that states the same in full would be."""
     stated = {"tp": "2", "pp": "2", "dp": "4", "zero_stage": "3", "micro_batch_size": "", "activation_recompute": ""}
