@@ -4,6 +4,7 @@ import functools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +120,18 @@ def test_parts_add_up_to_the_step(explanations: dict[str, js.Explanation]):
         assert sum(part.measured for part in found.parts) == pytest.approx(found.measured, rel=1e-9)
         assert sum(part.predicted for part in found.parts) == pytest.approx(found.predicted, rel=1e-5)
         assert all(part.lo <= part.predicted <= part.hi for part in found.parts)
+
+
+@pytest.mark.parametrize("run", [DENSE, DENSE | {"seq_len": 512, "global_batch_size_seqs": 32}])
+def test_no_part_alone_moves_a_step_beyond_its_interval(run: dict[str, Any]):
+    runs = js.read_runs(run)
+    found = js.predict(runs)
+    step = found.step_time
+    narrow = replace(found, lo=0.98 * step, hi=1.02 * step)
+    parts = predicted_parts(narrow, describe_runs(runs), js.load_fit("default"))
+    # The largest part alone is less certain than the step.
+    assert (parts.hi - parts.middle).max() == pytest.approx(0.02 * step[0], rel=1e-5)
+    assert (parts.middle - parts.lo).max() == pytest.approx(0.02 * step[0], rel=1e-5)
 
 
 def test_a_trace_as_predicted_has_no_part_outside(tmp_path: Path):
