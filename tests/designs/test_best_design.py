@@ -57,6 +57,15 @@ def test_relaxed_optimum_satisfies_kkt(choice):
     assert (choice.relaxed.multipliers >= 0.0).all()
 
 
+def test_the_residual_of_an_unfinished_point_is_its_steepest_slope(choice):
+    problems, loose = Problems.of([choice.relaxed.problem]), goals(QUANTITIES, {"excess_loss": 1.0}, {"time": 1e30})
+    # In the middle of the box the multipliers of opposite faces cancel.
+    start = polish(np.full((1, N_COORDINATES), 0.5), problems, loose, n_steps=1)
+    _, slopes = problems.jacobian(start.point, range(len(QUANTITIES)))
+    steepest = np.abs((loose.weights + start.multipliers[0]) @ slopes[0]).max()
+    assert start.residual[0] == pytest.approx(steepest, rel=1e-6) and steepest > 0.1
+
+
 def test_slopes_equal_differences():
     problems = Problems.of(
         [DesignProblem(model("mixtral-8x7b"), H100S, COEFFICIENTS, default_laws(), FAMILIES[0], 128.0)]
