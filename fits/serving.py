@@ -48,9 +48,9 @@ LOAD_HEAD = "## Under load"
 LOAD_INTRODUCTION = f"""{LOAD_HEAD}
 
 Runs at a rate, bursts and closed loops, none of which the fit of times has seen (data/restricted/load_serving.csv).
-Effects of their sources alone are fitted to them: first tokens, queues and spreads of a client. Groups (source, model,
-chip) are left out of these effects and of the widths of intervals. Median / 90 % quantile of the errors in percent,
-and percent of runs inside 90 % intervals.
+Effects of their sources alone are fitted to them, by kind of serving: clients and options differ. Groups (source,
+model, chip) are left out of these effects and of the widths of intervals. Median / 90 % quantile of the errors in
+percent, and percent of runs inside 90 % intervals.
 
 """
 

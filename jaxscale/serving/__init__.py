@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxscale.serving.forward_pass import cache_per_sequence as cache_per_sequence
     from jaxscale.serving.forward_pass import decode_pass as decode_pass
     from jaxscale.serving.forward_pass import prefill_pass as prefill_pass
+    from jaxscale.serving.forward_pass import prompts_in_step as prompts_in_step
     from jaxscale.serving.lifetime import LifetimeLoad as LifetimeLoad
     from jaxscale.serving.lifetime import TrainingPlans as TrainingPlans
     from jaxscale.serving.lifetime import lifetime_cost as lifetime_cost

@@ -19,7 +19,7 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.runs.arrays import padded
 from jaxscale.serving.engine import REQUESTS, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.serving.serving_coefficients import ServingCoefficients
+from jaxscale.serving.serving_coefficients import ServingCoefficients, mixes_prompts, scheduler_of
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
@@ -147,15 +147,15 @@ def _table(
     # Default of tables: the cache in 8 bits with weights below 16 bits.
     narrow = np.asarray([1.0 if word in ("fp8", "fp4") else 2.0 for word in space.precisions])
     formats = np.asarray([[1.0 if name == entry[1] else 0.0 for name in PRECISIONS] for entry in words])
-    index = place.astype(int)
+    index, n, zeros = place.astype(int), len(batch), np.zeros(len(batch))
     engine = Engine(
         tp, pp,
         attention_dp=dp, copies=copies, weight_bytes=np.asarray([entry[0] for entry in words])[index],
-        cache_bytes=narrow[index], formats=formats[index], overlap=np.zeros(len(batch)),
+        cache_bytes=narrow[index], formats=formats[index], overlap=zeros,
         # No limit on the domains of a token.
-        expert_nodes=np.full(len(batch), 1e3),
+        expert_nodes=np.full(n, 1e3), max_sequences=np.full(n, 1e9), token_budget=np.full(n, 8192.0),
+        mixed_passes=np.ones(n),
     )  # fmt: skip
-    n, zeros = len(batch), np.zeros(len(batch))
     requests = Requests(
         concurrency=batch * copies, input_len=np.full(n, input_len), output_len=np.full(n, output_len),
         continuous=np.ones(n), at_limit=zeros, disaggregated=(prefill > 0).astype(float), n_requests=zeros,
@@ -361,6 +361,7 @@ def best_serving_plan(
     n_chips, domain = number(cluster.n_chips), float(np.asarray(cluster.network.domain_size)[0])
     arguments = (model, n_chips, domain, space, float(input_len), float(output_len))
     table = engine_table(*arguments)
+    table = EngineTable(_of_software(table.engine, levels or {}, cluster), *table[1:])
     scores = score_engines(model, cluster, coefficients, table)
     # (candidates,)
     is_allowed, gain = _judged(table, scores, cluster, tpot_limit, ttft_limit)
@@ -391,6 +392,18 @@ def best_serving_plan(
     frontier = _pareto(scores.tpot[is_kept], gain[is_kept])
     stated = {name: limits[name] for name in ("tpot", "ttft") if limits[name] is not None}
     return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)), stated)
+
+
+def _of_software(engine: Engine, levels: Mapping[str, str], cluster: Cluster) -> Engine:
+    """Engines with the defaults of the framework of the levels [candidate]."""
+    release = levels.get("release", "")
+    scheduler = scheduler_of(release, levels.get("chip", ""), number(cluster.chip.hbm_bytes))
+    facts = {
+        "max_sequences": scheduler.sequences,
+        "token_budget": scheduler.tokens,
+        "mixed_passes": float(mixes_prompts(release)),
+    }
+    return with_fields(engine, {name: np.full(np.shape(engine.tp), fact) for name, fact in facts.items()})
 
 
 def _chips(table: EngineTable) -> np.ndarray:

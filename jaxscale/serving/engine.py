@@ -45,6 +45,9 @@ ENGINE = Domain(
         "cache_bytes": Bound(0.0, 1e3, True, "bytes of an element of the cache"),
         "overlap": SHARE._replace(meaning="share of the collectives that may hide"),
         "expert_nodes": Bound(1.0, 1e12, False, "domains to which a token is sent at most"),
+        "max_sequences": Bound(1.0, 1e12, False, "running sequences of a rank"),
+        "token_budget": Bound(1.0, 1e12, False, "tokens of a step where prompts wait"),
+        "mixed_passes": SHARE._replace(meaning="1 where prompts and running sequences share a pass"),
     },
 )
 """Valid numbers of an `Engine`."""
@@ -85,6 +88,10 @@ class Engine(eqx.Module):
         formats: share of the matmuls in each number format [1].
         overlap: share of the collectives that may hide behind the work on the second half of the batch [1].
         expert_nodes: maximum number of domains to which a token is sent [1].
+        max_sequences: maximum number of running sequences that the scheduler admits to a rank [1].
+        token_budget: tokens of a step where prompts wait (max_num_batched_tokens of vLLM, max_num_tokens of
+            TensorRT-LLM, chunked_prefill_size of SGLang) [token].
+        mixed_passes: 1 where a pass takes prompts and running sequences together, 0 where each has its own [1].
     """
 
     tp: Number
@@ -96,6 +103,9 @@ class Engine(eqx.Module):
     formats: PerPrecision
     overlap: Number
     expert_nodes: Number
+    max_sequences: Number
+    token_budget: Number
+    mixed_passes: Number
 
     def __init__(
         self,
@@ -111,6 +121,9 @@ class Engine(eqx.Module):
         formats: Any = None,
         overlap: Any = 0.0,
         expert_nodes: Any = 1e3,
+        max_sequences: Any = 1e9,
+        token_budget: Any = 8192.0,
+        mixed_passes: Any = 1.0,
     ):
         """Describe an engine; bytes and formats default to the values of the words.
 
@@ -128,7 +141,8 @@ class Engine(eqx.Module):
         one_hot = [1.0 if name == computed else 0.0 for name in PRECISIONS]
         self.formats = as_float(formats) if formats is not None else _row(one_hot)
 
-        self.overlap, self.expert_nodes = as_float(overlap), as_float(expert_nodes)
+        self.overlap, self.expert_nodes, self.mixed_passes = map(as_float, (overlap, expert_nodes, mixed_passes))
+        self.max_sequences, self.token_budget = map(as_float, (max_sequences, token_budget))
 
     def __check_init__(self):
         """Refuse numbers that no engine has; traced values are not looked at."""

@@ -2,7 +2,7 @@
 
 The simulation checks the formulas of `serving_time` and `under_load`. Each step gives every running request a token and
 adds waiting prompts up to the token budget, first come, first served. The time of a step is the time of `decode_pass`
-and `prefill_pass`; a token reaches its client a step later.
+and `prompts_in_step`; a token reaches its client a step later.
 """
 
 import equinox as eqx
@@ -15,7 +15,7 @@ from jaxscale.base.jit import concrete_jit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.serving.engine import Engine, Requests
-from jaxscale.serving.forward_pass import decode_pass, prefill_pass
+from jaxscale.serving.forward_pass import decode_pass, prefill_pass, prompts_in_step
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_time import tokens_yielded
 
@@ -99,11 +99,18 @@ def simulate_requests(
 
     # (running requests,): steps depend on the count alone.
     steps = coefficients.pace * jax.vmap(step_of)(jnp.arange(places + 1.0))
-    work = prefill_pass(
-        model, engine, cluster, coefficients, n_sequences=1.0, input_len=fresh, cached_len=r.input_len - fresh
-    )  # fmt: skip
-    # Prompts join a running step and add no launches.
-    floors, each = coefficients.pace * work.floors, coefficients.pace * (work.total - work.floors)
+    prompt = {"input_len": fresh, "cached_len": r.input_len - fresh}
+    floors = coefficients.pace * prefill_pass(model, engine, cluster, coefficients, n_sequences=1.0, **prompt).floors
+
+    def added(count: Array, prompts: Array) -> Array:
+        """Time that prompts, or parts of prompts, add to a step of some running requests [s]."""
+        work = prompts_in_step(
+            model, engine, cluster, coefficients,
+            n_sequences=count, n_prompts=prompts, tokens_each=1.0 + r.draft_tokens, **prompt,
+        )  # fmt: skip
+        # No graph replays the launches of a pass that takes prompts; an empty engine has no further ones.
+        return jnp.where(prompts > 0.0, coefficients.pace * work + floors * (count > 0), 0.0)
+
     yielded = tokens_yielded(r)
     n = len(arrivals)
     order = jnp.arange(n)
@@ -129,7 +136,7 @@ def simulate_requests(
             jnp.where(arrivals > state.now, arrivals, jnp.inf).min(),
             jnp.where(state.last > state.now, state.last, jnp.inf).min(),
         )
-        end = jnp.where(is_running.any(), state.now + alone + taken.sum() / fresh * each, later)
+        end = jnp.where(is_running.any(), state.now + alone + added(count * 1.0, taken.sum() / fresh), later)
         prompt = state.prompt - taken
         # Rounding leaves a rest of the prompt.
         is_first = is_running & (state.prompt > 0.0) & (prompt <= 1e-6 * fresh)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays
-from jaxscale.base.smooth import Temperature, larger, several, smaller, smooth_max, smooth_min
+from jaxscale.base.smooth import Temperature, larger, p_norm, several, smaller, smooth_max, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import wide_shares
 from jaxscale.models.transformer import (
@@ -110,9 +110,12 @@ def stored_per_sequence(
 WIDE_BYTES = 2.0
 """Stored bytes of 16-bit numbers: activations, and weights of router and logits head [byte]."""
 
-FLASH = 0.6
-"""Rate of attention over prompts relative to the rate of matmuls (FlashAttention-2 and 3, arXiv 2307.08691 table 1,
-2407.08608 figure 5: 0.5 to 0.7) [1]."""
+ROOFLINE = 3.0
+"""Exponent with which reads and flops of matmuls overlap: 1.26 of the longer where both take equally long.
+
+Measured GEMMs take 1.24 of the longer of their asymptotes there, 1.10 and 1.14 a factor of 2 away (NVIDIA
+aiconfigurator-core 0.12.0, 2026-04, medians of kernels on A100 to B200) [1].
+"""
 
 EXPERT_TILE = 64.0
 """Rows of a tile of the grouped matmuls of experts; the last tile of each expert is half full on average (128 in
@@ -295,6 +298,11 @@ def weight_times(
     return read / bandwidth, 2.0 * computed / efficiency
 
 
+def _overlapped(read: Array, computed: Array) -> Array:
+    """Time of matmuls that read their weights while they compute, (R^3 + C^3)^(1/3) [s]."""
+    return p_norm(jnp.stack([read, computed]), ROOFLINE)
+
+
 def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: ArrayLike) -> Array:
     launches = shares.layers * coefficients.layer_floor + coefficients.step_floor
     return launches + n_sequences * coefficients.sequence_floor
@@ -356,7 +364,7 @@ def decode_pass(
     each = over_cached_keys(model, context, scored, temperature)
     flops = 2.0 * tokens * attention_layers(model) * each / engine.tp
     scores = flops * shares.wide_peak / coefficients.matmul
-    weights, attention = smooth_max(read, computed, temperature), smooth_max(fetched, scores, temperature)
+    weights, attention = _overlapped(read, computed), smooth_max(fetched, scores, temperature)
     return PassTime(
         weights=weights,
         attention=attention,
@@ -397,13 +405,9 @@ def prefill_pass(
         model, engine, cluster, shares, coefficients,
         n_tokens=tokens, n_logits=n_sequences, efficiency=coefficients.prefill_matmul,
     )  # fmt: skip
-    # Keys per token: w - w^2 / (2 S) for a window of w tokens, S / 2 for full causal attention.
-    held = cached_keys(model, input_len, temperature)
-    keys = held * (1.0 - 0.5 * held / input_len) + cached_len
-    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
-    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
-    weights = smooth_max(read, computed, temperature)
-    attention = flops * shares.wide_peak / (FLASH * coefficients.prefill_matmul)
+    weights = _overlapped(read, computed)
+    keys = _visible_keys(model, input_len, cached_len, temperature)
+    attention = _prompt_attention(model, engine, shares, coefficients, tokens, keys)
     return PassTime(
         weights=weights,
         attention=attention,
@@ -411,3 +415,83 @@ def prefill_pass(
         # The floor per sequence is of decode steps.
         floors=_floors(shares, coefficients, 0.0),
     )
+
+
+def _visible_keys(model: Transformer, input_len: ArrayLike, cached_len: ArrayLike, temperature: Temperature) -> Array:
+    """Mean number of keys of a token of a prompt [token]."""
+    # w - w^2 / (2 S) for a window of w tokens, S / 2 for full causal attention.
+    held = cached_keys(model, input_len, temperature)
+    return held * (1.0 - 0.5 * held / jnp.asarray(input_len)) + cached_len
+
+
+def _prompt_attention(
+    model: Transformer, engine: Engine, shares: Shares, coefficients: ServingCoefficients, tokens: Array, keys: Array
+) -> Array:
+    """Time of the attention core of the tokens of prompts [s]."""
+    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
+    return flops * shares.wide_peak / coefficients.prefill_attention
+
+
+def prompts_in_step(
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    coefficients: ServingCoefficients,
+    *,
+    n_sequences: ArrayLike,
+    n_prompts: ArrayLike,
+    input_len: ArrayLike,
+    cached_len: ArrayLike = 0.0,
+    tokens_each: ArrayLike = 1.0,
+    shares: Shares | None = None,
+    temperature: Temperature = 0.0,
+) -> Array:
+    r"""Time that prompts add to a decode step.
+
+    With `mixed_passes`, a pass of the running sequences and of the prompts reads the weights once,
+
+    $$ \Delta T_w = \max(R(n_d + n_p), C_d + C_p) - \max(R(n_d), C_d) , $$
+
+    with the reads R and the matmuls C of the tokens $n_d$ of running sequences and $n_p$ of prompts; otherwise, and
+    where nothing runs, prompts have a pass of their own.
+
+    Args:
+        engine: distribution over chips.
+        n_sequences: running sequences on each attention rank [1].
+        n_prompts: prompts on each attention rank [1].
+        input_len: uncached tokens of a prompt [token].
+        cached_len: preceding tokens of a prompt with cached keys and values [token].
+        tokens_each: tokens of each running sequence in the step, more than one with draft tokens [token].
+        shares: quantities of the model on a chip, if already computed.
+        temperature: 0 for exact maxima, else their smoothing [1].
+
+    Returns:
+        Added time without launches [s].
+    """
+    model, engine, cluster, coefficients = as_arrays((model, engine, cluster, coefficients))
+    shares = shares or engine_shares(model, engine, cluster)
+    # The share of steps in which a sequence runs.
+    joined = engine.mixed_passes * smaller(n_sequences, 1.0)
+    # The root of the ramp of links has no finite slope at no token.
+    running = larger(jnp.multiply(n_sequences, tokens_each), 1e-6)
+    prompts = jnp.multiply(n_prompts, input_len)
+
+    def times(tokens: Array, logits: ArrayLike, efficiency: Array) -> tuple[Array, Array]:
+        return weight_times(
+            model, engine, cluster, shares, coefficients, n_tokens=tokens, n_logits=logits, efficiency=efficiency
+        )
+
+    alone_read, alone_computed = times(prompts, n_prompts, coefficients.prefill_matmul)
+    step_read, step_computed = times(running, running, coefficients.matmul)
+    read, together = times(running + prompts, running + n_prompts, coefficients.prefill_matmul)
+    further = together - times(running, running, coefficients.prefill_matmul)[1]
+    step = _overlapped(step_read, step_computed)
+    added = _overlapped(read, step_computed + further) - step
+    alone = _overlapped(alone_read, alone_computed)
+    keys = _visible_keys(model, input_len, cached_len, temperature)
+    attention = _prompt_attention(model, engine, shares, coefficients, prompts, keys)
+    apart = _collectives(engine, shares, coefficients, prompts, alone + attention)
+    shared = _collectives(engine, shares, coefficients, running + prompts, step + added + attention)
+    shared = shared - _collectives(engine, shares, coefficients, running, step)
+    return attention + alone + apart + joined * (added + shared - alone - apart)

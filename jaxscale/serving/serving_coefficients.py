@@ -5,7 +5,7 @@ import functools
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, ArrayLike, Float
@@ -26,7 +26,7 @@ def model_level(name: str) -> str:
 
 @functools.cache
 def serving_facts() -> Mapping[str, Any]:
-    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports."""
+    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports, facts of schedulers."""
     return read_toml(data_path("serving.toml"))
 
 
@@ -100,6 +100,49 @@ def framework_level(framework: str, maker: str, release: str) -> str:
     return framework if time < _years(port["since"]) else port["level"]
 
 
+def mixes_prompts(level: str) -> bool:
+    """Whether a pass of an engine takes prompts and running sequences together.
+
+    Args:
+        level: framework and release, separated by a blank; a release without a known time counts as a present release.
+    """
+    framework, _, release = level.partition(" ")
+    apart = serving_facts()["separate_passes"].get(framework)
+    if apart is None:
+        return True
+    return "until" in apart and not release_time(framework, release) < _years(apart["until"])
+
+
+class Scheduler(NamedTuple):
+    """Default limits of a scheduler.
+
+    Attributes:
+        sequences: running sequences of a rank [1].
+        tokens: tokens of a step where prompts wait [token].
+    """
+
+    sequences: float = 1e9
+    tokens: float = 8192.0
+
+
+def scheduler_of(level: str, chip: str, memory: float) -> Scheduler:
+    """Default limits of a framework; without a bound of sequences for frameworks without a stated default.
+
+    Args:
+        level: framework and release, separated by a blank.
+        chip: catalogue id of the chip.
+        memory: of a chip [byte].
+    """
+    framework, _, release = level.partition(" ")
+    stated = serving_facts()["schedulers"].get(framework)
+    if stated is None:
+        return Scheduler()
+    if release_time(framework, release) < _years(stated["since"]):
+        return Scheduler(**stated["before"])
+    is_small = memory < stated["least_memory"] or chip.startswith(tuple(stated["exceptions"]))
+    return Scheduler(**stated["small" if is_small else "large"])
+
+
 class ServingCoefficients(eqx.Module):
     """Efficiencies and times of a stack, above zero; units, priors and meanings are in `data/serving.toml`."""
 
@@ -108,10 +151,12 @@ class ServingCoefficients(eqx.Module):
     cache_bandwidth: Number
     matmul: Number
     prefill_matmul: Number
+    prefill_attention: Number
     narrow_matmul: Number
     layer_floor: Number
     step_floor: Number
     sequence_floor: Number
+    request_floor: Number
     collective_latency: Number
     link: Number
     link_ramp: Number
@@ -125,7 +170,7 @@ class ServingCoefficients(eqx.Module):
     length_spread: Number
 
 
-SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "link")
+SHARES = ("weight_bandwidth", "cache_bandwidth", "matmul", "prefill_matmul", "prefill_attention", "link")
 """Coefficients that are shares of a peak of the hardware."""
 
 SHARPNESS = 8.0

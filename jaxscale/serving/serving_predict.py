@@ -169,8 +169,10 @@ def _of_row(row: ServingBatch, logs: Array, *, is_loaded: bool) -> dict[str, Arr
     values, times = answers(model, engine, cluster, load, serving_coefficients(logs), is_loaded=is_loaded)
     ranks = engine.copies * engine.attention_dp
     context = load.input_len + load.output_len
+    # The fullest rank has a request, while others may idle.
+    held = larger(times.n_sequences / ranks, smaller(times.n_sequences, 1.0))
     # Full length: memory of the last token.
-    memory = serving_memory(model, engine, cluster, n_sequences=times.n_sequences / ranks, context=context)
+    memory = serving_memory(model, engine, cluster, n_sequences=held, context=context)
     return {
         **values,
         "memory": memory.total,

@@ -21,7 +21,8 @@ from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
 from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving
-from jaxscale.serving.under_load import ANSWERS, PERCENTILES, answers
+from jaxscale.serving.spread import QUANTILES
+from jaxscale.serving.under_load import ANSWERS, KINDS, PERCENTILES, answers
 
 TARGETS = (*ANSWERS, *PERCENTILES)
 """Measured columns that a fit explains, in the order of `log_answers`."""
@@ -104,9 +105,13 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     """Row and target of each independent measurement.
 
     Dependent measurements are dropped: throughput follows from the latency of a static batch, the latency of a request
-    from the first token and the time per token, and the throughput of a stream is its arrival rate.
+    from the first token and the time per token, and the throughput of a stream is its arrival rate. Beside a mean and a
+    99 % quantile, lower quantiles say little more.
     """
     there = measured.measured > 0.0
+    for mean, kind in enumerate(KINDS):
+        p50, p90, p99 = (TARGETS.index(f"{kind}_{name}_s") for name in QUANTILES)
+        there[:, [p50, p90]] &= ~(there[:, [mean]] & there[:, [p99]])
     is_stream = np.asarray(measured.batch.requests.request_rate) > 0.0
     is_burst = measured.is_loaded & (np.asarray(measured.batch.requests.at_limit) > 0.0)
     # Columns: 0 first token, 1 time per token, 2 latency, 3 throughput.

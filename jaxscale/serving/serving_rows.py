@@ -17,7 +17,14 @@ from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
 from jaxscale.runs.schema import Runs
 from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.serving.serving_coefficients import framework_level, model_level, serving_facts
+from jaxscale.serving.serving_coefficients import (
+    Scheduler,
+    framework_level,
+    mixes_prompts,
+    model_level,
+    scheduler_of,
+    serving_facts,
+)
 from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
@@ -103,7 +110,7 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     model = Transformer(**_arguments(picked))
     hardware = hardware or load_hardware()
     levels = _levels(kept, picked, hardware)
-    engine = _engine(kept, picked, levels)
+    engine = _engine(kept, picked, levels, hardware)
     batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), _requests(kept, levels))
     batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
     requests = batch.requests
@@ -216,7 +223,8 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
     attention = np.where(stated == "", attention_words(latent, state, window), stated)
     is_mixture = np.nan_to_num(shapes["n_experts"], nan=1.0) > 1.0
-    width = np.asarray([str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
+    # Kernels that unpack 4-bit integers have efficiencies of their own.
+    width = np.asarray([word if word == "int4" else str(WEIGHT_FORMATS[word][1]) for word in precision], dtype=object)
     generation = runs.categories("gpu").map(lambda cell: generation_of(hardware[str(cell)])).array()
     return {
         "framework": framework,
@@ -267,7 +275,9 @@ def _joined(*columns: np.ndarray) -> np.ndarray:
     return np.asarray([" ".join(names) for names in zip(*columns, strict=True)], dtype=object)
 
 
-def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray]) -> Engine:
+def _engine(
+    runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, np.ndarray], hardware: Hardware
+) -> Engine:
     chips, tp, pp, dp = (runs.numbers(name) for name in ("n_gpus", "tp", "pp", "dp"))
     pp, dp = np.nan_to_num(pp, nan=1.0), np.nan_to_num(dp, nan=1.0)
     # All chips in tensor parallelism unless stated.
@@ -284,11 +294,20 @@ def _engine(runs: Runs, shapes: Mapping[str, np.ndarray], levels: Mapping[str, n
     narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
     cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
+    releases = Categorical.of(levels["release"].tolist())
+    stacks = together(releases, runs.categories("gpu"))
+
+    def scheduler(stack: tuple[str, str]) -> Scheduler:
+        return scheduler_of(stack[0], stack[1], number(hardware[stack[1]].chip().hbm_bytes))
+
     return Engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
         weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
         formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
+        max_sequences=stacks.numbers(lambda stack: scheduler(stack).sequences),
+        token_budget=stacks.numbers(lambda stack: scheduler(stack).tokens),
+        mixed_passes=releases.numbers(mixes_prompts),
     )  # fmt: skip
 
 

@@ -4,7 +4,12 @@ A static batch of b: $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec
 $T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ as long as $T_{dec}$ is affine in the context.
 
 Continuous batching in steady state: every step includes the arriving prompts, $b / S_{out}$ per step,
-$T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$, and Little's law closes: $c = X (TTFT + (S_{out} - 1) TPOT)$.
+$T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$ with the time that a prompt adds to a step, and Little's law closes:
+$c = X (TTFT + (S_{out} - 1) TPOT)$.
+
+A run of N requests ends with the longest answer: while the batch drains, steps read the weights for few sequences. The
+answers have as many tokens in any case, so that the run takes $T_{dec}(1) S_{out} (H - 1)$ longer than at the rate of a
+full batch, with the longest of the last answers relative to their mean, H.
 """
 
 import equinox as eqx
@@ -19,20 +24,24 @@ from jaxscale.base.smooth import Temperature, larger, smaller, smooth_max, smoot
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.serving.engine import Engine, Requests
-from jaxscale.serving.forward_pass import PassTime, cache_per_sequence, decode_pass, engine_shares, prefill_pass
+from jaxscale.serving.forward_pass import (
+    PassTime,
+    cache_per_sequence,
+    decode_pass,
+    engine_shares,
+    prefill_pass,
+    prompts_in_step,
+)
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_memory import max_batch
-
-TAIL = 0.5
-"""Fraction of a request's latency by which the last requests of a queue take longer than in steady state: the batch
-drains at the end [1]."""
+from jaxscale.serving.spread import length_variance, longest
 
 ROUNDS = 10.0
 """Requests of a benchmark by those that its client keeps in flight, where the table does not say: the custom of the
 benchmarks of serving frameworks (ten prompts for each client) [1]."""
 
 LEAST_BATCH = 1.0
-"""Minimum number of sequences of a rank: with less load, a copy serves one request while further copies idle [1]."""
+"""Minimum number of sequences of a rank: with less load, some ranks serve one request while others idle [1]."""
 
 NO_LIMIT = 1e6
 """Sequences of a rank whose memory holds none: the time is then the time of chips with more memory [1]."""
@@ -52,7 +61,10 @@ class ServingTime(eqx.Module):
         rush: part of that delay from the requests that the client of a closed loop sends at once at its start [s].
         rushed: share of the requests that are sent at once at the start [1].
         decode: terms of a decode step [s].
-        prefill: terms of the prefill [s].
+        alone: decode step of a single sequence [s].
+        prefill: terms of the prefill of a prompt on an engine without further work, or of all prompts of a static batch
+            [s].
+        in_line: time that each of many waiting prompts adds [s].
         output_len: answer of a request [token].
     """
 
@@ -66,7 +78,9 @@ class ServingTime(eqx.Module):
     rush: Number
     rushed: Number
     decode: PassTime
+    alone: Number
     prefill: PassTime
+    in_line: Number
     output_len: Number
 
     @property
@@ -109,16 +123,24 @@ def serving_time(
     middle = r.input_len + 0.5 * r.output_len
     # Continuous batching: mean length, as pages fill over time; static batch: all at full length together.
     held = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
+    # A static batch is as large as stated, whatever schedulers admit to a running one.
+    admitted = engine.max_sequences + (1.0 - r.continuous) * NO_LIMIT
     room = held + (1.0 - jnp.clip(held, 0.0, 1.0)) * NO_LIMIT
+    room = smooth_min(room, admitted, temperature)
     wanted = _wanted(r, ranks, room, coefficients, temperature)
     batch = smooth_min(wanted, room, temperature)
     # Continuous batching fills every pipeline stage; a static batch occupies one stage at a time.
     stages = 1.0 + r.continuous * (engine.pp - 1.0)
     in_step = batch / stages
-    decode = decode_pass(
-        model, engine, cluster, coefficients,
-        n_sequences=in_step, context=middle, tokens_each=1.0 + r.draft_tokens, shares=shares, temperature=temperature,
-    )  # fmt: skip
+
+    def decoded(n_sequences: Array) -> PassTime:
+        return decode_pass(
+            model, engine, cluster, coefficients,
+            n_sequences=n_sequences, context=middle, tokens_each=1.0 + r.draft_tokens, shares=shares,
+            temperature=temperature,
+        )  # fmt: skip
+
+    decode, alone = decoded(in_step), decoded(smaller(in_step, 1.0)).total
     fresh = r.input_len * (1.0 - r.prefix_hit)
     # A static batch prefills all prompts at once, a running batch each prompt alone.
     prompts = batch + r.continuous * (1.0 - batch)
@@ -127,15 +149,33 @@ def serving_time(
         n_sequences=prompts, input_len=fresh, cached_len=r.input_len - fresh, shares=shares, temperature=temperature,
     )  # fmt: skip
     guessed = tokens_yielded(r)
-    # Prompts join the step of the running batch and add no launches.
     # b / S_out prompts arrive per step.
     joined = r.continuous * (1.0 - r.disaggregated) * in_step * guessed / r.output_len
-    shared_work = prefill.total - prefill.floors
+    beside = r.continuous * (1.0 - r.disaggregated) * in_step * larger(1.0 - 1.0 / batch, 0.0)
+
+    def added(n_sequences: Array, n_prompts: Array) -> Array:
+        return prompts_in_step(
+            model, engine, cluster, coefficients,
+            n_sequences=n_sequences, n_prompts=n_prompts, input_len=fresh, cached_len=r.input_len - fresh,
+            tokens_each=1.0 + r.draft_tokens, shares=shares, temperature=temperature,
+        )  # fmt: skip
+
+    # No graph replays the launches of a pass that takes prompts.
+    launched = prefill.floors
+    shared_work = smaller(joined, 1.0) * (added(in_step, larger(joined, 1.0)) + launched)
+    # Of waiting prompts, a step takes as many as its budget of tokens.
+    filling = larger(engine.token_budget / fresh, 1.0)
+    in_line = (added(in_step, filling) + launched) / filling
+    another = added(beside, jnp.ones_like(beside)) + launched
+    # The pass of a prompt beside running sequences is a step with a prompt.
+    joins = r.continuous * engine.mixed_passes * smaller(beside, 1.0)
+    own = prefill.total + r.continuous * (another - launched + prefill.floors - prefill.total)
+    own = own + joins * (decode.total - prefill.floors)
     pace = coefficients.pace
-    step = pace * (decode.total + joined * shared_work)
+    step = pace * (decode.total + shared_work)
     tpot = step / guessed
     # Share of the step taken by prompts: utilisation of prefill.
-    busy = joined * shared_work / (decode.total + joined * shared_work)
+    busy = shared_work / (decode.total + shared_work)
     # Keys and values of a prompt travel to the decoding engine.
     moved = (
         r.disaggregated
@@ -153,34 +193,38 @@ def serving_time(
     # A request of an open stream waits for the current step; further arrivals share the next step.
     meanwhile = joined * r.gap_variance + (1.0 - r.gap_variance) * larger(joined - 1.0, 0.0)
     # Half a step on average, if a step runs: probability 1 - exp(-b).
-    sharing = meanwhile * shared_work - 0.5 * jnp.expm1(-batch) * (step / pace)
-    rush = pace * r.continuous * (1.0 - is_open) * prefill.total * coefficients.queue * met * ROUNDS * rushed
-    behind = rush + pace * r.continuous * (is_open * sharing + (1.0 - is_open) * prefill.total * queue)
-    first = pace * (prefill.total + r.continuous * decode.total + moved) + behind + coefficients.first_token
+    sharing = meanwhile * in_line - 0.5 * jnp.expm1(-batch) * (step / pace)
+    rush = pace * r.continuous * (1.0 - is_open) * in_line * coefficients.queue * met * ROUNDS * rushed
+    behind = rush + pace * r.continuous * (is_open * sharing + (1.0 - is_open) * another * queue)
+    first = pace * (own + r.continuous * decode.total + moved) + behind + coefficients.first_token
     latency = first + (r.output_len - 1.0) * tpot
     # Little's law: requests per second of one rank.
     # With separate engines for prompts, a request occupies a place from its second token on.
     steady = batch / (latency - r.disaggregated * (first - step))
     queued = larger(wanted - batch, 0.0) + (1.0 - is_open) * r.continuous * coefficients.waiting / engine.attention_dp
     waiting = queued / steady * (1.0 - r.at_limit)
-    total = r.output_len * steady * ranks
-    # The batch drains at the end of a benchmark; a request alone has nothing to drain.
-    emptying = r.n_requests / (r.n_requests + TAIL * larger(batch * ranks - 1.0, 0.0) + 1e-9)
-    finite = 1.0 + (1.0 - is_open) * jnp.clip(r.n_requests, 0.0, 1.0) * (emptying - 1.0)
-    static = wanted / (latency + waiting) * r.output_len * ranks
+    occupied = ranks * _occupied(r, ranks, temperature)
+    total = r.output_len * steady * occupied
+    # As the last requests of a run end, steps of the running batch get few sequences.
+    last = longest(batch, length_variance(r, coefficients)) - 1.0
+    drain = (1.0 - is_open) * smaller(r.n_requests, 1.0) * last * pace * alone * r.output_len / guessed
+    finite = 1.0 / (1.0 + drain * total / larger(r.n_requests * r.output_len, 1.0))
+    static = wanted / (latency + waiting) * r.output_len * occupied
     throughput = r.continuous * total * finite + (1.0 - r.continuous) * static
     return ServingTime(
         ttft=first + waiting,
         tpot=tpot,
         throughput=throughput,
-        n_sequences=batch * ranks,
+        n_sequences=batch * occupied,
         max_batch=held * ranks,
         waiting=waiting,
         behind=behind,
         rush=rush,
         rushed=rushed,
         decode=decode,
+        alone=alone,
         prefill=prefill,
+        in_line=in_line,
         output_len=r.output_len,
     )
 
@@ -194,6 +238,12 @@ def _wanted(
     # Without a number of requests, the engine stays full.
     queued = r.n_requests / ranks + (1.0 - jnp.clip(r.n_requests, 0.0, 1.0)) * most
     return asked + r.at_limit * (smooth_min(most, queued, temperature) - asked)
+
+
+def _occupied(r: Requests, ranks: Number, temperature: Temperature) -> Array:
+    """Share of the ranks that have a request [1]."""
+    asked = r.concurrency / ranks
+    return r.at_limit + (1.0 - r.at_limit) * asked / smooth_max(asked, LEAST_BATCH, temperature)
 
 
 BUCKET = 64

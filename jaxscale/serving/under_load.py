@@ -11,9 +11,8 @@ rate see a constant number. A batch holds at most B requests; further requests w
 $$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \; \rho = \lambda / X_B $$
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1). A share $\rho^{\sqrt{2(B+1)}-1}$ of the
-requests waits at all, with an exponential distribution. Request u of a burst of M waits for the preceding prompts
-and, beyond the first B, for $(u - B) / X_B$. Of the N requests of a closed loop with c clients, the first c come at
-once and wait for each other's prompts. A run of N requests lasts until the last answer.
+requests waits at all, with an exponential distribution. Of the N requests of a closed loop with c clients, the first c
+come at once and wait for each other's prompts. A run of N requests lasts until the last answer.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays, with_fields
@@ -30,12 +28,17 @@ from jaxscale.base.jit import concrete_jit
 from jaxscale.base.smooth import Temperature, larger, p_norm_smaller, positive_part, smaller, smooth_min
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
+from jaxscale.serving.bursts import burst_time
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.serving_coefficients import ServingCoefficients
 from jaxscale.serving.serving_time import ServingTime, serving_time
-
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-"""Reported percentiles by name [1]."""
+from jaxscale.serving.spread import (
+    QUANTILES,
+    Percentiles,
+    gamma_percentiles,
+    length_variance,
+    percentiles_of,
+)
 
 ANSWERS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Predicted columns of every row."""
@@ -60,22 +63,6 @@ SHARPNESS = 16
 
 REMEMBERED = 2.0 / 3.0
 """Fraction of the variance of the batch that remains in its mean over a stay, as its correlation decays [1]."""
-
-
-class Percentiles(eqx.Module):
-    """Mean and percentiles of a time over requests [s].
-
-    Attributes:
-        mean: mean over all requests.
-        p50: median.
-        p90: 90 % quantile.
-        p99: 99 % quantile.
-    """
-
-    mean: Number
-    p50: Number
-    p90: Number
-    p99: Number
 
 
 class LoadTime(eqx.Module):
@@ -188,20 +175,15 @@ def serving_under_load(
     limit = (1.0 - is_open) * r.at_limit
     load = is_open * stream.met * ranks + (1.0 - is_open) * r.concurrency
     times = at(load, limit, (1.0 - is_open) * r.n_requests)
-    # Lengths without a stated variation take the spread of the fit.
-    varied = r.length_variance + r.lengths_open * coefficients.length_spread**2
+    varied = length_variance(r, coefficients)
     # Delays in addition to an empty engine: wait for a place, preceding prompts, backlog of a run.
     # (c_a^2 + c_s^2) / 2 of Sakasegawa.
     places = _places(rate / capacity, ranks / capacity, most / ranks, 0.5 * (r.gap_variance + varied))
     own = r.n_requests / ranks
     # A run at a rate above capacity ends with N (1 / X - 1 / rate) of work left.
     backlog = is_open * own * ranks / capacity * positive_part(1.0 - capacity / rate, temperature)
-    # Stages of a pipeline read as many prompts at a time.
-    pace = coefficients.pace / engine.pp
-    crowd = _crowd(own, most / ranks, is_burst, times, ranks / capacity, pace, temperature)
     alone = times.ttft - times.behind - (1.0 - r.is_closed) * times.waiting
-    steady, rush = ((1.0 - is_burst) * part for part in (times.behind - times.rush, times.rush))
-    behind = steady + rush
+    steady, rush = times.behind - times.rush, times.rush
     # The requests of the start wait from 0 to twice their mean.
     longest = 2.0 * rush / times.rushed
 
@@ -210,25 +192,31 @@ def serving_under_load(
         rushing = longest * positive_part(1.0 - (1.0 - share) / times.rushed, temperature)
         # Other waits are about exponential: quantile -mean ln(1 - q).
         queued = rushing - jnp.log1p(-share) * steady
-        return alone + queued + own_place + share * backlog + crowd.quantile(share, temperature)
+        return alone + queued + own_place + share * backlog
 
-    wait = is_open * places.mean + 0.5 * backlog + crowd.beyond
-    ttft = alone + behind + wait + crowd.line
-    # Steps of a burst process all of its prompts, steps of a steady load the arriving prompts.
-    e2e = alone + behind + wait + times.tpot * (answers + is_burst)
-    tpot = times.tpot + is_burst * (times.tpot - crowd.line) / answers
+    ttft = alone + times.behind + is_open * places.mean + 0.5 * backlog
+    e2e = ttft + times.tpot * answers
     uneven = coefficients.jitter**2 + is_open * stream.variance
     # Mean square of a uniform delay of a share of the requests, less the square of its mean.
     started = times.rushed * longest**2 / 3.0 - rush**2
     # Variance of a uniform delay from 0 to the backlog.
-    of_waits = is_open * places.variance + backlog**2 / 12.0 + steady**2 + started + crowd.variance
+    of_waits = is_open * places.variance + backlog**2 / 12.0 + steady**2 + started
     sent = is_open * smaller(r.n_requests, 1.0)
     kept = smooth_min(rate, capacity, temperature)
     run = sent * r.n_requests / (r.n_requests / kept + e2e - 0.5 * backlog + 1e-9) + (1.0 - sent) * kept
+    burst = burst_time(
+        engine, r, coefficients, times,
+        places=most / ranks, each=ranks / capacity, start=alone, temperature=temperature,
+    )  # fmt: skip
+    of_answers = (answers * times.tpot) ** 2 * (uneven + varied)
+    steady_load = (
+        percentiles_of(ttft, first),
+        gamma_percentiles(times.tpot, times.tpot**2 * uneven),
+        gamma_percentiles(e2e, of_waits + of_answers),
+    )
+    kinds = jax.tree.map(lambda own, rest: is_burst * own + (1.0 - is_burst) * rest, tuple(burst), steady_load)
     return LoadTime(
-        ttft=Percentiles(ttft, *(first(share) for share in QUANTILES.values())),
-        tpot=_gamma(tpot, tpot**2 * uneven + (crowd.line / answers) ** 2 / 3.0),
-        e2e=_gamma(e2e, of_waits + (answers * times.tpot) ** 2 * (uneven + varied)),
+        *kinds,
         throughput=is_open * run * r.output_len + (1.0 - is_open) * times.throughput,
         saturation=capacity,
         utilisation=rate / capacity,
@@ -331,62 +319,3 @@ def _places(utilisation: Array, each: Array, batch: Array, unevenness: Array) ->
     bounded = bounded_utilisation(utilisation)
     late = bounded ** (jnp.sqrt(2.0 * (batch + 1.0)) - 1.0) + 1e-12
     return Places(late, late * each * unevenness / (1.0 - bounded))
-
-
-class Crowd(NamedTuple):
-    """Waits of a burst: for the preceding prompts, and for places beyond a full batch; zero without a burst.
-
-    Attributes:
-        own: requests of a rank [1].
-        most: places [1].
-        prompt: prefill time of one prompt [s].
-        each: time per answered request at saturation [s].
-        line: mean wait for prompts [s].
-        beyond: mean wait for places [s].
-    """
-
-    own: Array
-    most: Array
-    prompt: Array
-    each: Array
-    line: Array
-    beyond: Array
-
-    @property
-    def variance(self) -> Array:
-        """Variance of the waits for places [s^2]."""
-        rest = larger(self.own - self.most, 0.0)
-        # Mean square of (u - B) / X_B over requests u beyond B.
-        return rest**3 / (3.0 * self.own + 1e-9) * self.each**2 - self.beyond**2
-
-    def quantile(self, share: float, temperature: Temperature) -> Array:
-        """Quantile of the wait over requests [s]."""
-        place = share * self.own
-        late = self.most * positive_part(place / self.most - 1.0, temperature)
-        return smooth_min(place, self.most, temperature) * self.prompt + late * self.each
-
-
-def _crowd(
-    own: Array, most: Array, is_burst: Array, times: ServingTime, each: Array, pace: Array, temperature: Temperature
-) -> Crowd:
-    """Waits of the requests of a burst; the first requests fill the batch."""
-    # No division by zero without a burst.
-    own = own + 1e-9
-    prompt, each = is_burst * pace * (times.prefill.total - times.prefill.floors), is_burst * each
-    placed = smooth_min(own, most, temperature)
-    late = most * positive_part(own / most - 1.0, temperature)
-    # Mean position in the line: the first B wait in turn, later requests for all B.
-    line = placed * (1.0 - 0.5 * placed / own) * prompt
-    return Crowd(own, most, prompt, each, line, 0.5 * late**2 / own * each)
-
-
-def _gamma(mean: Array, variance: Array) -> Percentiles:
-    """Percentiles of a gamma distribution by its cube root, which is about normal (Wilson and Hilferty 1931).
-
-    Exact within 1 % for an exponential and for a normal distribution.
-    """
-    # Wilson-Hilferty: cube root normal with variance c^2 / 9.
-    ninth = variance / (9.0 * mean**2)
-    roots = (1.0 - ninth + jnp.sqrt(ninth) * norm.ppf(share) for share in QUANTILES.values())
-    # A wide spread would make the cube root negative.
-    return Percentiles(mean, *(mean * larger(root, 0.05) ** 3 for root in roots))

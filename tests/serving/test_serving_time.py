@@ -12,7 +12,14 @@ from jaxscale import serving
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.model_figures import cached_width
 from jaxscale.models.transformer import n_params
-from jaxscale.serving.forward_pass import EXPERT_TILE, engine_shares, experts_touched, stored_per_sequence
+from jaxscale.serving.forward_pass import (
+    EXPERT_TILE,
+    engine_shares,
+    experts_touched,
+    stored_per_sequence,
+    weight_times,
+)
+from jaxscale.serving.serving_coefficients import mixes_prompts
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
 ONLINE = serving.Requests(concurrency=32, input_len=1000, output_len=500)
@@ -216,13 +223,9 @@ def test_tiles_of_experts_are_filled_by_half_in_the_end():
     """Twice the tokens cost less than twice the time: each of 256 experts pays for half a tile of rows once."""
 
     def work(model, n_tokens):
-        return serving.prefill_pass(
-            model, serving.Engine(), H100, USUAL, n_sequences=1.0, input_len=n_tokens, shares=shares(model)
-        ).weights
-
-    def shares(model):
-        # Without the head, of which the last token of a prompt alone has any.
-        return eqx.tree_at(lambda s: s.head, engine_shares(model, serving.Engine(), H100), jnp.asarray(0.0))
+        engine = serving.Engine()
+        tokens = {"n_tokens": jnp.asarray(n_tokens), "n_logits": 0.0, "efficiency": USUAL.prefill_matmul}
+        return weight_times(model, engine, H100, engine_shares(model, engine, H100), USUAL, **tokens)[1]
 
     saved = float(2.0 * work(LATENT, 8192.0) - work(LATENT, 16384.0))
     flops = 2.0 * LATENT.n_experts * 0.5 * EXPERT_TILE * 58 * 3 * 7168 * 2048
@@ -235,9 +238,11 @@ def test_ranks_in_lockstep_wait_for_the_prompts_of_all():
     """Eight ranks with lockstep 1 wait for as many prompts as one rank of eight times their sequences."""
 
     def prompts(ranks, lockstep):
-        load = serving.Requests(concurrency=64, input_len=1024, output_len=1e6)
+        load = serving.Requests(concurrency=64, input_len=8192, output_len=1e6)
         usual = eqx.tree_at(lambda c: (c.lockstep, c.first_token), USUAL, (lockstep, 0.0))
-        found = times(LATENT, serving.Engine(attention_dp=ranks, precision="fp8"), load, coefficients=usual)
+        # With passes of their own, prompts take their whole time.
+        engine = serving.Engine(attention_dp=ranks, precision="fp8", mixed_passes=0.0)
+        found = times(LATENT, engine, load, coefficients=usual)
         return float((found.ttft - found.waiting - found.decode.total) / found.prefill.total)
 
     alone, together, one = prompts(8, 0.0), prompts(8, 1.0), prompts(1, 0.0)
@@ -278,3 +283,58 @@ def test_a_single_client_waits_for_no_prompt_but_its_own():
     both = times(DENSE, serving.Engine(), serving.Requests(concurrency=2, input_len=30_000, output_len=2))
     prompt = float(USUAL.pace * both.prefill.total)
     assert float(alone.behind) < float(both.behind) <= 2.0 * float(alone.behind) + prompt
+
+
+def test_prompts_beside_running_sequences_read_the_weights_once():
+    """A short prompt in a step that reads for its sequences costs next to nothing; alone it costs a read."""
+
+    def added(n_sequences, engine, length=8.0, model=DENSE):
+        prompt = {"n_sequences": n_sequences, "n_prompts": 1.0, "input_len": length}
+        return float(serving.prompts_in_step(model, engine, H100, USUAL, **prompt))
+
+    mixed, apart = serving.Engine(), serving.Engine(mixed_passes=0.0)
+    alone = serving.prefill_pass(DENSE, mixed, H100, USUAL, n_sequences=1.0, input_len=8.0)
+    assert added(0.0, mixed) == pytest.approx(float(alone.total - alone.floors), rel=1e-3)
+    assert added(16.0, mixed) < 1e-3 * added(0.0, mixed)
+    assert added(16.0, apart) == pytest.approx(float(alone.total - alone.floors), rel=1e-6), "negative control"
+    # The flops of a long prompt are hidden behind the read of the step in part.
+    long = serving.prefill_pass(DENSE, mixed, H100, USUAL, n_sequences=1.0, input_len=4096.0)
+    read = serving.decode_pass(DENSE, mixed, H100, USUAL, n_sequences=16.0, context=1.0).weights
+    assert float(long.total - long.floors - read) < added(16.0, mixed, 4096.0) < float(long.total - long.floors)
+    # Of mixtures, prompts use further experts.
+    assert added(16.0, mixed, model=LATENT) > 2.0 * added(512.0, mixed, model=LATENT)
+
+
+@pytest.mark.parametrize(
+    ("level", "mixed"),
+    [
+        ("vllm 0.6.3", False),
+        ("vllm 0.11.0", True),
+        ("vllm ", True),
+        ("sglang 0.5.9", False),
+        ("tensorrt-llm 0.14.0", True),
+        ("own 1", True),
+    ],
+)
+def test_frameworks_mix_prompts_by_their_release(level, mixed):
+    assert mixes_prompts(level) is mixed
+
+
+def test_slopes_of_a_single_client_are_finite():
+    def first(clients):
+        load = serving.Requests(concurrency=clients, input_len=512, output_len=128)
+        return serving.serving_time(LATENT, serving.Engine(tp=8), H100, load, USUAL).ttft
+
+    assert np.isfinite(jax.grad(first)(1.0)) and np.isfinite(jax.grad(first)(2.0))
+
+
+@pytest.mark.parametrize("continuous", [0.0, 1.0])
+def test_ranks_without_a_request_answer_nothing(continuous):
+    def found(clients):
+        load = serving.Requests(concurrency=clients, input_len=512, output_len=128, continuous=continuous)
+        return times(LATENT, serving.Engine(attention_dp=8, precision="fp8"), load)
+
+    one, eight = found(1.0), found(8.0)
+    assert float(one.throughput * one.e2e) == pytest.approx(128.0, rel=5e-3), "Little's law of one client"
+    assert float(8.0 * one.throughput) == pytest.approx(float(eight.throughput), rel=1e-6)
+    assert float(one.n_sequences) == 1.0

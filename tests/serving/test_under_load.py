@@ -101,18 +101,54 @@ def test_gradients_of_percentiles_agree_with_differences():
 def test_a_burst_waits_for_prompts_and_then_for_places():
     burst = serving.Requests(1, 600, 200, at_limit=1, n_requests=100)
     small, large = load(burst), load(burst, n_requests=4000.0)
-    work = small.times.prefill.total - small.times.prefill.floors
     spread = float(small.ttft.p90 - small.ttft.p50)
-    assert spread == pytest.approx(float(0.4 * 100 * USUAL.pace * work), rel=1e-3)
+    steps = 600 / serving.Engine().token_budget * 0.5 * (small.times.alone + small.times.decode.total)
+    each = np.hypot(USUAL.pace * (small.times.in_line + steps), USUAL.request_floor)
+    assert spread == pytest.approx(float(0.4 * 100 * each), rel=1e-3)
     late = float(large.ttft.p99 - large.ttft.p90)
     assert late == pytest.approx(float(0.09 * 4000 / large.saturation), rel=1e-3)
     assert large.e2e.mean > 2.0 * small.e2e.mean
 
 
+LENGTHS = {
+    "equal": (0.0, lambda count, mean: np.full(count, float(mean))),
+    "uniform": (1.0 / 3.0, lambda count, mean: np.random.default_rng(0).integers(1, 2 * mean, count).astype(float)),
+    "exponential": (1.0, lambda count, mean: np.ceil(np.random.default_rng(0).exponential(mean, count))),
+}
+"""Squared coefficient of variation of answers, and answers, by their distribution."""
+
+
+@pytest.mark.parametrize(
+    ("places", "count", "n_in", "n_out", "lengths"),
+    [(400, 400, 215, 100, "exponential"), (128, 500, 215, 100, "uniform"), (50, 200, 2000, 50, "equal")],
+)
+def test_a_burst_agrees_with_the_engine_step_by_step(places, count, n_in, n_out, lengths):
+    """Throughput within 5 %; mean and tail of first tokens, mean whole times and times per token within a tenth."""
+    variance, drawn = LENGTHS[lengths]
+    answers = drawn(count, n_out)
+    coefficients = eqx.tree_at(lambda c: (c.batch_limit, c.request_floor), USUAL, (float(places), 1e-6))
+    sent = serving.Requests(1e6, n_in, float(answers.mean()), n_requests=count)
+    arguments: list[Any] = list(jax.tree.map(jnp.asarray, (DENSE, serving.Engine(), ONE, sent, coefficients)))
+    run = serving.simulate_requests(*arguments, jnp.zeros(count), jnp.asarray(answers), places=places, n_steps=2500)
+    fields = {"at_limit": 1.0, "length_variance": variance}
+    found = load(with_fields(sent, fields), request_rate=0.0, coefficients=coefficients)
+    first, whole = np.asarray(run.ttft), np.asarray(run.e2e)
+    assert np.isfinite(whole).all()
+    assert float(found.throughput) == pytest.approx(float(run.throughput), rel=0.05)
+    assert float(found.ttft.mean) == pytest.approx(first.mean(), rel=0.1)
+    assert float(found.ttft.p99) == pytest.approx(np.quantile(first, 0.99), rel=0.1)
+    assert float(found.e2e.mean) == pytest.approx(whole.mean(), rel=0.1)
+    assert float(found.e2e.p99) == pytest.approx(np.quantile(whole, 0.99), rel=0.2)
+    each = np.asarray(run.tpot)[answers > 1]
+    assert float(found.tpot.mean) == pytest.approx(each.mean(), rel=0.1)
+    # Negative control: without the drain of unequal answers, the run would be that much faster.
+    assert variance == 0.0 or float(found.saturation * answers.mean()) > 1.08 * float(run.throughput)
+
+
 @pytest.mark.parametrize(("clients", "count", "n_in", "n_out"), [(32, 96, 1024, 256), (8, 200, 512, 128)])
 def test_a_closed_loop_starts_with_a_rush_and_drains_at_its_end(clients, count, n_in, n_out):
     """The engine step by step, answers of uneven lengths: the first requests come at once, the last run alone."""
-    requests = serving.Requests(clients, n_in, n_out, n_requests=count)
+    requests = serving.Requests(clients, n_in, n_out, n_requests=count, length_variance=1.0 / 3.0)
     answers = np.random.default_rng(0).integers(1, 2 * n_out, count).astype(float)
     arguments: list[Any] = list(jax.tree.map(jnp.asarray, (DENSE, serving.Engine(), ONE, requests, USUAL)))
     steps = int(2.5 * count / clients * n_out) + 2000
