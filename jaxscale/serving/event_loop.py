@@ -70,18 +70,16 @@ def simulate_requests(
     *,
     places: int,
     n_steps: int,
-    chunk: float = 8192.0,
 ) -> SimulatedRequests:
     """Discrete simulation of requests on one rank of an engine.
 
     Args:
-        engine: copy of the model; one rank of the copy is simulated.
+        engine: copy of the model; one rank of the copy is simulated, with the token budget of its steps.
         requests: prompt, mean answer and cached share; `concurrency` is the client's maximum in flight.
         arrivals: times at which requests are ready to be sent, ascending; all zero for a burst or a closed loop [s].
         answers: tokens of each answer [token].
         places: maximum number of requests in the running batch [1].
         n_steps: maximum number of steps [1].
-        chunk: token budget of a step, prompts included [token].
 
     Returns:
         Times of every request.
@@ -129,7 +127,7 @@ def simulate_requests(
         count = is_decoding.sum()
         waiting = jnp.where(is_running, state.prompt, 0.0)
         # Token budget after a token per decoding request, first come, first served.
-        taken = jnp.clip(chunk - count - (jnp.cumsum(waiting) - waiting), 0.0, waiting)
+        taken = jnp.clip(engine.token_budget - count - (jnp.cumsum(waiting) - waiting), 0.0, waiting)
         alone = jnp.where(count > 0, steps[count], floors)
         # An idle engine sleeps until the next request is sent.
         later = jnp.minimum(

@@ -2,12 +2,12 @@ r"""Forward passes of an engine: a decode step, and the prefill of prompts.
 
 Through all stages of the pipeline, on each chip of a stage,
 
-$$ T = \max\left(\frac{B_w}{\epsilon_w W}, \frac{F}{\epsilon_C C}\right) + T_{att} + T_{coll} + L o_L + o + n_s o_s $$
+$$ T = \left\| \frac{B_w}{\epsilon_w W}, \frac{F}{\epsilon_C C} \right\|_3 + T_{att} + T_{coll} + L o_L + o + n_s o_s $$
 
-with the bytes of the weights that the tokens use, the flops of their matmuls, the cache, the collectives, and floors
-for launches, scheduler and sampler. Of E experts, n tokens with k experts each use $E (1 - (1 - k / E)^n)$.
-Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is the latency of the
-all-reduce kernels of serving frameworks (data/serving).
+with the bytes of the weights that the tokens use and the flops of their matmuls, which overlap in part (a norm of order
+3), the cache, the collectives, and floors for launches, scheduler and sampler. Of E experts, n tokens with k experts
+each use $E (1 - (1 - k / E)^n)$. Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small
+all-reduces is the latency of the all-reduce kernels of serving frameworks (data/serving).
 
 The key/value cache of grouped-query attention has $2 K h$ elements per token and layer, that of latent attention
 $r_{kv} + h_{rope}$ (DeepSeek-V2, arXiv 2405.04434, section 2.1.4). Window layers cache at most a window, state-space
@@ -132,7 +132,7 @@ class PassTime(eqx.Module):
     """Time of a forward pass by cause [s].
 
     Attributes:
-        weights: roofline of the matmuls: maximum of the time to read weights and to compute.
+        weights: matmuls, by the time to read weights and the time to compute.
         attention: cache reads or flops of the attention core.
         collectives: latency and bandwidth of tensor and expert parallelism, and sends between stages.
         floors: launches, scheduler and sampler.
@@ -451,7 +451,7 @@ def prompts_in_step(
 
     With `mixed_passes`, a pass of the running sequences and of the prompts reads the weights once,
 
-    $$ \Delta T_w = \max(R(n_d + n_p), C_d + C_p) - \max(R(n_d), C_d) , $$
+    $$ \Delta T_w = \| R(n_d + n_p), C_d + C_p \|_3 - \| R(n_d), C_d \|_3 , $$
 
     with the reads R and the matmuls C of the tokens $n_d$ of running sequences and $n_p$ of prompts; otherwise, and
     where nothing runs, prompts have a pass of their own.
