@@ -237,7 +237,7 @@ def engine_report(
     yielded = number(tokens_yielded(best.requests))
     caption = (
         "By requests in flight. Prompts: the work on those that arrive, which join the step of the running batch. "
-        "Weights: the longer of reading weights and multiplying by them."
+        "Weights: reading weights and multiplying by them, which overlap."
     )
     figure = step_breakdown(token_terms(times, rows, loads, pace, yielded), "Time per token (TPOT)", "time per token")
     report.figure("decode", figure, caption)
