@@ -122,6 +122,7 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
         _said(
             (requests.prefix_hit > 0.0) & np.isnan(kept.numbers("prefix_hit")), "assumed: shared prefixes are cached"
         ),
+        _admitted(kept, engine, requests),
         _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
         _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
     )
@@ -132,6 +133,17 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
 def _said(mask: np.ndarray, text: str) -> Categorical:
     """Remark on the rows of a mask."""
     return Categorical(mask.astype(int), ("", text))
+
+
+def _admitted(runs: Runs, engine: Engine, requests: Requests) -> Categorical:
+    """Remark on rows whose requests exceed what the scheduler of their framework admits by default."""
+    limit = np.asarray(engine.max_sequences) * engine.copies * engine.attention_dp
+    sent = np.where(requests.at_limit > 0.0, requests.n_requests, requests.concurrency)
+    is_bound = (sent > limit) & (requests.concurrency < NO_CAP) & (requests.continuous > 0.0)
+    is_bound &= np.isnan(runs.numbers("max_sequences"))
+    return Categorical.of_numbers(np.where(is_bound, engine.max_sequences, 0.0)).map(
+        lambda count: f"assumed: max_sequences = {count:.0f}, the default of the framework" if count else ""
+    )
 
 
 def _entry_of(name: str | None) -> Mapping[str, Any]:
@@ -300,13 +312,14 @@ def _engine(
     def scheduler(stack: tuple[str, str]) -> Scheduler:
         return scheduler_of(stack[0], stack[1], number(hardware[stack[1]].chip().hbm_bytes))
 
+    usual_sequences = stacks.numbers(lambda stack: scheduler(stack).sequences)
     return Engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
         weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
         formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
-        max_sequences=stacks.numbers(lambda stack: scheduler(stack).sequences),
-        token_budget=stacks.numbers(lambda stack: scheduler(stack).tokens),
+        max_sequences=stated_or(runs.numbers("max_sequences"), usual_sequences),
+        token_budget=stated_or(runs.numbers("token_budget"), stacks.numbers(lambda stack: scheduler(stack).tokens)),
         mixed_passes=releases.numbers(mixes_prompts),
     )  # fmt: skip
 

@@ -114,6 +114,8 @@ SERVING_COLUMNS = (
     Column("prefix_hit", "share", "share of prompt tokens that are cached", "1", "prefix_share"),
     _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
     Column("acceptance", "share", "probability that a guessed token is right", "1", "0.7"),
+    _size("max_sequences", "running sequences that the scheduler admits to a rank", "that of the framework", MAX_BATCH),
+    _size("token_budget", "tokens of a step where prompts wait", "that of the framework, else 8192", MAX_BATCH),
     _time("ttft_s", "time to the first token"),
     _time("tpot_s", "time per token after the first"),
     _time("e2e_latency_s", "time from arrival to the last token"),

@@ -314,6 +314,22 @@ def test_the_note_of_an_overload_says_where_the_queue_ends(tmp_path):
     assert "to the end of the run of 500 requests" in found.notes[1] and "beyond" not in found.notes[2]
 
 
+def test_what_a_scheduler_admits_is_its_default_or_stated(tmp_path):
+    """On A100 vLLM admits 256 sequences, on H100 1,024; the note says so where more are sent."""
+    burst = {**RATED, "request_rate": "", "arrival": "burst", "n_requests": "1000", "framework": "vllm", "release": ""}
+    rows = (
+        {**burst, "gpu": "a100-80gb", "max_sequences": ""},
+        {**burst, "gpu": "a100-80gb", "max_sequences": "256"},
+        {**burst, "gpu": "a100-80gb", "max_sequences": "1024"},
+        {**burst, "gpu": "h100-80gb", "max_sequences": ""},
+    )
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", *rows)))
+    times = found.values["tpot_s"]
+    assert times[0] == pytest.approx(times[1]) and times[2] > 1.5 * times[0], "more sequences share each step"
+    told = ["max_sequences = 256, the default of the framework" in note for note in found.notes]
+    assert told == [True, False, False, False]
+
+
 def test_a_rate_far_beyond_saturation_waits_as_long_as_one_twice_beyond():
     """The power of the bound on the utilisation overflows in 32 bits, and nobody would wait."""
     twice, far = (float(bounded_utilisation(jnp.float32(rate))) for rate in (2.0, 1e4))
