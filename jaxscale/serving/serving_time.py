@@ -149,8 +149,10 @@ def serving_time(
         n_sequences=prompts, input_len=fresh, cached_len=r.input_len - fresh, shares=shares, temperature=temperature,
     )  # fmt: skip
     guessed = tokens_yielded(r)
+    # A request of a Poisson stream meets one more than the mean, itself: the others bring the prompts.
+    others = in_step * (1.0 - r.is_open * smaller(r.gap_variance / batch, 1.0))
     # b / S_out prompts arrive per step.
-    joined = r.continuous * (1.0 - r.disaggregated) * in_step * guessed / r.output_len
+    joined = r.continuous * (1.0 - r.disaggregated) * others * guessed / r.output_len
     beside = r.continuous * (1.0 - r.disaggregated) * in_step * larger(1.0 - 1.0 / batch, 0.0)
 
     def added(n_sequences: Array, n_prompts: Array) -> Array:
@@ -162,7 +164,10 @@ def serving_time(
 
     # No graph replays the launches of a pass that takes prompts.
     launched = prefill.floors
-    shared_work = smaller(joined, 1.0) * (added(in_step, larger(joined, 1.0)) + launched)
+    # Of steps with a mean of j prompts, min(j, 1) have any; of Poisson arrivals 1 - exp(-j).
+    spread_out = smaller(joined, 1.0)
+    any_prompt = spread_out - r.is_open * smaller(r.gap_variance, 1.0) * (jnp.expm1(-joined) + spread_out)
+    shared_work = any_prompt * (added(in_step, larger(joined / larger(any_prompt, 1e-9), 1.0)) + launched)
     # Of waiting prompts, a step takes as many as its budget of tokens.
     filling = larger(engine.token_budget / fresh, 1.0)
     in_line = (added(in_step, filling) + launched) / filling

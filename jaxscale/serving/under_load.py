@@ -152,15 +152,18 @@ def serving_under_load(
     is_burst = (1.0 - is_open) * r.at_limit * smaller(r.n_requests, 1.0)
 
     @jax.jit
-    def at(concurrency: ArrayLike, at_limit: ArrayLike, n_requests: ArrayLike = 0.0) -> ServingTime:
-        fields = {"concurrency": concurrency, "at_limit": at_limit, "n_requests": n_requests}
+    def at(
+        concurrency: ArrayLike, at_limit: ArrayLike, n_requests: ArrayLike = 0.0, **further: ArrayLike
+    ) -> ServingTime:
+        fields = {"concurrency": concurrency, "at_limit": at_limit, "n_requests": n_requests, **further}
         return serving_time(model, engine, cluster, with_fields(r, fields), coefficients, temperature)
 
     # At saturation memory, scheduler and client limit the requests in flight.
     most = at(1.0, 1.0).n_sequences
     # The client of a stream may hold a maximum too.
     most = most + is_open * (smooth_min(most, r.concurrency, temperature) - most)
-    full = at(most, 0.0)
+    # A full batch has no room for one more than the mean.
+    full = at(most, 0.0, gap_variance=0.0)
     capacity = full.throughput / r.output_len
     # Closed loads have no rate: the capacity keeps unused terms finite.
     rate = jnp.where(r.request_rate > 0.0, r.request_rate, capacity)
