@@ -18,8 +18,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.runs.arrays import padded
-from jaxscale.serving.engine import REQUESTS, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.serving.serving_coefficients import ServingCoefficients, mixes_prompts, scheduler_of
+from jaxscale.serving.engine import ANY_NUMBER, REQUESTS, TOKEN_BUDGET, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.serving_coefficients import ServingCoefficients, scheduler_of
 from jaxscale.serving.serving_memory import USABLE, serving_memory
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
@@ -153,7 +153,7 @@ def _table(
         attention_dp=dp, copies=copies, weight_bytes=np.asarray([entry[0] for entry in words])[index],
         cache_bytes=narrow[index], formats=formats[index], overlap=zeros,
         # No limit on the domains of a token.
-        expert_nodes=np.full(n, 1e3), max_sequences=np.full(n, 1e9), token_budget=np.full(n, 8192.0),
+        expert_nodes=np.full(n, 1e3), max_sequences=np.full(n, ANY_NUMBER), token_budget=np.full(n, TOKEN_BUDGET),
         mixed_passes=np.ones(n),
     )  # fmt: skip
     requests = Requests(
@@ -396,14 +396,9 @@ def best_serving_plan(
 
 def _of_software(engine: Engine, levels: Mapping[str, str], cluster: Cluster) -> Engine:
     """Engines with the defaults of the framework of the levels [candidate]."""
-    release = levels.get("release", "")
-    scheduler = scheduler_of(release, levels.get("chip", ""), number(cluster.chip.hbm_bytes))
-    facts = {
-        "max_sequences": scheduler.sequences,
-        "token_budget": scheduler.tokens,
-        "mixed_passes": float(mixes_prompts(release)),
-    }
-    return with_fields(engine, {name: np.full(np.shape(engine.tp), fact) for name, fact in facts.items()})
+    memory = number(cluster.chip.hbm_bytes)
+    usual = scheduler_of(levels.get("release", ""), levels.get("chip", ""), memory)
+    return with_fields(engine, {name: np.full(np.shape(engine.tp), fact) for name, fact in usual._asdict().items()})
 
 
 def _chips(table: EngineTable) -> np.ndarray:

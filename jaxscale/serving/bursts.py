@@ -82,7 +82,6 @@ def burst_time(
     fill = placed * jnp.sqrt(read**2 + admitted**2)
     # Tokens of an answer for each step of the fill, without bound where prompts have passes of their own.
     slowest = answers / (engine.mixed_passes * placed * steps + (1.0 - engine.mixed_passes) + 1e-9)
-    slowest = engine.mixed_passes * slowest + (1.0 - engine.mixed_passes) * answers
     # Mean part of the fill that follows the first token: a half, or less where answers end before.
     seen = smaller(slowest, 1.0)
     after = seen - 0.5 * seen**2

@@ -32,6 +32,13 @@ WEIGHT_FORMATS = {
 CACHE_FORMATS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625}
 """Stored bytes of an element of the key/value cache, by the word of a table [byte]."""
 
+ANY_NUMBER = 1e9
+"""Running sequences that a scheduler without a bound admits to a rank [1]."""
+
+TOKEN_BUDGET = 8192.0
+"""Usual tokens of a step where prompts wait: max_num_batched_tokens of vLLM on large chips, max_num_tokens of
+TensorRT-LLM, chunked_prefill_size of SGLang on chips of 80 GB [token]."""
+
 DEGREE, SHARE = Bound(1.0, 1e12), Bound(0.0, 1.0)
 
 ENGINE = Domain(
@@ -89,8 +96,7 @@ class Engine(eqx.Module):
         overlap: share of the collectives that may hide behind the work on the second half of the batch [1].
         expert_nodes: maximum number of domains to which a token is sent [1].
         max_sequences: maximum number of running sequences that the scheduler admits to a rank [1].
-        token_budget: tokens of a step where prompts wait (max_num_batched_tokens of vLLM, max_num_tokens of
-            TensorRT-LLM, chunked_prefill_size of SGLang) [token].
+        token_budget: tokens of a step where prompts wait [token].
         mixed_passes: 1 where a pass takes prompts and running sequences together, 0 where each has its own [1].
     """
 
@@ -121,8 +127,8 @@ class Engine(eqx.Module):
         formats: Any = None,
         overlap: Any = 0.0,
         expert_nodes: Any = 1e3,
-        max_sequences: Any = 1e9,
-        token_budget: Any = 8192.0,
+        max_sequences: Any = ANY_NUMBER,
+        token_budget: Any = TOKEN_BUDGET,
         mixed_passes: Any = 1.0,
     ):
         """Describe an engine; bytes and formats default to the values of the words.

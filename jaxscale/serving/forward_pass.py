@@ -405,9 +405,12 @@ def prefill_pass(
         model, engine, cluster, shares, coefficients,
         n_tokens=tokens, n_logits=n_sequences, efficiency=coefficients.prefill_matmul,
     )  # fmt: skip
-    weights = _overlapped(read, computed)
-    keys = _visible_keys(model, input_len, cached_len, temperature)
-    attention = _prompt_attention(model, engine, shares, coefficients, tokens, keys)
+    # Keys per token: w - w^2 / (2 S) for a window of w tokens, S / 2 for full causal attention.
+    held = cached_keys(model, input_len, temperature)
+    keys = held * (1.0 - 0.5 * held / input_len) + cached_len
+    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
+    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
+    weights, attention = _overlapped(read, computed), flops * shares.wide_peak / coefficients.prefill_attention
     return PassTime(
         weights=weights,
         attention=attention,
@@ -415,22 +418,6 @@ def prefill_pass(
         # The floor per sequence is of decode steps.
         floors=_floors(shares, coefficients, 0.0),
     )
-
-
-def _visible_keys(model: Transformer, input_len: ArrayLike, cached_len: ArrayLike, temperature: Temperature) -> Array:
-    """Mean number of keys of a token of a prompt [token]."""
-    # w - w^2 / (2 S) for a window of w tokens, S / 2 for full causal attention.
-    held = cached_keys(model, input_len, temperature)
-    return held * (1.0 - 0.5 * held / jnp.asarray(input_len)) + cached_len
-
-
-def _prompt_attention(
-    model: Transformer, engine: Engine, shares: Shares, coefficients: ServingCoefficients, tokens: Array, keys: Array
-) -> Array:
-    """Time of the attention core of the tokens of prompts [s]."""
-    widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
-    flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
-    return flops * shares.wide_peak / coefficients.prefill_attention
 
 
 def prompts_in_step(
@@ -473,25 +460,25 @@ def prompts_in_step(
     shares = shares or engine_shares(model, engine, cluster)
     # The share of steps in which a sequence runs.
     joined = engine.mixed_passes * smaller(n_sequences, 1.0)
+    alone = prefill_pass(
+        model, engine, cluster, coefficients,
+        n_sequences=n_prompts, input_len=input_len, cached_len=cached_len, shares=shares, temperature=temperature,
+    )  # fmt: skip
     # The root of the ramp of links has no finite slope at no token.
     running = larger(jnp.multiply(n_sequences, tokens_each), 1e-6)
-    prompts = jnp.multiply(n_prompts, input_len)
+    tokens, logits = running + jnp.multiply(n_prompts, input_len), running + n_prompts
 
-    def times(tokens: Array, logits: ArrayLike, efficiency: Array) -> tuple[Array, Array]:
+    def times(tokens: Array, logits: Array, efficiency: Array) -> tuple[Array, Array]:
         return weight_times(
             model, engine, cluster, shares, coefficients, n_tokens=tokens, n_logits=logits, efficiency=efficiency
         )
 
-    alone_read, alone_computed = times(prompts, n_prompts, coefficients.prefill_matmul)
     step_read, step_computed = times(running, running, coefficients.matmul)
-    read, together = times(running + prompts, running + n_prompts, coefficients.prefill_matmul)
+    read, together = times(tokens, logits, coefficients.prefill_matmul)
     further = together - times(running, running, coefficients.prefill_matmul)[1]
     step = _overlapped(step_read, step_computed)
-    added = _overlapped(read, step_computed + further) - step
-    alone = _overlapped(alone_read, alone_computed)
-    keys = _visible_keys(model, input_len, cached_len, temperature)
-    attention = _prompt_attention(model, engine, shares, coefficients, prompts, keys)
-    apart = _collectives(engine, shares, coefficients, prompts, alone + attention)
-    shared = _collectives(engine, shares, coefficients, running + prompts, step + added + attention)
-    shared = shared - _collectives(engine, shares, coefficients, running, step)
-    return attention + alone + apart + joined * (added + shared - alone - apart)
+    whole = _overlapped(read, step_computed + further)
+    sent = _collectives(engine, shares, coefficients, tokens, whole + alone.attention)
+    added = whole - step + sent - _collectives(engine, shares, coefficients, running, step)
+    apart = alone.weights + alone.collectives
+    return alone.attention + apart + joined * (added - apart)

@@ -14,6 +14,7 @@ from jaxscale.base.arrays import Number
 from jaxscale.base.documents import data_path, read_toml
 from jaxscale.calibration.spec import Spec, StandIns, longest_within, spec_from
 from jaxscale.models import model_id
+from jaxscale.serving.engine import ANY_NUMBER, TOKEN_BUDGET
 
 _MONTH = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)(?:-?[0-3]\d)?(?!\d)")
 _VERSION = re.compile(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -114,19 +115,21 @@ def mixes_prompts(level: str) -> bool:
 
 
 class Scheduler(NamedTuple):
-    """Default limits of a scheduler.
+    """What an engine takes into a step by the defaults of its framework, by the names of the fields of `Engine`.
 
     Attributes:
-        sequences: running sequences of a rank [1].
-        tokens: tokens of a step where prompts wait [token].
+        max_sequences: running sequences of a rank [1].
+        token_budget: tokens of a step where prompts wait [token].
+        mixed_passes: 1 where a pass takes prompts and running sequences together [1].
     """
 
-    sequences: float = 1e9
-    tokens: float = 8192.0
+    max_sequences: float = ANY_NUMBER
+    token_budget: float = TOKEN_BUDGET
+    mixed_passes: float = 1.0
 
 
 def scheduler_of(level: str, chip: str, memory: float) -> Scheduler:
-    """Default limits of a framework; without a bound of sequences for frameworks without a stated default.
+    """Defaults of a framework; without a bound of sequences for frameworks without a stated default.
 
     Args:
         level: framework and release, separated by a blank.
@@ -134,13 +137,13 @@ def scheduler_of(level: str, chip: str, memory: float) -> Scheduler:
         memory: of a chip [byte].
     """
     framework, _, release = level.partition(" ")
+    usual = Scheduler(mixed_passes=float(mixes_prompts(level)))
     stated = serving_facts()["schedulers"].get(framework)
     if stated is None:
-        return Scheduler()
-    if release_time(framework, release) < _years(stated["since"]):
-        return Scheduler(**stated["before"])
+        return usual
     is_small = memory < stated["least_memory"] or chip.startswith(tuple(stated["exceptions"]))
-    return Scheduler(**stated["small" if is_small else "large"])
+    is_before = release_time(framework, release) < _years(stated["since"])
+    return usual._replace(**stated["before" if is_before else "small" if is_small else "large"])
 
 
 class ServingCoefficients(eqx.Module):

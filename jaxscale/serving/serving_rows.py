@@ -1,5 +1,6 @@
 """Rows of a serving table as arrays: stacked model, engine, cluster and load; levels of a row and of an engine."""
 
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Reque
 from jaxscale.serving.serving_coefficients import (
     Scheduler,
     framework_level,
-    mixes_prompts,
     model_level,
     scheduler_of,
     serving_facts,
@@ -306,21 +306,22 @@ def _engine(
     narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
     cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
-    releases = Categorical.of(levels["release"].tolist())
-    stacks = together(releases, runs.categories("gpu"))
+    stacks = together(Categorical.of(levels["release"].tolist()), runs.categories("gpu"))
 
     def scheduler(stack: tuple[str, str]) -> Scheduler:
-        return scheduler_of(stack[0], stack[1], number(hardware[stack[1]].chip().hbm_bytes))
+        release, chip = stack
+        return scheduler_of(release, chip, number(hardware[chip].chip().hbm_bytes))
 
-    usual_sequences = stacks.numbers(lambda stack: scheduler(stack).sequences)
+    schedulers = stacks.map(scheduler)
+    usual = {name: schedulers.numbers(operator.attrgetter(name)) for name in Scheduler._fields}
     return Engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
         weight_bytes=precision.numbers(lambda word: WEIGHT_FORMATS[word][0]), cache_bytes=cache_bytes,
         formats=np.stack(formats, axis=-1).astype(float), overlap=np.zeros(len(tp)), expert_nodes=np.full(len(tp), 1e3),
-        max_sequences=stated_or(runs.numbers("max_sequences"), usual_sequences),
-        token_budget=stated_or(runs.numbers("token_budget"), stacks.numbers(lambda stack: scheduler(stack).tokens)),
-        mixed_passes=releases.numbers(mixes_prompts),
+        max_sequences=stated_or(runs.numbers("max_sequences"), usual["max_sequences"]),
+        token_budget=stated_or(runs.numbers("token_budget"), usual["token_budget"]),
+        mixed_passes=usual["mixed_passes"],
     )  # fmt: skip
 
 
