@@ -18,9 +18,17 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.runs.arrays import padded
-from jaxscale.serving.engine import ANY_NUMBER, REQUESTS, TOKEN_BUDGET, WEIGHT_FORMATS, Engine, Requests
-from jaxscale.serving.serving_coefficients import ServingCoefficients, scheduler_of
-from jaxscale.serving.serving_memory import USABLE, serving_memory
+from jaxscale.serving.engine import (
+    ANY_NUMBER,
+    MEMORY_SHARE,
+    REQUESTS,
+    TOKEN_BUDGET,
+    WEIGHT_FORMATS,
+    Engine,
+    Requests,
+)
+from jaxscale.serving.serving_coefficients import ServingCoefficients, defaults_of
+from jaxscale.serving.serving_memory import serving_memory, usable_bytes
 from jaxscale.serving.serving_record import ServingFit, load_serving_fit
 from jaxscale.serving.serving_time import serving_time
 
@@ -154,12 +162,13 @@ def _table(
         cache_bytes=narrow[index], formats=formats[index], overlap=zeros,
         # No limit on the domains of a token.
         expert_nodes=np.full(n, 1e3), max_sequences=np.full(n, ANY_NUMBER), token_budget=np.full(n, TOKEN_BUDGET),
-        mixed_passes=np.ones(n),
+        mixed_passes=np.ones(n), memory_share=np.full(n, MEMORY_SHARE),
     )  # fmt: skip
     requests = Requests(
         concurrency=batch * copies, input_len=np.full(n, input_len), output_len=np.full(n, output_len),
         continuous=np.ones(n), at_limit=zeros, disaggregated=(prefill > 0).astype(float), n_requests=zeros,
-        prefix_hit=zeros, draft_tokens=zeros, acceptance=np.full(n, 0.7), request_rate=zeros, gap_variance=zeros,
+        prefix_hit=zeros, prefix_groups=zeros, draft_tokens=zeros, acceptance=np.full(n, 0.7), request_rate=zeros,
+        gap_variance=zeros,
         # Lengths of a plan are stated.
         length_variance=zeros, lengths_open=zeros,
     )  # fmt: skip
@@ -365,7 +374,7 @@ def best_serving_plan(
     scores = score_engines(model, cluster, coefficients, table)
     # (candidates,)
     is_allowed, gain = _judged(table, scores, cluster, tpot_limit, ttft_limit)
-    _refuse(scores, is_allowed, cluster, tpot_limit, ttft_limit)
+    _refuse(table, scores, is_allowed, cluster, tpot_limit, ttft_limit)
     keys = _keys(table)
     chosen = []
     for key in _best_keys(keys, gain, is_allowed, top):
@@ -388,7 +397,7 @@ def best_serving_plan(
     ranked.sort(key=lambda scored: -scored.throughput_per_chip)
     prices = _prices((model, cluster, coefficients), ranked[0], tpot_limit, ttft_limit)
     # Memory alone bounds the front.
-    is_kept = np.asarray(scores.memory <= USABLE * number(cluster.chip.hbm_bytes))
+    is_kept = np.asarray(scores.memory <= usable_bytes(table.engine, cluster))
     frontier = _pareto(scores.tpot[is_kept], gain[is_kept])
     stated = {name: limits[name] for name in ("tpot", "ttft") if limits[name] is not None}
     return ServingChoice(ranked[0], tuple(ranked), frontier, prices, len(table) + sum(map(len, fine)), stated)
@@ -397,8 +406,10 @@ def best_serving_plan(
 def _of_software(engine: Engine, levels: Mapping[str, str], cluster: Cluster) -> Engine:
     """Engines with the defaults of the framework of the levels [candidate]."""
     memory = number(cluster.chip.hbm_bytes)
-    usual = scheduler_of(levels.get("release", ""), levels.get("chip", ""), memory)
-    return with_fields(engine, {name: np.full(np.shape(engine.tp), fact) for name, fact in usual._asdict().items()})
+    usual = defaults_of(levels.get("release", ""), levels.get("chip", ""), memory)._asdict()
+    cache = np.maximum(engine.cache_bytes, usual.pop("cache_bytes"))
+    same = {name: np.full(np.shape(engine.tp), fact) for name, fact in usual.items()}
+    return with_fields(engine, {**same, "cache_bytes": cache})
 
 
 def _chips(table: EngineTable) -> np.ndarray:
@@ -411,18 +422,23 @@ def _judged(
     table: EngineTable, scores: EngineScores, cluster: Cluster, tpot_limit: float | None, ttft_limit: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether a candidate keeps the limits, and its throughput per chip [token/s]."""
-    is_allowed = scores.memory <= USABLE * number(cluster.chip.hbm_bytes)
+    is_allowed = scores.memory <= usable_bytes(table.engine, cluster)
     is_allowed &= scores.tpot <= (np.inf if tpot_limit is None else tpot_limit)
     is_allowed &= scores.ttft <= (np.inf if ttft_limit is None else ttft_limit)
     return is_allowed, scores.throughput / _chips(table)
 
 
 def _refuse(
-    scores: EngineScores, is_allowed: np.ndarray, cluster: Cluster, tpot: float | None, ttft: float | None
+    table: EngineTable,
+    scores: EngineScores,
+    is_allowed: np.ndarray,
+    cluster: Cluster,
+    tpot: float | None,
+    ttft: float | None,
 ) -> None:
     if is_allowed.any():
         return
-    room = USABLE * number(cluster.chip.hbm_bytes)
+    room = number(usable_bytes(table.engine, cluster)[0])
     fits = scores.memory <= room
     if not fits.any():
         least = scores.memory.min() / 1e9
@@ -509,7 +525,7 @@ def _prices(
     Along the batch, $d \ln X / d \ln l = (d \ln X / d \ln b) / (d \ln q / d \ln b)$ for a quantity q with limit l.
     """
     slope = np.asarray(_slopes(*jax.device_put(host_arrays((*shared, best.engine, best.requests)))))
-    room = USABLE * number(shared[1].chip.hbm_bytes)
+    room = number(usable_bytes(best.engine, shared[1]))
     used = {"tpot": (best.tpot, tpot_limit), "ttft": (best.ttft, ttft_limit), "memory": (best.memory, room)}
     shares = {name: 0.0 if limit is None else value / limit for name, (value, limit) in used.items()}
     binding = max(shares, key=lambda name: shares[name])

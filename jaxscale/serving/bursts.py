@@ -75,7 +75,7 @@ def burst_time(
     least, most = pace * times.alone / yielded, pace * times.decode.total / yielded
     beside = larger(times.tpot - most, 0.0) * (1.0 - first)
     # Steps that take prompts give the running sequences a token too.
-    steps = requests.input_len * (1.0 - requests.prefix_hit) / engine.token_budget
+    steps = times.fresh / engine.token_budget
     between = engine.mixed_passes * steps * 0.5 * pace * (times.alone + times.decode.total)
     # Stages of a pipeline read as many prompts at a time; the ranks of a copy share its front end.
     read, admitted = pace / engine.pp * times.in_line + between, coefficients.request_floor * engine.attention_dp

@@ -39,6 +39,14 @@ TOKEN_BUDGET = 8192.0
 """Usual tokens of a step where prompts wait: max_num_batched_tokens of vLLM on large chips, max_num_tokens of
 TensorRT-LLM, chunked_prefill_size of SGLang on chips of 80 GB [token]."""
 
+MEMORY_SHARE = 0.92
+"""Usual share of the memory that weights, cache and buffers take: TensorRT-LLM gives the cache 0.9 of the memory left
+by weights [1]."""
+
+USUAL_GROUPS = 100.0
+"""Usual distinct prefixes of a benchmark: 64 in the client of SGLang (gsp-num-groups, 0.5, 2025), 150 in the guides of
+llm-d (inference-perf, 2025) [1]."""
+
 DEGREE, SHARE = Bound(1.0, 1e12), Bound(0.0, 1.0)
 
 ENGINE = Domain(
@@ -55,6 +63,7 @@ ENGINE = Domain(
         "max_sequences": Bound(1.0, 1e12, False, "running sequences of a rank"),
         "token_budget": Bound(1.0, 1e12, False, "tokens of a step where prompts wait"),
         "mixed_passes": SHARE._replace(meaning="1 where prompts and running sequences share a pass"),
+        "memory_share": Bound(0.0, 1.0, True, "share of the memory for weights, cache and buffers"),
     },
 )
 """Valid numbers of an `Engine`."""
@@ -70,6 +79,7 @@ REQUESTS = Domain(
         "disaggregated": SHARE._replace(meaning="1 where prompts have engines of their own"),
         "n_requests": Bound(0.0, 1e12, False, "requests of the benchmark; 0 for a stream without end"),
         "prefix_hit": SHARE._replace(meaning="share of prompt tokens that are cached"),
+        "prefix_groups": Bound(0.0, 1e12, False, "distinct prefixes; 0 where the stated share is cached in any case"),
         "draft_tokens": Bound(0.0, 1e3, False, "tokens guessed ahead"),
         "acceptance": SHARE._replace(meaning="probability that a guessed token is right"),
         "request_rate": Bound(0.0, 1e9, False, "requests that arrive [1/s]; 0 where clients wait for answers"),
@@ -98,6 +108,7 @@ class Engine(eqx.Module):
         max_sequences: maximum number of running sequences that the scheduler admits to a rank [1].
         token_budget: tokens of a step where prompts wait [token].
         mixed_passes: 1 where a pass takes prompts and running sequences together, 0 where each has its own [1].
+        memory_share: share of the memory of a chip for weights, cache and buffers [1].
     """
 
     tp: Number
@@ -112,6 +123,7 @@ class Engine(eqx.Module):
     max_sequences: Number
     token_budget: Number
     mixed_passes: Number
+    memory_share: Number
 
     def __init__(
         self,
@@ -130,6 +142,7 @@ class Engine(eqx.Module):
         max_sequences: Any = ANY_NUMBER,
         token_budget: Any = TOKEN_BUDGET,
         mixed_passes: Any = 1.0,
+        memory_share: Any = MEMORY_SHARE,
     ):
         """Describe an engine; bytes and formats default to the values of the words.
 
@@ -149,6 +162,7 @@ class Engine(eqx.Module):
 
         self.overlap, self.expert_nodes, self.mixed_passes = map(as_float, (overlap, expert_nodes, mixed_passes))
         self.max_sequences, self.token_budget = map(as_float, (max_sequences, token_budget))
+        self.memory_share = as_float(memory_share)
 
     def __check_init__(self):
         """Refuse numbers that no engine has; traced values are not looked at."""
@@ -183,7 +197,9 @@ class Requests(eqx.Module):
         at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
         disaggregated: 1 for prompts on separate engines [1].
         n_requests: requests of the benchmark; 0 for an endless stream [1].
-        prefix_hit: share of prompt tokens whose keys and values are cached [1].
+        prefix_hit: share of prompt tokens whose keys and values are cached, or may be if there are groups [1].
+        prefix_groups: distinct prefixes among the requests, which compete for the memory of the cache; 0 where the
+            stated share is cached in any case [1].
         draft_tokens: draft tokens per step, by speculation or multi-token prediction [1].
         acceptance: acceptance probability of a draft token [1].
         request_rate: arrival rate at all copies of an open stream; 0 for clients that wait for answers [1/s].
@@ -200,6 +216,7 @@ class Requests(eqx.Module):
     disaggregated: Number = eqx.field(converter=as_float, default=0.0)
     n_requests: Number = eqx.field(converter=as_float, default=0.0)
     prefix_hit: Number = eqx.field(converter=as_float, default=0.0)
+    prefix_groups: Number = eqx.field(converter=as_float, default=0.0)
     draft_tokens: Number = eqx.field(converter=as_float, default=0.0)
     acceptance: Number = eqx.field(converter=as_float, default=0.7)
     request_rate: Number = eqx.field(converter=as_float, default=0.0)

@@ -136,17 +136,19 @@ class PassTime(eqx.Module):
         attention: cache reads or flops of the attention core.
         collectives: latency and bandwidth of tensor and expert parallelism, and sends between stages.
         floors: launches, scheduler and sampler.
+        drafts: guesses of draft tokens.
     """
 
     weights: Number
     attention: Number
     collectives: Number
     floors: Number
+    drafts: Number
 
     @property
     def total(self) -> Array:
         """Sum of the terms [s]."""
-        return self.weights + self.attention + self.collectives + self.floors
+        return self.weights + self.attention + self.collectives + self.floors + self.drafts
 
 
 class Shares(eqx.Module):
@@ -365,11 +367,16 @@ def decode_pass(
     flops = 2.0 * tokens * attention_layers(model) * each / engine.tp
     scores = flops * shares.wide_peak / coefficients.matmul
     weights, attention = _overlapped(read, computed), smooth_max(fetched, scores, temperature)
+    collectives = _collectives(engine, shares, coefficients, tokens, weights + attention)
+    # A draft token takes a layer and the logits head (EAGLE, arXiv 2401.15077; DeepSeek-V3, arXiv 2412.19437).
+    layer = (weights + attention + collectives) / shares.layers + coefficients.layer_floor
+    head = shares.head * WIDE_BYTES / (coefficients.weight_bandwidth * cluster.chip.hbm_bandwidth)
     return PassTime(
         weights=weights,
         attention=attention,
-        collectives=_collectives(engine, shares, coefficients, tokens, weights + attention),
+        collectives=collectives,
         floors=_floors(shares, coefficients, n_sequences),
+        drafts=(tokens_each - 1.0) * (layer + head),
     )
 
 
@@ -411,12 +418,15 @@ def prefill_pass(
     widths = mean_over_heads(model, lambda kind: kind.n_heads * (kind.head_dim + kind.v_head_dim))
     flops = 2.0 * tokens * keys * attention_layers(model) * widths / engine.tp
     weights, attention = _overlapped(read, computed), flops * shares.wide_peak / coefficients.prefill_attention
+    collectives = _collectives(engine, shares, coefficients, tokens, weights + attention)
+    # Launches run ahead of the kernels of long prompts; the floor per sequence is of decode steps.
+    work, launches = weights + attention + collectives, shares.layers * coefficients.layer_floor
     return PassTime(
         weights=weights,
         attention=attention,
-        collectives=_collectives(engine, shares, coefficients, tokens, weights + attention),
-        # The floor per sequence is of decode steps.
-        floors=_floors(shares, coefficients, 0.0),
+        collectives=collectives,
+        floors=coefficients.step_floor + _overlapped(work, launches) - work,
+        drafts=jnp.zeros_like(weights),
     )
 
 

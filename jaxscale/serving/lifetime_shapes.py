@@ -27,7 +27,7 @@ from jaxscale.runs.arrays import padded
 from jaxscale.serving.engine import Engine, Requests
 from jaxscale.serving.lifetime import TrainingPlans, lifetime_cost
 from jaxscale.serving.serving_coefficients import ServingCoefficients
-from jaxscale.serving.serving_memory import USABLE, serving_memory
+from jaxscale.serving.serving_memory import serving_memory, usable_bytes
 
 AXES = ("n_layers", "d_model", "n_kv_heads", "n_experts", "tp", "batch")
 """Axes of the lattice."""
@@ -155,7 +155,7 @@ def _scored_shapes(points: Array, may_run: Bool[Array, "point plan"], task: Life
         context = load.input_len + load.output_len
         memory = serving_memory(model, engine, task.cluster, n_sequences=batch, context=context).total
         # Infinite time marks a broken bound.
-        keeps = (memory <= USABLE * task.cluster.chip.hbm_bytes) & (cost.tpot <= task.tpot_limit)
+        keeps = (memory <= usable_bytes(engine, task.cluster)) & (cost.tpot <= task.tpot_limit)
         # Key/value heads times the head width must fit in the width.
         keeps &= jnp.isfinite(cost.n_tokens) & (cost.n_tokens > 0.0) & (sizes[2] * model.head_dim <= sizes[1])
         bound = jnp.where(keeps, 0.0, jnp.inf)

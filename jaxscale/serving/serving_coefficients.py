@@ -14,7 +14,7 @@ from jaxscale.base.arrays import Number
 from jaxscale.base.documents import data_path, read_toml
 from jaxscale.calibration.spec import Spec, StandIns, longest_within, spec_from
 from jaxscale.models import model_id
-from jaxscale.serving.engine import ANY_NUMBER, TOKEN_BUDGET
+from jaxscale.serving.engine import ANY_NUMBER, MEMORY_SHARE, TOKEN_BUDGET
 
 _MONTH = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)(?:-?[0-3]\d)?(?!\d)")
 _VERSION = re.compile(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -27,7 +27,7 @@ def model_level(name: str) -> str:
 
 @functools.cache
 def serving_facts() -> Mapping[str, Any]:
-    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports, facts of schedulers."""
+    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports, defaults of frameworks."""
     return read_toml(data_path("serving.toml"))
 
 
@@ -114,22 +114,27 @@ def mixes_prompts(level: str) -> bool:
     return "until" in apart and not release_time(framework, release) < _years(apart["until"])
 
 
-class Scheduler(NamedTuple):
-    """What an engine takes into a step by the defaults of its framework, by the names of the fields of `Engine`.
+class EngineDefaults(NamedTuple):
+    """Defaults of a framework, by the names of the fields of `Engine`.
 
     Attributes:
         max_sequences: running sequences of a rank [1].
         token_budget: tokens of a step where prompts wait [token].
         mixed_passes: 1 where a pass takes prompts and running sequences together [1].
+        memory_share: share of the memory of a chip for weights, cache and buffers [1].
+        cache_bytes: least stored bytes of an element of the cache: 2 where the cache of weights in 8 bits keeps 16
+            [byte].
     """
 
     max_sequences: float = ANY_NUMBER
     token_budget: float = TOKEN_BUDGET
     mixed_passes: float = 1.0
+    memory_share: float = MEMORY_SHARE
+    cache_bytes: float = 1.0
 
 
-def scheduler_of(level: str, chip: str, memory: float) -> Scheduler:
-    """Defaults of a framework; without a bound of sequences for frameworks without a stated default.
+def defaults_of(level: str, chip: str, memory: float) -> EngineDefaults:
+    """Defaults of a framework; those of `Engine` for frameworks without stated ones.
 
     Args:
         level: framework and release, separated by a blank.
@@ -137,7 +142,7 @@ def scheduler_of(level: str, chip: str, memory: float) -> Scheduler:
         memory: of a chip [byte].
     """
     framework, _, release = level.partition(" ")
-    usual = Scheduler(mixed_passes=float(mixes_prompts(level)))
+    usual = EngineDefaults(mixed_passes=float(mixes_prompts(level)), **serving_facts()["memory"].get(framework, {}))
     stated = serving_facts()["schedulers"].get(framework)
     if stated is None:
         return usual

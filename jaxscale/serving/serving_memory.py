@@ -1,11 +1,20 @@
-"""Memory of an engine: weights, cache and buffers on a chip, and the largest batch."""
+r"""Memory of an engine: weights, cache and buffers on a chip, the largest batch, and the prefixes that stay cached.
+
+Sequences that begin with one of G prefixes share its keys and values: n sequences hold
+
+$$ D(n) = G (1 - (1 - 1 / G)^n) $$
+
+of them, and memory without a sequence keeps further ones. A request finds its prefix with the share of the G that is
+held.
+"""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxscale.base.arrays import Number, as_arrays
-from jaxscale.base.smooth import Temperature, larger
+from jaxscale.base.smooth import Temperature, larger, smaller
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import (
     Transformer,
@@ -17,10 +26,6 @@ from jaxscale.models.transformer import (
 )
 from jaxscale.serving.engine import Engine
 from jaxscale.serving.forward_pass import stored_per_sequence
-
-USABLE = 0.92
-"""Share of the memory used by an engine: vLLM's gpu_memory_utilization is 0.9 by default, TensorRT-LLM gives the
-cache 0.9 of the memory left by weights, SGLang's mem_fraction_static lies between 0.85 and 0.95 [1]."""
 
 BUFFERS = 2.5e9
 """Activations, graphs and communication buffers of a chip (NVIDIA aiconfigurator 0.12, systems/*.yaml, reserves 3.5 GB,
@@ -59,6 +64,11 @@ def weights_per_chip(model: Transformer, engine: Engine) -> Array:
     return ((layers + experts) * engine.weight_bytes + wide) / engine.pp
 
 
+def usable_bytes(engine: Engine, cluster: Cluster) -> Number:
+    """Memory of a chip for weights, cache and buffers [byte]."""
+    return engine.memory_share * cluster.chip.hbm_bytes
+
+
 def buffers_per_chip(cluster: Cluster) -> Array:
     """Buffers of an engine on a chip: a fixed size, smaller on small chips [byte]."""
     size = jnp.asarray(cluster.chip.hbm_bytes)
@@ -93,7 +103,12 @@ def serving_memory(
 
 
 def max_batch(
-    model: Transformer, engine: Engine, cluster: Cluster, context: ArrayLike, temperature: Temperature = 0.0
+    model: Transformer,
+    engine: Engine,
+    cluster: Cluster,
+    context: ArrayLike,
+    temperature: Temperature = 0.0,
+    shared: "SharedPrefixes | None" = None,
 ) -> Array:
     """Maximum number of sequences of a given context in the memory of an attention rank, as a real number >= 0 [1].
 
@@ -102,11 +117,68 @@ def max_batch(
         context: tokens of a sequence: the final length for a static batch, the mean over its life where pages fill as
             sequences grow [token].
         temperature: 0 for exact minima, else their smoothing [1].
+        shared: prefixes that sequences share; none where None.
 
     Returns:
         The batch [1].
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
-    room = USABLE * cluster.chip.hbm_bytes - weights_per_chip(model, engine) - buffers_per_chip(cluster)
-    # Weights beyond memory: no sequence.
-    return larger(room, 0.0) * engine.pp / stored_per_sequence(model, engine, context, temperature)
+    each = stored_per_sequence(model, engine, context, temperature)
+    room = cache_room(model, engine, cluster)
+    if shared is None:
+        return room / each
+    prefix = shared.bytes_each(model, engine, temperature)
+
+    def beside(_: int, batch: Array) -> Array:
+        return room / (each - prefix + prefix * shared.held(batch) / larger(batch, 1.0))
+
+    # From below: the more sequences, the fewer bytes of prefixes for each.
+    return jax.lax.fori_loop(0, SHARING_STEPS, beside, room / each)
+
+
+def cache_room(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
+    """Memory for the cache of a rank over all pipeline stages; none where weights exceed a chip [byte]."""
+    room = usable_bytes(engine, cluster) - weights_per_chip(model, engine) - buffers_per_chip(cluster)
+    return larger(room, 0.0) * engine.pp
+
+
+SHARING_STEPS = 8
+"""Steps to the batch whose prefixes and own tokens fill memory [1]."""
+
+
+class SharedPrefixes(eqx.Module):
+    """Prefixes of the requests of a rank.
+
+    Attributes:
+        length: tokens of a prefix [token].
+        groups: G, distinct prefixes; 0 where the prefix of every request is cached in any case [1].
+    """
+
+    length: Number
+    groups: Number
+
+    def bytes_each(self, model: Transformer, engine: Engine, temperature: Temperature = 0.0) -> Array:
+        """Cache of a prefix on a chip of its rank; none without groups [byte]."""
+        empty = stored_per_sequence(model, engine, 0.0, temperature)
+        stored = stored_per_sequence(model, engine, self.length, temperature) - empty
+        return smaller(self.groups, 1.0) * stored
+
+    def held(self, n_sequences: ArrayLike) -> Array:
+        """D, distinct prefixes among sequences [1]."""
+        groups = larger(self.groups, 1.0)
+        # The logarithm of 0 for a single prefix.
+        return -groups * jnp.expm1(n_sequences * jnp.log1p(-smaller(1.0 / groups, 1.0 - 1e-6)))
+
+    def found(self, each: ArrayLike, room: ArrayLike, n_sequences: ArrayLike, context_bytes: ArrayLike) -> Array:
+        """Share of the requests whose prefix is in the cache [1].
+
+        Args:
+            each: cache of a prefix [byte].
+            room: memory of the cache of a rank [byte].
+            n_sequences: sequences in flight on the rank [1].
+            context_bytes: cache of a sequence, its prefix included [byte].
+        """
+        running = self.held(n_sequences)
+        spare = larger(room - n_sequences * (context_bytes - each) - running * each, 0.0)
+        share = smaller((running + spare / larger(each, 1.0)) / larger(self.groups, 1.0), 1.0)
+        return share + (1.0 - smaller(self.groups, 1.0)) * (1.0 - share)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxscale.base.arrays import number, stated_or
+from jaxscale.base.arrays import number, stated_or, with_fields
 from jaxscale.calibration.levels import Levels
 from jaxscale.hardware.catalogue import ChipEntry, Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
@@ -17,14 +17,15 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
 from jaxscale.runs.schema import Runs
-from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS, Engine, Requests
 from jaxscale.serving.serving_coefficients import (
-    Scheduler,
+    EngineDefaults,
+    defaults_of,
     framework_level,
     model_level,
-    scheduler_of,
     serving_facts,
 )
+from jaxscale.serving.serving_memory import max_batch
 from jaxscale.tables.categorical import Categorical, joined, together
 
 LEVEL_KINDS = (
@@ -111,7 +112,9 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
     hardware = hardware or load_hardware()
     levels = _levels(kept, picked, hardware)
     engine = _engine(kept, picked, levels, hardware)
-    batch = ServingBatch(model, engine, _clusters(kept, engine, hardware), _requests(kept, levels))
+    clusters, loads = _clusters(kept, engine, hardware), _requests(kept, levels)
+    is_copied = _is_copied(kept, model, engine, clusters, loads)
+    batch = ServingBatch(model, _with_copies(engine, is_copied), clusters, loads)
     batch = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), batch)
     requests = batch.requests
     is_rated = requests.request_rate > 0.0
@@ -120,9 +123,11 @@ def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRow
         _said(is_rated & kept.categories("arrival").matches(lambda word: word is None), "assumed: Poisson arrivals"),
         _said(is_loaded & (requests.lengths_open > 0.0), "assumed: lengths vary, as their mean is not whole"),
         _said(
-            (requests.prefix_hit > 0.0) & np.isnan(kept.numbers("prefix_hit")), "assumed: shared prefixes are cached"
+            (requests.prefix_groups > 0.0) & np.isnan(kept.numbers("prefix_groups")),
+            f"assumed: {USUAL_GROUPS:.0f} distinct prefixes, cached as memory allows",
         ),
         _admitted(kept, engine, requests),
+        _said(is_copied, "assumed: dp are copies, each with all experts; ep states another split"),
         _said(np.isnan(kept.numbers("tp")), "assumed: all chips in tensor parallelism"),
         _said(kept.categories("precision").matches(lambda word: word is None), "assumed: 16-bit weights"),
     )
@@ -304,16 +309,17 @@ def _engine(
     precision = runs.categories("precision").map(lambda cell: cell or "bf16")
     cache = runs.categories("kv_precision")
     narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
-    cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), np.where(narrow, 1.0, 2.0))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
     stacks = together(Categorical.of(levels["release"].tolist()), runs.categories("gpu"))
 
-    def scheduler(stack: tuple[str, str]) -> Scheduler:
+    def defaults(stack: tuple[str, str]) -> EngineDefaults:
         release, chip = stack
-        return scheduler_of(release, chip, number(hardware[chip].chip().hbm_bytes))
+        return defaults_of(release, chip, number(hardware[chip].chip().hbm_bytes))
 
-    schedulers = stacks.map(scheduler)
-    usual = {name: schedulers.numbers(operator.attrgetter(name)) for name in Scheduler._fields}
+    by_stack = stacks.map(defaults)
+    usual = {name: by_stack.numbers(operator.attrgetter(name)) for name in EngineDefaults._fields}
+    usual_cache = np.maximum(usual["cache_bytes"], np.where(narrow, 1.0, 2.0))
+    cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), usual_cache)
     return Engine(
         tp, pp,
         attention_dp=attention_dp, copies=copies,
@@ -322,7 +328,20 @@ def _engine(
         max_sequences=stated_or(runs.numbers("max_sequences"), usual["max_sequences"]),
         token_budget=stated_or(runs.numbers("token_budget"), usual["token_budget"]),
         mixed_passes=usual["mixed_passes"],
+        memory_share=stated_or(runs.numbers("memory_share"), usual["memory_share"]),
     )  # fmt: skip
+
+
+def _is_copied(runs: Runs, model: Transformer, engine: Engine, cluster: Cluster, loads: Requests) -> np.ndarray:
+    """Whether the attention ranks of a mixture are copies: no split of experts is stated and a copy fits [row]."""
+    room = max_batch(model, with_fields(engine, {"attention_dp": 1.0}), cluster, loads.input_len + loads.output_len)
+    return np.isnan(runs.numbers("ep")) & (np.asarray(engine.attention_dp) > 1.0) & (np.asarray(room) >= 1.0)
+
+
+def _with_copies(engine: Engine, is_copied: np.ndarray) -> Engine:
+    """Engines whose attention ranks are copies in some rows."""
+    ranks = np.where(is_copied, engine.attention_dp, 1.0)
+    return with_fields(engine, {"attention_dp": engine.attention_dp / ranks, "copies": engine.copies * ranks})
 
 
 def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
@@ -334,6 +353,8 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
     at_limit = (serving == "offline_max") | (is_open & ~is_static & ~is_stream)
     lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
     stated = runs.numbers("length_cv")
+    hit, share = (runs.numbers(name) for name in ("prefix_hit", "prefix_share"))
+    groups = np.where(np.isnan(hit) & (share > 0.0), stated_or(runs.numbers("prefix_groups"), USUAL_GROUPS), 0.0)
     return Requests(
         concurrency=np.where(is_stream, stated_or(asked, NO_CAP), np.nan_to_num(asked, nan=1.0)),
         input_len=lengths[0],
@@ -342,7 +363,8 @@ def _requests(runs: Runs, levels: Mapping[str, np.ndarray]) -> Requests:
         at_limit=at_limit.astype(float),
         disaggregated=(serving == "disagg").astype(float),
         n_requests=np.where(is_static, 0.0, np.nan_to_num(runs.numbers("n_requests"))),
-        prefix_hit=np.nan_to_num(stated_or(runs.numbers("prefix_hit"), runs.numbers("prefix_share"))),
+        prefix_hit=np.nan_to_num(stated_or(hit, share)),
+        prefix_groups=groups,
         draft_tokens=np.nan_to_num(runs.numbers("draft_tokens")),
         acceptance=stated_or(runs.numbers("acceptance"), 0.7),
         request_rate=np.nan_to_num(rate),

@@ -9,7 +9,7 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import shape_checks
 from jaxscale.runs.schema import MAX_BATCH, Runs
 from jaxscale.runs.shapes import Shapes
-from jaxscale.serving.engine import CACHE_FORMATS, WEIGHT_FORMATS
+from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS
 from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.serving.under_load import PERCENTILES
@@ -88,10 +88,10 @@ SERVING_COLUMNS = (
     _size("n_gpus", "chips of all copies", "tp pp dp"),
     _size("tp", "tensor-parallel degree", "n_gpus / (pp dp)"),
     _size("pp", "pipeline stages", "1"),
-    _size("ep", "expert-parallel degree", "tp dp"),
-    _size("dp", "attention data parallelism of a mixture of experts, else copies", "1"),
+    _size("ep", "chips over which the experts spread", "tp dp, or tp where dp are copies"),
+    _size("dp", "attention data parallelism of a mixture of experts; copies of others, and where a copy fits", "1"),
     _word("precision", "format of the weights", WEIGHT_FORMATS, "bf16"),
-    _word("kv_precision", "format of the cache", CACHE_FORMATS, "fp8 below 16 bits"),
+    _word("kv_precision", "format of the cache", CACHE_FORMATS, "that of the framework, else fp8 below 16 bits"),
     _word("serving", "kind of serving", SERVING_KINDS, "online, static with a batch"),
     _size("batch_size", "sequences in flight", "the concurrency", MAX_BATCH),
     _size("concurrency", "requests that the client keeps in flight", "as many as the engine takes", MAX_BATCH),
@@ -109,13 +109,19 @@ SERVING_COLUMNS = (
         maximum=30.0,
     ),
     Column(
-        "prefix_share", "share", "share of a prompt that other requests have too, and that is then cached", "1", "0"
+        "prefix_share",
+        "share",
+        "share of a prompt that other requests have too, and that is cached if it fits",
+        "1",
+        "0",
     ),
-    Column("prefix_hit", "share", "share of prompt tokens that are cached", "1", "prefix_share"),
+    Column("prefix_hit", "share", "share of prompt tokens that are cached", "1", "prefix_share, as memory allows"),
+    _size("prefix_groups", "distinct prefixes that the requests share", f"{USUAL_GROUPS:.0f}", MAX_BATCH),
     _size("draft_tokens", "tokens guessed ahead in each step", "not recorded", 1e3, minimum=0),
     Column("acceptance", "share", "probability that a guessed token is right", "1", "0.7"),
     _size("max_sequences", "running sequences that the scheduler admits to a rank", "that of the framework", MAX_BATCH),
     _size("token_budget", "tokens of a step where prompts wait", "that of the framework, else 8192", MAX_BATCH),
+    Column("memory_share", "share", "share of a chip for weights, cache, buffers", "1", "that of the framework"),
     _time("ttft_s", "time to the first token"),
     _time("tpot_s", "time per token after the first"),
     _time("e2e_latency_s", "time from arrival to the last token"),

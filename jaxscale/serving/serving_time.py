@@ -31,9 +31,10 @@ from jaxscale.serving.forward_pass import (
     engine_shares,
     prefill_pass,
     prompts_in_step,
+    stored_per_sequence,
 )
 from jaxscale.serving.serving_coefficients import ServingCoefficients
-from jaxscale.serving.serving_memory import max_batch
+from jaxscale.serving.serving_memory import SharedPrefixes, cache_room, max_batch
 from jaxscale.serving.spread import length_variance, longest
 
 ROUNDS = 10.0
@@ -66,6 +67,7 @@ class ServingTime(eqx.Module):
             [s].
         in_line: time that each of many waiting prompts adds [s].
         output_len: answer of a request [token].
+        fresh: tokens of a prompt that are not cached [token].
     """
 
     ttft: Number
@@ -82,6 +84,7 @@ class ServingTime(eqx.Module):
     prefill: PassTime
     in_line: Number
     output_len: Number
+    fresh: Number
 
     @property
     def e2e(self) -> Array:
@@ -122,7 +125,9 @@ def serving_time(
     # Mean context over the life of a request.
     middle = r.input_len + 0.5 * r.output_len
     # Continuous batching: mean length, as pages fill over time; static batch: all at full length together.
-    held = max_batch(model, engine, cluster, end + r.continuous * (middle - end), temperature)
+    resident = end + r.continuous * (middle - end)
+    prefixes = SharedPrefixes(r.input_len * r.prefix_hit, r.prefix_groups)
+    held = max_batch(model, engine, cluster, resident, temperature, prefixes)
     # A static batch is as large as stated, whatever schedulers admit to a running one.
     admitted = engine.max_sequences + (1.0 - r.continuous) * NO_LIMIT
     room = held + (1.0 - jnp.clip(held, 0.0, 1.0)) * NO_LIMIT
@@ -141,7 +146,11 @@ def serving_time(
         )  # fmt: skip
 
     decode, alone = decoded(in_step), decoded(smaller(in_step, 1.0)).total
-    fresh = r.input_len * (1.0 - r.prefix_hit)
+    found = prefixes.found(
+        prefixes.bytes_each(model, engine, temperature), cache_room(model, engine, cluster), batch,
+        stored_per_sequence(model, engine, resident, temperature),
+    )  # fmt: skip
+    fresh = r.input_len * (1.0 - r.prefix_hit * found)
     # A static batch prefills all prompts at once, a running batch each prompt alone.
     prompts = batch + r.continuous * (1.0 - batch)
     prefill = prefill_pass(
@@ -231,6 +240,7 @@ def serving_time(
         prefill=prefill,
         in_line=in_line,
         output_len=r.output_len,
+        fresh=fresh,
     )
 
 

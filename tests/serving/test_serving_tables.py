@@ -12,7 +12,8 @@ from jaxscale.serving.serving_table import SERVING_BY_NAME
 GOOD = {
     "model": "llama3-8b", "framework": "vllm", "gpu": "h100-80gb", "n_gpus": "4", "tp": "4", "precision": "fp8",
     "serving": "online", "concurrency": "16", "input_len": "1024", "output_len": "128", "n_heads": "", "n_kv_heads": "",
-    "n_layers": "", "d_model": "", "n_experts": "", "moe_top_k": "", "draft_tokens": "",
+    "n_layers": "", "d_model": "", "n_experts": "", "moe_top_k": "", "draft_tokens": "", "prefix_share": "",
+    "prefix_hit": "", "prefix_groups": "", "memory_share": "", "ep": "", "kv_precision": "",
 }  # fmt: skip
 
 
@@ -149,6 +150,45 @@ def test_the_answer_does_not_hang_on_the_spelling_of_a_model(tmp_path):
         assert times[0] == times[1] == times[2] != times[3]
     rows = describe_serving(serving.read_serving(write(tmp_path / "t.csv", {"model": "moonshotai/Kimi-K2-Instruct"})))
     assert rows.levels.column("model").tolist() == ["kimi-k2"]
+
+
+def test_caches_and_memory_are_those_of_the_framework_or_stated(tmp_path):
+    """Caches of vLLM and SGLang keep 16 bits beside 8-bit weights and less than 0.92 of a chip; TensorRT-LLM does not."""
+    fp8 = {"precision": "fp8", "framework": "vllm"}
+    stated = {"kv_precision": "fp8", "memory_share": "0.95"}
+    path = write(tmp_path / "t.csv", fp8, {**fp8, **stated}, {**fp8, "framework": "tensorrt-llm"})
+    rows = describe_serving(serving.read_serving(path))
+    assert rows.batch is not None
+    assert rows.batch.engine.cache_bytes.tolist() == [2.0, 1.0, 1.0]
+    assert rows.batch.engine.memory_share.tolist() == [0.9, 0.95, 0.92]
+
+
+def test_ranks_of_a_mixture_that_fits_a_chip_are_copies_unless_stated(tmp_path):
+    small = {"model": "gpt-oss-20b", "precision": "fp4", "n_gpus": "8", "tp": "1", "dp": "8", "ep": ""}
+    path = write(
+        tmp_path / "t.csv",
+        small,
+        {**small, "ep": "8"},
+        {**small, "dp": ""},
+        {**small, "model": "deepseek-v3", "gpu": "h200-141gb"},
+    )
+    runs = serving.read_serving(path)
+    rows, found = describe_serving(runs), serving.predict_serving(runs)
+    assert rows.batch is not None
+    assert rows.batch.engine.copies.tolist() == [8.0, 1.0, 8.0, 1.0]
+    assert rows.batch.engine.attention_dp.tolist() == [1.0, 8.0, 1.0, 8.0], "DeepSeek-V3 fits no chip"
+    times = found.values["tpot_s"]
+    assert times[0] == times[2] != times[1]
+    assert ["assumed: dp are copies" in note for note in found.notes] == [True, False, False, False]
+
+
+def test_shared_prefixes_are_cached_as_memory_allows(tmp_path):
+    long = {"input_len": "6500", "n_gpus": "1", "tp": "1", "concurrency": "8", "prefix_share": "0.9"}
+    path = write(tmp_path / "t.csv", long, {**long, "prefix_groups": "1"}, {**long, "prefix_hit": "0.9"})
+    found = serving.predict_serving(serving.read_serving(path))
+    first = found.values["ttft_s"]
+    assert first[0] > 1.3 * first[1] and first[1] == first[2]
+    assert ["assumed: 100 distinct prefixes" in note for note in found.notes] == [True, False, False]
 
 
 def test_words_of_tools_are_understood(tmp_path):

@@ -20,6 +20,7 @@ from jaxscale.serving.forward_pass import (
     weight_times,
 )
 from jaxscale.serving.serving_coefficients import mixes_prompts
+from jaxscale.serving.serving_memory import SharedPrefixes
 
 MODELS = {"dense": DENSE, "latent": LATENT, "windows": WINDOWS, "hybrid": js.model("nemotron-h-56b")}
 ONLINE = serving.Requests(concurrency=32, input_len=1000, output_len=500)
@@ -162,6 +163,51 @@ def test_cached_prompts_are_not_worked_off_again():
         return float(times(LARGE, serving.Engine(tp=8), load).ttft)
 
     assert ttft(0.9) < 0.5 * ttft(0.0)
+
+
+def test_sequences_of_few_prefixes_hold_as_many_as_random_draws():
+    random = np.random.default_rng(0)
+    for groups, n in ((1, 5), (8, 20), (150, 60)):
+        drawn = np.mean([len(np.unique(random.integers(groups, size=n))) for _ in range(4000)])
+        assert float(SharedPrefixes(6000.0, float(groups)).held(float(n))) == pytest.approx(drawn, rel=0.01)
+
+
+def test_memory_admits_sequences_of_one_prefix_by_their_own_tokens():
+    engine, context = serving.Engine(precision="fp8"), 6500.0
+    one, usual = SharedPrefixes(6000.0, 1.0), (DENSE, engine, js.cluster("h100-80gb", 1), context, 0.0)
+    prefix, each = (float(stored_per_sequence(DENSE, engine, length)) for length in (6000.0, context))
+    room = float(serving.max_batch(*usual)) * each
+    assert float(serving.max_batch(*usual, one)) == pytest.approx((room - prefix) / (each - prefix), rel=1e-3)
+    many, none = SharedPrefixes(6000.0, 1e9), SharedPrefixes(6000.0, 0.0)
+    for unshared in (many, none):
+        assert float(serving.max_batch(*usual, unshared)) == pytest.approx(room / each, rel=1e-3)
+
+
+def test_prefixes_beyond_memory_are_read_again():
+    """Hits fall with the number of prefixes, from all of them to none, and the first token comes later."""
+
+    def found(groups, prompt=6500.0):
+        load = serving.Requests(8.0, prompt, 500, prefix_hit=6000 / 6500, prefix_groups=groups)
+        return times(DENSE, serving.Engine(), load, js.cluster("h100-80gb", 1))
+
+    fresh, first = np.asarray([(found(n).fresh, found(n).ttft) for n in (0.0, 1.0, 20.0, 100.0, 200.0, 1e6)]).T
+    assert fresh[:3] == pytest.approx(500.0, rel=1e-4), "room for 65 prefixes of 0.8 GB"
+    assert fresh[-1] == pytest.approx(6500.0, rel=0.02)
+    assert (np.diff(fresh) > -1e-3).all() and (np.diff(first) > -1e-6).all() and first[-1] > 3.0 * first[0]
+    assert float(found(200.0, 65.0).fresh) == pytest.approx(5.0, rel=1e-4), "negative control: short ones all fit"
+
+
+def test_a_draft_token_takes_a_layer_and_the_logits_head():
+    engine = serving.Engine(tp=8)
+
+    def step(tokens):
+        return serving.decode_pass(LARGE, engine, H100, USUAL, n_sequences=1.0, context=1000.0, tokens_each=tokens)
+
+    plain, guessing = step(1.0), step(4.0)
+    assert float(plain.drafts) == 0.0
+    layer = (float(guessing.weights + guessing.attention + guessing.collectives)) / 80 + USUAL.layer_floor
+    head = 128256 * 8192 * 2.0 / 8 / (USUAL.weight_bandwidth * float(H100.chip.hbm_bandwidth))
+    assert float(guessing.drafts) == pytest.approx(3.0 * (layer + head), rel=1e-5)
 
 
 def test_pipelines_lower_no_latency_but_raise_throughput():
