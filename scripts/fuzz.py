@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -603,6 +604,8 @@ def main() -> int:
     parser.add_argument("--entry", choices=HARNESS, action="append", help="entries; all where left out")
     parser.add_argument("--out", type=Path, help="CSV of all violations")
     chosen = parser.parse_args()
+    # A warning is one more line, and an error to who has made them so.
+    warnings.simplefilter("error")
     entries = chosen.entry or list(HARNESS)
     found: list[Violation] = []
     for name in entries:

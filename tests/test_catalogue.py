@@ -4,9 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import NUMBERS, chip, cluster, load_hardware
+from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import model, model_fields
 
 REQUIRED_CHIPS = """v100-16gb v100-32gb a100-40gb a100-80gb h100-80gb h100-96gb h200 b200 gb200 b300 gb300 mi250x mi300x
@@ -62,6 +65,29 @@ def test_the_job_may_differ_from_the_reference_network():
     network = cluster("h100-80gb", 64, domain_size=4, bandwidth=25e9).network
     assert network.domain_size[0] == 4.0
     assert network.bandwidth[1] == 25e9
+
+
+def test_numbers_of_chips_are_in_si_units():
+    """Gigabytes are 1e9 bytes, Tflop/s 1e12 flop/s, microseconds 1e-6 s."""
+    for entry in load_hardware().chips.values():
+        n, one, network = entry.numbers, entry.chip(), entry.network()
+        np.testing.assert_allclose(
+            [one.hbm_bytes, one.hbm_bandwidth], [1e9 * n["memory_gb"], 1e9 * n["memory_gb_per_s"]]
+        )
+        np.testing.assert_allclose(one.peak_flops, [1e12 * n[f"peak_tflops_{kind}"] for kind in PRECISIONS])
+        levels = ("link", "network", "spine")
+        np.testing.assert_allclose(network.bandwidth, [1e9 * n[f"{level}_gb_per_s"] for level in levels])
+        np.testing.assert_allclose(network.latency, [1e-6 * n[f"{level}_latency_us"] for level in levels])
+
+
+@given(chip_id=st.sampled_from(REQUIRED_CHIPS), faster=st.floats(0.05, 20.0))
+def test_a_stated_scale_out_link_carries_its_spine_along(chip_id: str, faster: float):
+    """How much the spine is oversubscribed stays: all beyond the domain changes alike, and nothing else does."""
+    usual = load_hardware()[chip_id].network()
+    other = load_hardware()[chip_id].network(bandwidth=faster * float(usual.bandwidth[1]))
+    np.testing.assert_allclose(other.bandwidth, usual.bandwidth * [1.0, faster, faster], rtol=1e-12)
+    np.testing.assert_array_equal(other.latency, usual.latency)
+    np.testing.assert_array_equal(other.domain_size, usual.domain_size)
 
 
 def test_the_count_of_a_tray_means_the_whole_rack():

@@ -42,7 +42,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
 def outside(bound: Bound) -> list[float]:
     """Numbers that are just outside of a bound."""
     below = bound.low if bound.is_above else bound.low - 0.5
-    return [below, float("nan"), *([bound.high * 1.5] if bound.high < 1e300 else [])]
+    return [below, float("nan"), *([bound.high * 1.5, float("inf")] if bound.high < 1e300 else [])]
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)

@@ -1,13 +1,14 @@
 """Peak memory against closed forms: Korthikanti's activations, ZeRO's shards, microbatches in flight."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import Configuration, as_arrays, changed, ideal_coefficients, random_configurations, stack
 
 from jaxscale.base.arrays import as_arrays as arrays
 from jaxscale.calibration.coefficients import prior_medians
-from jaxscale.costs.activations import layer_bytes, microbatches_in_flight
+from jaxscale.costs.activations import LayerBytes, layer_bytes, microbatches_in_flight, reversing_bytes
 from jaxscale.costs.memory import MOMENTS, Memory, held_at_moments, memory
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
@@ -280,6 +281,27 @@ def test_a_smooth_peak_is_little_more_than_the_fullest_moment(dtype: type):
     exact, smooth = (jax.jit(jax.vmap(lambda case, t=t: memory(*case, temperature=t)))(cases) for t in (0.0, 0.01))
     ratio = np.asarray(smooth.total, np.float64) / np.asarray(exact.total, np.float64)
     assert (ratio > 0.97).all() and (ratio < 1.06).all() and (ratio > 1.0 + 1e-5).any()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("tp", [1, 4])
+@pytest.mark.parametrize("stored", [0.0, 1e12])
+def test_reversing_a_layer_holds_the_gradients_counted_one_by_one(gated: bool, tp: int, stored: float):
+    """The larger of two moments, in tensors of 16 bits of t tokens, d and f / tp.
+
+    At the gate, all activations of the MLP are still stored, and there are the gradients of the product's other factor
+    and of one matrix. At the input these are gone; there are gradients of the MLP's one or two inner tensors, of the
+    residual stream and of its input, and of its two or three matrices. With the stream split, three gathered tensors.
+    """
+    t, d, f = 2 * 512, 256, 1024
+    shape = Transformer(8, d, 8, 512, d_ff=f, gated_mlp=gated)
+    local = local_plan(shape, Plan(tp=tp, micro_batch_size=2, sequence_parallel=True))
+    matrix, inner, stream = d * f // tp, t * f // tp, t * d // tp
+    at_gate = inner * gated + matrix
+    at_input = inner * (1 + gated) + 2 * stream + matrix * (2 + gated)
+    expected = 2 * max(at_gate, at_input - stored / 2) + 3 * 2 * (t * d - stream)
+    found = reversing_bytes(local, LayerBytes(jnp.asarray(0.0), jnp.asarray(stored)))
+    assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 def test_gradients_stand_at_the_loss_where_microbatches_came_before():

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxscale.base.documents import data_path
 from jaxscale.models import model
@@ -16,6 +18,7 @@ from jaxscale.models.transformer import (
     attention_flops_per_token,
     attention_layers,
     attention_params,
+    copies_width,
     embedding_params,
     matmul_params_per_token,
     model_flops,
@@ -139,6 +142,82 @@ def test_one_expert_is_a_dense_layer_however_it_is_written():
     assert one == float(count(jnp.asarray(1.0))) == float(count(np.array(1))) == float(jax.jit(count)(1.0))
     np.testing.assert_allclose(jax.vmap(count)(jnp.asarray([1.0, 2.0])), [one, two], rtol=1e-7)
     assert two > 1.2 * one
+
+
+@st.composite
+def architectures(draw: st.DrawFn) -> dict[str, int]:
+    """Arguments of a transformer of any kind, with small whole sizes."""
+    size = st.integers(1, 12)
+    switch = st.integers(0, 1)
+    arguments = {name: draw(size) for name in ("d_model", "n_heads", "head_dim", "v_head_dim", "d_ff", "vocab_size")}
+    arguments |= {name: draw(switch) for name in ("gated_mlp", "tied_embeddings", "attention_gate", "n_predict_layers")}
+    arguments |= {"n_layers": draw(st.integers(2, 6)), "position_embeddings": draw(st.sampled_from([0, 7]))}
+    arguments["n_kv_heads"] = arguments["n_heads"]
+    if draw(st.booleans()):
+        arguments |= {"q_lora_rank": draw(size)}
+    if draw(st.booleans()):
+        arguments |= {"kv_lora_rank": draw(size), "rope_head_dim": draw(st.integers(1, arguments["head_dim"]))}
+    if draw(st.booleans()):
+        arguments |= {"o_lora_rank": draw(size), "o_groups": arguments["n_heads"]}
+    if draw(st.booleans()):
+        arguments |= {"n_experts": draw(st.integers(2, 8)), "moe_top_k": draw(st.integers(1, 2))}
+        arguments |= {"d_ff_expert": draw(size), "n_shared_experts": draw(st.integers(0, 2))}
+        arguments |= {"moe_latent_size": draw(st.integers(0, 9)), "n_dense_layers": draw(st.integers(0, 2))}
+    if draw(st.booleans()):
+        arguments |= {"n_ssm_layers": 1, "ssm_d_inner": draw(size), "ssm_state": draw(size)}
+    return arguments
+
+
+def counted_matrices(a: dict[str, int], n_experts: int) -> int:
+    """Numbers of all matrices of an architecture, each with so many routed experts, its embeddings and norms left out.
+
+    An independent count: a list of shapes for each layer, as a program would make them.
+    """
+    of = {name: a.get(name, 0) for name in ("q_lora_rank", "kv_lora_rank", "o_lora_rank", "moe_latent_size")}
+    d, heads, h, h_v, mlp = a["d_model"], a["n_heads"], a["head_dim"], a["v_head_dim"], 2 + a["gated_mlp"]
+    queries, rope = heads * h, a.get("rope_head_dim", 0)
+    attention = [(d, of["q_lora_rank"]), (of["q_lora_rank"], queries)] if of["q_lora_rank"] else [(d, queries)]
+    if of["kv_lora_rank"]:
+        attention += [(d, of["kv_lora_rank"] + rope), (of["kv_lora_rank"], heads * (h - rope + h_v))]
+    else:
+        attention += [(d, heads * h), (d, heads * h_v)]
+    if of["o_lora_rank"]:
+        # The rank is that of all groups together, of one head each here.
+        attention += [(h_v, of["o_lora_rank"]), (of["o_lora_rank"], d)]
+    else:
+        attention += [(heads * h_v, d)]
+    attention += [(d, heads * h_v)] * a["attention_gate"]
+    dense = [(d, a["d_ff"])] * mlp
+    layers = a["n_layers"] + a["n_predict_layers"]
+    total = attention * layers + [(2 * d, d)] * a["n_predict_layers"]
+    if "n_experts" in a:
+        width, latent = a["d_ff_expert"], of["moe_latent_size"]
+        mixture = [(d, a["n_experts"])] + [(d, width)] * mlp * a["n_shared_experts"]
+        mixture += [(d, latent), (latent, d)] + [(latent or d, width)] * mlp * n_experts
+        total += dense * a["n_dense_layers"] + mixture * (layers - a["n_dense_layers"])
+    else:
+        total += dense * layers
+    if "n_ssm_layers" in a:
+        total += [(d, 2 * a["ssm_d_inner"] + 2 * a["ssm_state"]), (a["ssm_d_inner"], d)]
+    return sum(rows * columns for rows, columns in total)
+
+
+@given(architectures())
+@settings(max_examples=60)
+def test_parameters_are_those_of_the_matrices_counted_one_by_one(arguments: dict[str, int]):
+    """All experts count for the size, the chosen ones for a token; the logits count for each predicted token."""
+    made = Transformer(**arguments)
+    d, vocabulary, further = (arguments[name] for name in ("d_model", "vocab_size", "n_predict_layers"))
+    layers = arguments["n_layers"] + further
+    norms = d * (2 * layers + arguments.get("n_ssm_layers", 0) + 1)
+    looked_up = d * ((2 - arguments["tied_embeddings"]) * vocabulary + arguments["position_embeddings"])
+    whole, active = (counted_matrices(arguments, arguments.get(name, 1)) for name in ("n_experts", "moe_top_k"))
+    assert float(n_params(made)) == pytest.approx(whole + norms + looked_up, rel=1e-9)
+    assert float(n_active_params(made)) == pytest.approx(active + norms + looked_up, rel=1e-9)
+    assert float(matmul_params_per_token(made)) == pytest.approx(active + (1 + further) * d * vocabulary, rel=1e-9)
+    dispatched = arguments.get("moe_latent_size", 0) or d
+    copies = (layers - arguments["n_dense_layers"]) * arguments["moe_top_k"] if "n_experts" in arguments else 0
+    assert float(copies_width(made)) == pytest.approx(copies * dispatched, rel=1e-9)
 
 
 def test_windows_shorten_attention():

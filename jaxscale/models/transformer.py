@@ -171,13 +171,16 @@ class Transformer(eqx.Module):
         for name, follows in FOLLOWING.items():
             if hasattr(self, name) and getattr(self, name) is None:
                 setattr(self, name, follows(vars(self)))
-        for (ratio, usual), size in zip(WINDOW_RATIOS.items(), stated[len(LAYER_SHARES) :], strict=True):
-            if size is not None:
-                setattr(self, ratio, as_float(size) / getattr(self, usual))
+        # Impossible numbers are refused below, where they are named; until then numpy does not warn of them.
+        with np.errstate(all="ignore"):
+            for (ratio, usual), size in zip(WINDOW_RATIOS.items(), stated[len(LAYER_SHARES) :], strict=True):
+                if size is not None:
+                    setattr(self, ratio, as_float(size) / getattr(self, usual))
 
     def __check_init__(self):
         """Refuse impossible shapes; traced values are not looked at."""
-        MODEL.check({name: getattr(self, name) for name in ARGUMENTS})
+        with np.errstate(all="ignore"):
+            MODEL.check({name: getattr(self, name) for name in ARGUMENTS})
 
 
 def _shown(model: Transformer) -> Printout:

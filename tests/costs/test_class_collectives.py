@@ -108,6 +108,20 @@ def test_tables_exchange_pooled_look_ups():
     assert float(copies.gradients.volume) > 100e9  # whole tables: what the placements are for
 
 
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_look_ups_travel_once_each_way_in_a_microbatch_by_their_own_placement(microbatches: int):
+    """All tables of a chip in one exchange, rows of each of the 26 tables in one of their own; copies need neither."""
+    expected = {"table": (2, 0), "row": (0, 2 * 26), None: (0, 0)}
+    for placement, counts in expected.items():
+        tables = {} if placement is None else {"tables": placement}
+        found = exchanges(dlrm(), data=64, n_microbatches=microbatches, **tables)
+        kinds = (found.look_ups, found.partial_look_ups)
+        assert [float(kind.count) for kind in kinds] == [microbatches * count for count in counts]
+        assert [float(kind.volume) > 0.0 for kind in kinds] == [count > 0 for count in counts]
+    alone = exchanges(dlrm(), data=1, n_microbatches=microbatches, tables="row")
+    assert not any(float(leaf) for kind in (alone.look_ups, alone.partial_look_ups) for leaf in jax.tree.leaves(kind))
+
+
 def test_statistics_of_batch_norms_are_told_from_gradients():
     work = js.trace(*vision_steps.resnet50(batch=64))
     found = exchanges(work, data=8)

@@ -10,12 +10,12 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale.explore.page_controls import opening_state, shown
-from jaxscale.explore.page_programs import SIZES
+from jaxscale.explore.page_programs import RESOURCES, SIZES, with_factors
 from jaxscale.explore.page_server import bound_socket, is_local
 from jaxscale.explore.page_state import SLIDERS, TABS, PageInputs, PageState, changes, page_inputs, state_of
 from jaxscale.explore.page_tables import (
@@ -28,7 +28,7 @@ from jaxscale.explore.page_tables import (
     tab_html,
     tab_records,
 )
-from jaxscale.explore.page_work import page_view
+from jaxscale.explore.page_work import _plans, page_view
 from jaxscale.models.transformer import n_active_params
 from jaxscale.report.style import seconds
 
@@ -132,6 +132,50 @@ def test_factors_change_the_cluster_under_the_same_plan(inputs: PageInputs):
     assert faster.step_time == pytest.approx(expected, rel=1e-9)
     assert faster.plan.words() == base.plan.words()
     assert faster.step_time > 1.1 * base.step_time
+
+
+FACTORS = st.fixed_dictionaries({name: st.floats(0.25, 4.0) for name in (*SIZES, *RESOURCES)})
+
+
+@given(FACTORS)
+@settings(max_examples=8)
+def test_factors_multiply_what_they_name_and_nothing_else(factors: dict[str, float]):
+    """More chips are more replicas of the same batch; a wider model has more heads of the same width."""
+    model, plan = js.model("llama2-7b", seq_len=2048), js.Plan(dp=8, tp=2, pp=2, n_microbatches=16, shard_group=4)
+    cluster = js.cluster("h100-80gb", 32)
+    shape, run, machine = with_factors(model, plan, cluster, factors)
+    assert float(machine.n_chips) == pytest.approx(32 * factors["chips"])
+    assert float(run.n_chips) == pytest.approx(float(machine.n_chips))
+    assert float(run.shard_group / run.dp) == pytest.approx(0.5)
+    assert float(run.global_batch_size_seqs) == pytest.approx(128 * factors["batch"])
+    grown = {"d_model": "width", "n_heads": "width", "d_ff": "width", "n_layers": "depth", "vocab_size": "vocabulary"}
+    for field, name in {**grown, "seq_len": "sequence length"}.items():
+        assert float(getattr(shape, field) / getattr(model, field)) == pytest.approx(factors[name])
+    assert float(shape.head_dim) == float(model.head_dim)
+    levels = [factors[f"{level} bandwidth"] for level in ("scale-up", "scale-out", "spine")]
+    np.testing.assert_allclose(machine.network.bandwidth, np.asarray(cluster.network.bandwidth) * levels)
+    assert float(machine.chip.hbm_bandwidth / cluster.chip.hbm_bandwidth) == pytest.approx(factors["memory bandwidth"])
+
+
+DEGREES = st.sampled_from([1, 2, 4])
+
+
+@given(st.integers(1, 32), DEGREES, DEGREES, DEGREES, st.integers(1, 8))
+def test_curves_over_chips_keep_the_batch_and_count_every_degree(dp: int, tp: int, pp: int, cp: int, m: int):
+    """Replicas share the batch of the plan; chips are the product of all degrees."""
+    plan = js.Plan(dp=dp, tp=tp, pp=pp, cp=cp, n_microbatches=m)
+    plans, chips, n_replicas = _plans(plan)
+    dps = np.asarray(plans.dp)
+    np.testing.assert_allclose(chips, dps * tp * pp * cp)
+    np.testing.assert_allclose(plans.global_batch_size_seqs, dp * m)
+    assert dps[0] == dp and dp in dps[1 : 1 + n_replicas]
+    assert (np.asarray(plans.n_microbatches) % 1 == 0).all() and (np.asarray(plans.shard_group) <= dps).all()
+
+
+def test_a_state_is_changed_where_a_factor_is(inputs: PageInputs):
+    names = (*SLIDERS, "width", "depth")
+    assert not page_view(STATE, inputs).is_changed
+    assert all(page_view(dataclasses.replace(STATE, **{name: 2.0}), inputs).is_changed for name in names)
 
 
 def test_elasticities_are_slopes(inputs: PageInputs):

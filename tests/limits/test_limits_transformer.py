@@ -52,6 +52,13 @@ def test_designs_follow_the_laws():
     assert coarse(100.0) == 96.0 and coarse(102.0) == 104.0 and coarse(3.2) == 3.0 and coarse(0.2) == 1.0
 
 
+@pytest.mark.parametrize(("factor", "odd"), [(1.0, 1), (0.5, 1), (1.25, 5), (1.5, 3), (1.75, 7), (0.75, 3), (3.0, 3)])
+def test_stages_are_powers_of_two_or_these_times_the_odd_part_of_the_chips(factor: float, odd: int):
+    stages, powers = plan_space(factor).pp, {2**k for k in range(10)}
+    assert stages is not None and set(stages) == powers | {odd * power for power in powers}
+    assert list(stages) == sorted(stages)
+
+
 def test_neighbours_differ_by_no_saw_tooth(curve):
     """The curve falls in steps where a degree doubles; between two of them it rises by a few per cent at most."""
     near = transformer_curve(np.geomspace(1e25, 4e25, 6), GPU).utilisation

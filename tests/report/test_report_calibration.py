@@ -8,7 +8,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.report import figures, fit_report
 from jaxscale.report.document import Picture
-from jaxscale.report.fit_report import varied_columns
+from jaxscale.report.fit_report import fit_figure, varied_columns
 from jaxscale.report.style import png
 
 
@@ -64,6 +64,16 @@ def test_the_report_of_a_fit_has_its_figures_tables_and_doubts(result: js.FitRes
     text = report.to_markdown()
     assert "gpu tpu-v5e" in text and "gpu tpu-v5p" in text, "errors by the two chips"
     assert all(message[1:] in text for message in result.messages)
+
+
+def test_dots_of_a_fit_are_its_errors(result: js.FitResult):
+    """The measured time across, the predicted one up: the fitted error more, as a logarithm."""
+    axes = fit_figure(result).axes[0]
+    measured = np.exp(np.asarray(result.problem.log_time)[: result.n])
+    dots = [line.get_xydata() for line in axes.get_lines() if line.get_marker() not in ("None", None, "")]
+    drawn = {(round(x, 9), round(y, 9)) for x, y in np.log(np.concatenate(dots))}
+    expected = np.log(measured), np.log(measured) + np.asarray(result.tested)
+    assert drawn == {(round(x, 9), round(y, 9)) for x, y in zip(*expected, strict=True)}
 
 
 def test_only_columns_that_vary_are_drawn(result: js.FitResult):

@@ -3,13 +3,15 @@
 import matplotlib as mpl
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale.costs.step import StepTime
 from jaxscale.report import figures
 from jaxscale.report.figures.accuracy import ranked_groups
 from jaxscale.report.figures.breakdown import COLOURS
-from jaxscale.report.style import PALETTE, png, seconds
+from jaxscale.report.style import PALETTE, png, seconds, time_unit
 
 RANDOM = np.random.default_rng(0)
 MEASURED = np.exp(RANDOM.normal(1.0, 1.0, 40))
@@ -121,3 +123,16 @@ def test_the_coverage_in_the_title_is_counted():
 )
 def test_times_have_the_unit_that_suits_them(value, text):
     assert seconds(value) == text
+
+
+@given(st.floats(1e-9, 1e5))
+@example(1.0)
+@example(1e-3)
+@example(1e-6)
+@example(1.05e-3)
+def test_the_unit_of_an_axis_is_the_largest_that_the_longest_time_fills(longest: float):
+    """Seconds, milliseconds or microseconds: the longest time is 1 to below 1000 of them, where one suits."""
+    unit, word = time_unit(longest)
+    assert {"s": 1.0, "ms": 1e-3, "us": 1e-6}[word] == unit
+    if longest >= 1e-6:
+        assert 1.0 <= longest / unit and (unit == 1.0 or longest / unit < 1000.0 * (1.0 + 1e-12))

@@ -1,10 +1,16 @@
 """What sweeps ask: each answer is that of the function asked by itself, labelled with names and units."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
+from jaxscale.sweeps.step_points import _Assembly
+from jaxscale.sweeps.sweep_spec import sweep_spec
 
 pytest.importorskip("zarr")
 
@@ -66,6 +72,23 @@ def test_shapes_and_chips_sweep():
     deep = js.step_time(js.model("llama3-8b", n_layers=16), js.Plan(dp=8), "h100-80gb")
     assert found.step_time[0, 1] < found.step_time[1, 1] and found.step_time[0, 1] < found.step_time[0, 0]
     np.testing.assert_allclose(found.step_time[0].interp(peak_flops=989.4e12), deep.total, rtol=0.02)
+
+
+DEGREES = st.fixed_dictionaries({}, optional={name: st.sampled_from([1, 2, 4]) for name in ("tp", "pp", "cp")})
+MICRO_BATCHES = st.fixed_dictionaries({}, optional={"micro_batch_size": st.sampled_from([1, 2, 4])})
+
+
+@given(stated=DEGREES, micro=MICRO_BATCHES, replicas=st.integers(1, 64), microbatches=st.integers(1, 16))
+def test_what_nothing_states_follows_from_chips_and_batch(stated, micro, replicas, microbatches):
+    """Degrees left out are one, dp is n / (tp pp cp), and there are B / (b dp) microbatches."""
+    n = replicas * math.prod(stated.values())
+    batch = replicas * microbatches * micro.get("micro_batch_size", 1)
+    spec = sweep_spec({"n_gpus": [n]}, "step_time", {**LLAMA, **stated, **micro, "global_batch": batch})
+    _, plan, cluster, _ = _Assembly(spec).parts({"n_gpus": np.asarray(n, float)})
+    numbers = [float(getattr(plan, name)) for name in ("tp", "pp", "cp", "dp", "micro_batch_size", "n_microbatches")]
+    told = [*(stated.get(name, 1) for name in ("tp", "pp", "cp")), replicas, micro.get("micro_batch_size", 1)]
+    assert numbers == pytest.approx([*told, microbatches])
+    assert float(plan.n_chips) == float(cluster.n_chips) == n
 
 
 def test_regions_change_nothing(steps):
