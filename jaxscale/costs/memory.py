@@ -322,7 +322,7 @@ class _Stage(NamedTuple):
         """Memory at the loss of the last microbatch [byte]."""
         local = self.local
         # The last norm stores input and output; the logits head gathers the output.
-        norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local.plan)
+        norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local)
         ends = norm * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
         whole = self.gathered.at_the_loss + _casts(local)
@@ -356,8 +356,9 @@ def _loss_bytes(local: LocalPlan) -> Array:
 
 def _casts(local: LocalPlan) -> Array:
     """Memory of weight copies in the width of matmuls, which autocast keeps until the forward pass ends [byte]."""
-    head = local.matmul_bytes * head_params(local.model) / local.plan.tp
-    layers = local.matmul_bytes * (local.params.layers + local.params.experts)
+    trained = local.model.trainable_share * local.matmul_bytes
+    head = trained * head_params(local.model) / local.plan.tp
+    layers = trained * (local.params.layers + local.params.experts)
     return local.plan.autocast * (layers + head) * (1.0 - local.weights_sharded) + _compiled_casts(local, 1.0)
 
 
@@ -372,9 +373,12 @@ def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
     layers = params.layers / (1.0 + sharded * (local.shard_ranks - 1.0))
     layers = layers + params.experts / (1.0 + sharded * (local.expert_shard_ranks - 1.0))
     head = head_share * head_params(local.model) / (plan.tp * (1.0 + sharded * (local.shard_ranks - 1.0)))
+    Frozen weights are stored in the width that matmuls read.
+
     # Recomputed layers keep weights in the stored width, without casts.
     again = larger(WIDE_BYTES - local.matmul_bytes, 0.0) * plan.recompute_full
-    return plan.compiled * plan.wide_weights * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
+    is_cast = plan.compiled * plan.wide_weights * local.model.trainable_share
+    return is_cast * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
 
 
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:
