@@ -131,7 +131,12 @@ def drawn_memory(seed: float) -> dict[str, Any]:
     random = np.random.default_rng(int(seed))
     sizes = {"loss_bytes": (6.0, 12.0), "adapter_bytes": (0.0, 4.0), "gradient_copy_bytes": (0.0, 2.0)}
     drawn = {name: float(random.choice(values)) for name, values in sizes.items()}
-    return {**drawn, "held_bytes": 1e9, **{name: bool(random.integers(2)) for name in MEMORY_FLAGS}}
+    return {
+        **drawn,
+        "held_bytes": 1e9,
+        "cached_share": 0.3,
+        **{name: bool(random.integers(2)) for name in MEMORY_FLAGS},
+    }
 
 
 MEMORY_FLAGS = (
