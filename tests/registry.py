@@ -141,7 +141,7 @@ def drawn_memory(seed: float) -> dict[str, Any]:
 
 MEMORY_FLAGS = (
     *("autocast", "wide_weights", "narrow_gate", "kept_gate", "copied_attention", "dropout"),
-    *("kept_gradients", "cached_gradients", "gathered_stages"),
+    *("kept_gradients", "cached_gradients", "gathered_stages", "queued_collectives"),
 )
 """What software may keep, as flags of a `Plan`."""
 

@@ -500,3 +500,16 @@ def test_gradients_follow_an_offloaded_optimizer(zero_stage: int):
     plans = [Plan(dp=8, zero_stage=zero_stage, n_microbatches=2, offload_optimizer=share) for share in (0.0, 1.0)]
     kept, sent = (at_moments(shape, plan)["loss"]["gradients"] for plan in plans)
     assert sent == (kept if zero_stage == 1 else 0.0) and kept > 0.0
+
+
+@pytest.mark.parametrize(("tp", "n_microbatches"), [(8, 8), (8, 1), (1, 8)])
+def test_buffers_freed_in_order_queue_nothing(tp: int, n_microbatches: int):
+    """Records of streams hold buffers of tensor-parallel collectives of several microbatches, references none."""
+    shape = model("llama3-8b")
+    plans = [Plan(tp=tp, pp=4, n_microbatches=n_microbatches, queued_collectives=queues) for queues in (True, False)]
+    recorded, kept = (at_moments(shape, plan, queued_bytes=60.0)["loss"]["activations"] for plan in plans)
+    last = at_moments(shape, plans[0], queued_bytes=60.0)["reversing, first stage"]["activations"]
+    first = at_moments(shape, plans[1], queued_bytes=60.0)["reversing, first stage"]["activations"]
+    waits = tp > 1 and n_microbatches > 2
+    assert recorded == kept
+    assert last - first == pytest.approx(60.0 * 0.5 * shape.seq_len * shape.d_model if waits else 0.0, rel=1e-6)

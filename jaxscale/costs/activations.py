@@ -246,7 +246,8 @@ def queued_activation_bytes(
     $t d b_q (1 - \min(1, 2 / n)(1 - a))$, 0 where tp = 1, $b_q$ `queued_bytes`. Buffers outlive the last use while
     hosts launch without waiting, as streams may still read the buffers. The queue grows where n microbatches in flight
     let chips wait for each other, and where hosts lead slower chips by a share a of the queue. Queues are finite, and
-    so is the growth.
+    so is the growth. Software that keeps references in place of records of streams frees buffers in order (PyTorch's
+    TORCH_NCCL_AVOID_RECORD_STREAMS): it queues none.
 
     Args:
         local: size of a microbatch, tp.
@@ -262,6 +263,7 @@ def queued_activation_bytes(
     # flight; with 1 or 2 and tp up to 8, 80 more where chips take twice as long as hosts, whatever the layers.
     waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
     queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
+    queued = queued * local.plan.queued_collectives
     return coefficients.queued_bytes * queued * local.tokens * local.model.d_model
 
 

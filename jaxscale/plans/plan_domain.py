@@ -21,6 +21,7 @@ FLAGS = (
     "kept_gradients",
     "cached_gradients",
     "gathered_stages",
+    "queued_collectives",
 )
 """Fields that are 1 where software has a feature, else 0."""
 
