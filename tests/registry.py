@@ -131,12 +131,17 @@ def drawn_memory(seed: float) -> dict[str, Any]:
     random = np.random.default_rng(int(seed))
     sizes = {"loss_bytes": (6.0, 12.0), "adapter_bytes": (0.0, 4.0), "gradient_copy_bytes": (0.0, 2.0)}
     drawn = {name: float(random.choice(values)) for name, values in sizes.items()}
-    return {**drawn, "held_bytes": 1e9, **{name: bool(random.integers(2)) for name in MEMORY_FLAGS}}
+    return {
+        **drawn,
+        "held_bytes": 1e9,
+        "cached_share": 0.3,
+        **{name: bool(random.integers(2)) for name in MEMORY_FLAGS},
+    }
 
 
 MEMORY_FLAGS = (
     *("autocast", "wide_weights", "narrow_gate", "kept_gate", "copied_attention", "dropout"),
-    *("kept_gradients", "cached_gradients", "gathered_stages"),
+    *("kept_gradients", "cached_gradients", "gathered_stages", "queued_collectives"),
 )
 """What software may keep, as flags of a `Plan`."""
 

@@ -465,3 +465,73 @@ def test_rank_0_holds_the_first_stage(n_microbatches: int):
 def test_a_pipeline_of_one_stage_has_no_other():
     peak = of(model("llama3-8b"), Plan(micro_batch_size=2))
     assert float(peak.first_stage) == float(peak.total)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1e3])
+def test_what_an_allocator_keeps_is_reserved_until_the_chip_is_full(share: float):
+    """A peak of reserved memory holds free blocks; allocations do not, nor what decides whether a run fits."""
+    peak = of(model("llama3.2-1b"), Plan(cached_share=share))
+    beyond = float(peak.measured(0.5) - peak.measured(0.0))
+    assert beyond == pytest.approx(
+        min(share * float(peak.activations + peak.logits), float(peak.capacity - peak.total)), rel=1e-6
+    )
+    assert float(peak.measured(1.0) - peak.measured(0.5)) == pytest.approx(float(peak.framework), abs=1e3)
+    assert float(peak.total) == float(of(model("llama3.2-1b"), Plan()).total)
+
+
+def test_of_frozen_weights_no_gradient_reads_a_normalised_tensor():
+    """32-bit copies of the inputs of two norms are kept, 2 d a norm beyond 16 bits; with gains, the outputs too."""
+    plans = [Plan(fused_norm=fused) for fused in (False, True)]
+
+    def kept(trained: float, plan: Plan) -> float:
+        shape = Transformer(48, 6144, 64, 2048, trainable_share=trained)
+        return float(layer_activation_bytes(local_plan(*arrays((shape, plan))), ideal_coefficients()))
+
+    frozen, trained = (kept(share, plans[0]) - kept(share, plans[1]) for share in (0.0, 1.0))
+    assert frozen == pytest.approx(2.0 * 2.0 * 6144.0 * 2048.0, rel=1e-9)
+    assert trained == pytest.approx(2.0 * frozen, rel=1e-9)
+
+
+def test_adapters_of_queries_keep_no_input_of_the_mlp():
+    """Of unstated rank, the input of each target once: d of attention, d and f further ones of all linear layers."""
+    shape = Transformer(48, 6144, 64, 2048, d_ff=16384, gated_mlp=True, trainable_share=0.0)
+
+    def kept(targets: str, width: float) -> float:
+        local = local_plan(*arrays((shape, Plan(adapter_bytes=width, lora_targets=targets))))
+        return float(layer_activation_bytes(local, ideal_coefficients())) / 2048.0
+
+    none = kept("all-linear", 0.0)
+    assert kept("q+v", 4.0) - none == pytest.approx(4.0 * 6144.0, rel=1e-9)
+    assert kept("all-linear", 4.0) - none == pytest.approx(4.0 * (3.0 * 6144.0 + 16384.0), rel=1e-9)
+
+
+def test_casts_are_of_weights_that_are_trained():
+    """A compiled step casts 32-bit weights, 2 byte of each of the layers and the head; frozen ones are in 16 bits."""
+    plan = Plan(compiled=1.0, wide_weights=True, n_microbatches=2)
+    trained, frozen = (changed(model("llama3-8b"), trainable_share=share) for share in (1.0, 0.0))
+    casts = [at_moments(shape, plan)["loss"]["buffers"] for shape in (trained, frozen)]
+    params = local_plan(trained, Plan()).params
+    assert casts[0] == pytest.approx(2.0 * (float(params.layers) + 128256 * 4096), rel=1e-6)
+    assert casts[1] == 0.0
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_gradients_follow_an_offloaded_optimizer(zero_stage: int):
+    """From ZeRO-2 on a rank sends its share of reduced gradients to the host; whole gradients stay."""
+    shape = model("llama3-8b")
+    plans = [Plan(dp=8, zero_stage=zero_stage, n_microbatches=2, offload_optimizer=share) for share in (0.0, 1.0)]
+    kept, sent = (at_moments(shape, plan)["loss"]["gradients"] for plan in plans)
+    assert sent == (kept if zero_stage == 1 else 0.0) and kept > 0.0
+
+
+@pytest.mark.parametrize(("tp", "n_microbatches"), [(8, 8), (8, 1), (1, 8)])
+def test_buffers_freed_in_order_queue_nothing(tp: int, n_microbatches: int):
+    """Records of streams hold buffers of tensor-parallel collectives of several microbatches, references none."""
+    shape = model("llama3-8b")
+    plans = [Plan(tp=tp, pp=4, n_microbatches=n_microbatches, queued_collectives=queues) for queues in (True, False)]
+    recorded, kept = (at_moments(shape, plan, queued_bytes=60.0)["loss"]["activations"] for plan in plans)
+    last = at_moments(shape, plans[0], queued_bytes=60.0)["reversing, first stage"]["activations"]
+    first = at_moments(shape, plans[1], queued_bytes=60.0)["reversing, first stage"]["activations"]
+    waits = tp > 1 and n_microbatches > 2
+    assert recorded == kept
+    assert last - first == pytest.approx(60.0 * 0.5 * shape.seq_len * shape.d_model if waits else 0.0, rel=1e-6)

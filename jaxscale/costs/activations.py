@@ -77,9 +77,13 @@ def stream_bytes(local: LocalPlan) -> Array:
     return local.element_bytes + local.plan.autocast * larger(WIDE_BYTES - local.element_bytes, 0.0)
 
 
-def unfused_norm_bytes(plan: Plan) -> Array:
-    """Further stored bytes per residual element of a norm: unfused, or compiled by XLA with 32-bit inputs [byte]."""
-    return UNFUSED_NORM_BYTES * larger(1.0 - plan.fused_norm, remakes(plan))
+def unfused_norm_bytes(local: LocalPlan) -> Array:
+    """Further stored bytes per residual element of a norm: unfused, or compiled by XLA with 32-bit inputs [byte].
+
+    The gradient of the gain reads the normalised tensor, half of these bytes; a frozen gain has no gradient.
+    """
+    read = 0.5 * (1.0 + local.model.trainable_share)
+    return UNFUSED_NORM_BYTES * read * larger(1.0 - local.plan.fused_norm, remakes(local.plan))
 
 
 def remakes(plan: Plan) -> Array:
@@ -134,7 +138,7 @@ def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model)) / total_layers(model)
     # Queries, keys and values read one tensor, gate and input a second one: with autocast, a copy for each matmul.
     inputs = 2.0 + plan.autocast * (2.0 + model.gated_mlp)
-    norms = 2.0 * (stream_bytes(local) + unfused_norm_bytes(plan) + MASK_BYTES * plan.dropout)
+    norms = 2.0 * (stream_bytes(local) + unfused_norm_bytes(local) + MASK_BYTES * plan.dropout)
     read = inputs * model.trainable_share * local.matmul_bytes + kept.stream
     residual = (norms + read) * model.d_model * blocks / local.sequence_split
     scale = coefficients.activation_factor * local.tokens
@@ -158,7 +162,7 @@ class AdaptedInputs(NamedTuple):
 
 
 def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
-    """Stored inputs of adapters; for frozen weights with unstated adapters, each input once.
+    """Stored inputs of adapters; for frozen weights with adapters of unstated rank, each input of a target once.
 
     Adapters that work in more bits than the residual stream each store a cast copy of the input; adapters of at most
     the width of the stream share one copy. Dropout adds the result of dropout and the mask.
@@ -174,8 +178,7 @@ def _adapted_inputs(local: LocalPlan) -> AdaptedInputs:
     def copies(*targets: Array) -> Array:
         adapters = total_of(targets)
         shared = smaller(adapters, 1.0)
-        number = shared + casts * (adapters - shared)
-        return frozen * of_one * (1.0 + stated * (number - 1.0))
+        return frozen * of_one * (shared + stated * casts * (adapters - shared))
 
     return AdaptedInputs(copies(q, k, v) + copies(gate, up), copies(o), copies(down), copies(gate, up))
 
@@ -243,7 +246,8 @@ def queued_activation_bytes(
     $t d b_q (1 - \min(1, 2 / n)(1 - a))$, 0 where tp = 1, $b_q$ `queued_bytes`. Buffers outlive the last use while
     hosts launch without waiting, as streams may still read the buffers. The queue grows where n microbatches in flight
     let chips wait for each other, and where hosts lead slower chips by a share a of the queue. Queues are finite, and
-    so is the growth.
+    so is the growth. Software that keeps references in place of records of streams frees buffers in order (PyTorch's
+    TORCH_NCCL_AVOID_RECORD_STREAMS): it queues none.
 
     Args:
         local: size of a microbatch, tp.
@@ -259,6 +263,7 @@ def queued_activation_bytes(
     # flight; with 1 or 2 and tp up to 8, 80 more where chips take twice as long as hosts, whatever the layers.
     waiting = smooth_max(1.0 - 2.0 / jnp.asarray(in_flight), 0.0, temperature)
     queued = several(local.plan.tp, temperature) * (1.0 - (1.0 - waiting) * (1.0 - jnp.asarray(lead)))
+    queued = queued * local.plan.queued_collectives
     return coefficients.queued_bytes * queued * local.tokens * local.model.d_model
 
 

@@ -26,6 +26,9 @@ MEMORY_TERMS = tuple(f"memory_{name}" for name in PEAK_TERMS)
 FIRST_STAGE = "first_stage_memory"
 """Name of the column of the peak memory of the first pipeline stage [byte]."""
 
+CACHED = "cached_memory"
+"""Name of the column of the memory that the allocator keeps beyond the peak [byte]."""
+
 Columns = dict[str, np.ndarray]
 """Columns by name [row]: `step_time` and `TERM_NAMES` [s], `memory` and `MEMORY_TERMS` [byte], `mfu` [1]."""
 
@@ -36,7 +39,8 @@ def _evaluated(runs: RunBatch, coefficients: Float[ArrayLike, "coefficient row"]
         times, peak = step_and_memory(run.model, run.plan, run.cluster, from_values(list(values)))
         held = {f"memory_{name}": term for name, term in peak.terms().items()}
         utilisation = model_flops_utilisation(run.model, run.plan, run.cluster, times.total)
-        totals = {"step_time": times.total, "memory": peak.total, FIRST_STAGE: peak.first_stage, "mfu": utilisation}
+        totals = {"step_time": times.total, "memory": peak.total, "mfu": utilisation}
+        totals |= {FIRST_STAGE: peak.first_stage, CACHED: peak.cached}
         return {**times.terms(), **held, **totals}
 
     return jax.vmap(one, in_axes=(0, 1))(runs, jnp.asarray(coefficients))

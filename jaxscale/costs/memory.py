@@ -81,6 +81,8 @@ class Memory(eqx.Module):
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
         first_stage: peak memory of the first pipeline stage, the figure in the log of rank 0 [byte].
+        cached: free memory that the caching allocator has reserved when memory is fullest; given back before a program
+            runs out of memory [byte].
     """
 
     weights: Bytes
@@ -92,6 +94,7 @@ class Memory(eqx.Module):
     framework: Bytes
     capacity: Bytes
     first_stage: Bytes
+    cached: Bytes
 
     @property
     def total(self) -> Array:
@@ -107,13 +110,14 @@ class Memory(eqx.Module):
         """Peak memory in the definition of a measurement: without `framework` where only allocations count [byte].
 
         Args:
-            counted: 1 for a measurement by the driver, 0 by the program's allocator on the fullest chip, -1 by the
-                allocator on the first pipeline stage [1].
+            counted: 1 for a measurement by the driver, 0.5 of the memory that the program's allocator reserves, 0 of
+                the memory that it allocates, on the fullest chip; -1 for allocations on the first pipeline stage [1].
         """
-        # An allocator does not count the context of the driver.
         counted = jnp.asarray(counted)
         held = jnp.where(counted < 0.0, self.first_stage, self.total)
-        return held - (1.0 - larger(counted, 0.0)) * self.framework
+        # An allocator does not count the context of the driver, and the driver counts what the allocator keeps.
+        held = held - jnp.where(counted < 1.0, self.framework, 0.0)
+        return held + jnp.where(counted > 0.0, self.cached, 0.0)
 
     @property
     def fits(self) -> Bool[Array, "*batch"]:
@@ -125,7 +129,7 @@ class Memory(eqx.Module):
         return {name: getattr(self, name) for name in PEAK_TERMS}
 
 
-PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name not in ("capacity", "first_stage"))
+PEAK_TERMS = tuple(name for name in Memory.__dataclass_fields__ if name not in ("capacity", "first_stage", "cached"))
 """Names of the terms of the peak, in order."""
 
 
@@ -173,8 +177,8 @@ def memory(
 def _of_own_terms(work: AbstractWork, plan: Any, cluster: Cluster, coefficients: Coefficients) -> Memory:
     """Peak memory of a traced workload, from the workload's terms; absent terms are zero."""
     terms = terms_by_name(work.memory_terms(plan, cluster, coefficients), PEAK_TERMS)
-    capacity = jnp.asarray(cluster.chip.hbm_bytes)
-    return Memory(**terms, capacity=capacity, first_stage=sum(terms.values(), start=jnp.zeros(())))
+    capacity, total = jnp.asarray(cluster.chip.hbm_bytes), sum(terms.values(), start=jnp.zeros(()))
+    return Memory(**terms, capacity=capacity, first_stage=total, cached=jnp.zeros_like(total))
 
 
 @concrete_jit
@@ -237,7 +241,11 @@ def memory_with_lead(
     )
     # Without a pipeline the first stage takes the loss too.
     first = total + several(local.plan.pp) * (first - total)
-    return Memory(**fullest, capacity=jnp.asarray(machine.chip.hbm_bytes), first_stage=first)
+    capacity = jnp.asarray(machine.chip.hbm_bytes)
+    # On a full chip the allocator gives back what is free.
+    cached = local.plan.cached_share * (fullest["activations"] + fullest["logits"])
+    cached = smaller(cached, larger(capacity - total, 0.0))
+    return Memory(**fullest, capacity=capacity, first_stage=first, cached=cached)
 
 
 def held_at_moments(
@@ -322,7 +330,7 @@ class _Stage(NamedTuple):
         """Memory at the loss of the last microbatch [byte]."""
         local = self.local
         # The last norm stores input and output; the logits head gathers the output.
-        norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local.plan)
+        norm = 2.0 * stream_bytes(local) + unfused_norm_bytes(local)
         ends = norm * local.tokens * local.model.d_model / local.sequence_split
         activations = self.activations + ends + gathered_stream_bytes(local)
         whole = self.gathered.at_the_loss + _casts(local)
@@ -356,13 +364,16 @@ def _loss_bytes(local: LocalPlan) -> Array:
 
 def _casts(local: LocalPlan) -> Array:
     """Memory of weight copies in the width of matmuls, which autocast keeps until the forward pass ends [byte]."""
-    head = local.matmul_bytes * head_params(local.model) / local.plan.tp
-    layers = local.matmul_bytes * (local.params.layers + local.params.experts)
+    trained = local.model.trainable_share * local.matmul_bytes
+    head = trained * head_params(local.model) / local.plan.tp
+    layers = trained * (local.params.layers + local.params.experts)
     return local.plan.autocast * (layers + head) * (1.0 - local.weights_sharded) + _compiled_casts(local, 1.0)
 
 
 def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
     """Memory of narrow copies of 32-bit weights, which a compiled step keeps until a layer's backward pass [byte].
+
+    Frozen weights are stored in the width that matmuls read.
 
     Args:
         local: the plan with the weights of a stage.
@@ -374,7 +385,8 @@ def _compiled_casts(local: LocalPlan, head_share: ArrayLike) -> Array:
     head = head_share * head_params(local.model) / (plan.tp * (1.0 + sharded * (local.shard_ranks - 1.0)))
     # Recomputed layers keep weights in the stored width, without casts.
     again = larger(WIDE_BYTES - local.matmul_bytes, 0.0) * plan.recompute_full
-    return plan.compiled * plan.wide_weights * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
+    is_cast = plan.compiled * plan.wide_weights * local.model.trainable_share
+    return is_cast * ((local.matmul_bytes + again) * layers + local.matmul_bytes * head)
 
 
 def _at_the_fullest(held: dict[str, Array], temperature: Temperature) -> dict[str, Array]:

@@ -155,7 +155,10 @@ def gradient_memory(local: LocalPlan) -> Gradients:
     plan = local.plan
     # DualPipe holds a stage of each of its two directions (DeepSeek-AI 2024, arXiv 2412.19437, table 2).
     width = (1.0 + plan.dual_pipe) * plan.gradient_bytes
-    held, replica = local.trained_params(local.gradients_sharded), local.trained_params(0.0)
+    # ZeRO sends a reduced gradient to the optimizer's state in the memory of the host (Ren et al. 2021, arXiv
+    # 2101.06840, section 4).
+    on_chip = 1.0 - local.gradients_sharded * plan.offload_optimizer
+    held, replica = on_chip * local.trained_params(local.gradients_sharded), local.trained_params(0.0)
     # With sharded gradients and interleaved stages, the gradients of a chunk are whole until pp microbatches have
     # passed.
     chunk = local.gradients_sharded * (1.0 - local.weights_sharded) * several(plan.vpp) / plan.vpp

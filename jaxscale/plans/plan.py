@@ -76,6 +76,7 @@ SIZES = (
     "dequantised_bytes",
     "gradient_copy_bytes",
     "held_bytes",
+    "cached_share",
     "host_time_layer",
     "offload_activations",
     "offload_optimizer",
@@ -273,6 +274,10 @@ class Plan(eqx.Module):
     """1 where one temporary gradient per weight shape stays allocated [1]."""
     held_bytes: Number = number_field(0)
     """Further memory of the software during a step, such as buckets of the exchange between replicas [byte]."""
+    queued_collectives: Number = number_field(True)
+    """1 where buffers of tensor-parallel collectives stay allocated while hosts launch ahead of chips [1]."""
+    cached_share: Number = number_field(0)
+    """Memory that the caching allocator keeps beyond a peak, over activations and logits at the peak [1]."""
     host_time_layer: Number = number_field(0)
     """Host time per layer and microbatch, forward and backward, beyond the host time of tuned software [s]."""
     gathered_stages: Number = number_field(False)

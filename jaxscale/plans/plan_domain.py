@@ -21,6 +21,7 @@ FLAGS = (
     "kept_gradients",
     "cached_gradients",
     "gathered_stages",
+    "queued_collectives",
 )
 """Fields that are 1 where software has a feature, else 0."""
 
@@ -63,6 +64,7 @@ PLAN = Domain(
         "adapter_bytes": BYTES._replace(meaning="bytes of an input that is kept for adapters"),
         "gradient_copy_bytes": BYTES._replace(meaning="bytes of a second copy of a gradient"),
         "held_bytes": Bound(0.0, 1e15, False, "bytes that software holds besides"),
+        "cached_share": Bound(0.0, 1e3, False, "memory that the allocator keeps over activations and logits"),
         "sequence_parallel": SWITCH._replace(meaning="1 where norms are split over tp"),
         "recompute_full": SWITCH._replace(meaning="share of the activations that is dropped"),
         "recompute_selective": SWITCH._replace(meaning="1 where the core of attention is done again"),

@@ -32,8 +32,7 @@ class RunBatch(eqx.Module):
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
-        counted: 1 where a measured peak includes memory of the driver, 0 where allocations of the program alone, -1
-            where allocations on the first pipeline stage [row].
+        counted: what a measured peak includes, as in `Memory.measured` [row].
     """
 
     model: Transformer

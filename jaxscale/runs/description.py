@@ -32,6 +32,7 @@ HELD_SIZES = (
     "dequantised_bytes",
     "gradient_copy_bytes",
     "held_bytes",
+    "cached_share",
     "host_time_layer",
     *ROUTING,
 )
@@ -56,8 +57,7 @@ class Description:
         levels: levels of each row by factor [answered row].
         measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
             [answered row].
-        counted: 1 where a measured peak includes memory of the driver, 0 for allocations of the program alone, -1 for
-            allocations on the first pipeline stage [answered row].
+        counted: what a measured peak includes, as in `Memory.measured` [answered row].
         states_zero_stage: whether a row states its ZeRO stage [answered row].
         states_recompute: whether a row states its recomputation [answered row].
         notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
@@ -126,7 +126,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
 
 def _counted(word: Value | None) -> float:
     """`RunBatch.counted` of a `mem_kind` [1]."""
-    return {"driver": 1.0, "first-stage": -1.0}.get(translate("mem_kind", str(word)) or "", 0.0)
+    return {"driver": 1.0, "reserved": 0.5, "first-stage": -1.0}.get(translate("mem_kind", str(word)) or "", 0.0)
 
 
 def _lacking(runs: Runs, shapes: Shapes, empty: EmptyCells) -> Categorical:

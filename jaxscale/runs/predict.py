@@ -14,7 +14,7 @@ from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.calibration.unstated import worth_stating
-from jaxscale.costs.evaluate import FIRST_STAGE, blocks_of, collected, started
+from jaxscale.costs.evaluate import CACHED, FIRST_STAGE, blocks_of, collected, started
 from jaxscale.costs.step import TERM_NAMES
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
@@ -339,7 +339,7 @@ def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
 def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, fit: Fit) -> dict[str, np.ndarray]:
     """`NUMBERS` and the cost terms of each run by name, on the host [answered row]."""
     chips, capacity = np.asarray(batch.cluster.n_chips), np.asarray(batch.cluster.chip.hbm_bytes)
-    evaluated = collected(blocks, len(batch), (*EVALUATED, BESIDE, FIRST_STAGE))
+    evaluated = collected(blocks, len(batch), (*EVALUATED, BESIDE, FIRST_STAGE, CACHED))
     answers = fit.with_intervals(evaluated, levels, chips, capacity)
     refuse_impossible(answers)
     return as_measured(answers, np.asarray(batch.counted))
@@ -350,12 +350,12 @@ def as_measured(answers: Mapping[str, np.ndarray], counted: np.ndarray | float =
 
     Args:
         answers: columns by name, `BESIDE` among them [row].
-        counted: 1 where a measured peak includes memory of the driver, 0 where allocations alone, -1 where those of the
-            first pipeline stage [row].
+        counted: what a measured peak includes, as in `Memory.measured` [row].
     """
     # Contexts and communicators are left out of a program's peak.
     held = np.where(np.less(counted, 0.0), answers.get(FIRST_STAGE, answers["memory"]), answers["memory"])
-    share = (held - answers[BESIDE] * (1.0 - np.maximum(counted, 0.0))) / answers["memory"]
+    held = held - answers[BESIDE] * np.less(counted, 1.0) + answers.get(CACHED, 0.0) * np.greater(counted, 0.0)
+    share = held / answers["memory"]
     return {**answers, **{name: answers[name] * share for name in ("memory", "memory_lo", "memory_hi")}}
 
 

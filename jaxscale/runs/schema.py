@@ -238,6 +238,8 @@ COLUMNS = (
     _of_software("kept_gradients", "flag", "a buffer holds all gradients through the whole step"),
     _of_software("gradient_copy_bytes", "amount", "a second copy of a gradient, which replicas reduce", "", "byte"),
     _of_software("held_bytes", "amount", "what the program holds besides, such as buckets of exchanges", "", "byte"),
+    _of_software("queued_collectives", "flag", "buffers of tensor-parallel collectives stay while hosts launch ahead"),
+    _of_software("cached_share", "amount", "memory that the allocator keeps over activations and logits", "", "1"),
     _of_software("host_time_layer", "amount", "host time of a layer and microbatch beyond tuned software's", "", "s"),
     _of_software("cached_gradients", "flag", "a temporary gradient of each shape of a weight stays allocated"),
     _of_software("gathered_stages", "flag", "FSDP under a pipeline keeps the weights of a stage gathered"),

@@ -113,7 +113,7 @@ def test_qlora_and_the_width_it_stands_for_are_one():
 
 def test_frozen_weights_take_the_bytes_that_are_stated():
     """Llama-3.1 70B: embeddings and logits head stay in 16 bits, 70.0e9 weights of the layers do not."""
-    cells = {"model": "llama3.1-70b", "trainable_share": 0}
+    cells = {"model": "llama3.1-70b", "trainable_share": 0, "mem_kind": "allocated"}
     memory = predicted(*({**cells, "weight_bytes": width} for width in (None, 0.5, 1, 2, 4))).memory / 1e9
     assert memory[0] == memory[3]
     assert memory[4] - memory[3] == pytest.approx(2.0 * 70.6, rel=0.02)

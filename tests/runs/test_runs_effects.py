@@ -59,8 +59,10 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "narrow_gate": ({**BASE, "precision": "fp8"}, True), "kept_gate": ({**BASE, "execution": "compiled"}, True),
     "copied_attention": (BASE, True), "dropout": (BASE, True),
     "kept_gradients": ({**SHARDED, "global_batch_size_seqs": 16}, True), "gradient_copy_bytes": (BASE, 4),
-    "held_bytes": (BASE, 3e9), "host_time_layer": (BASE, 0.01), "cached_gradients": (BASE, True),
+    "held_bytes": (BASE, 3e9), "cached_share": ({**BASE, "mem_kind": "reserved"}, 0.3),
+    "host_time_layer": (BASE, 0.01), "cached_gradients": (BASE, True),
     "gathered_stages": ({**BASE, "zero_stage": 3}, True),
+    "queued_collectives": ({**BASE, "n_microbatches": 8}, False),
     "micro_batch_size": (BASE, 2), "global_batch_size_seqs": (BASE, 128),
     "n_microbatches": ({**OPEN, "pp": 2}, 4), "mem_kind": (BASE, "driver"),
 }  # fmt: skip

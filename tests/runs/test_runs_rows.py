@@ -39,7 +39,7 @@ def test_complete_row(table):
         },
         **{"lora_rank": 0, "lora_targets": "q+v", "dequantised_bytes": 12},
         **{"dropout": False, "kept_gradients": False, "gradient_copy_bytes": 0, "cached_gradients": False},
-        **{"gathered_stages": False, "host_time_layer": 0},
+        **{"gathered_stages": False, "host_time_layer": 0, "cached_share": 0, "queued_collectives": True},
         **{"expert_skew": 0, "expert_load": 0, "capacity_factor": 0, "balanced_experts": False},
     }
     assert (row.machine, row.n_gpus, row.remarks) == (("a100-80gb", None, None), 16, [])
