@@ -153,7 +153,7 @@ def test_the_answer_does_not_hang_on_the_spelling_of_a_model(tmp_path):
 
 
 def test_caches_and_memory_are_those_of_the_framework_or_stated(tmp_path):
-    """Caches of vLLM and SGLang keep 16 bits beside 8-bit weights and less than 0.92 of a chip; TensorRT-LLM does not."""
+    """Caches of vLLM and SGLang keep 16 bits beside 8-bit weights, those of TensorRT-LLM do not."""
     fp8 = {"precision": "fp8", "framework": "vllm"}
     stated = {"kv_precision": "fp8", "memory_share": "0.95"}
     path = write(tmp_path / "t.csv", fp8, {**fp8, **stated}, {**fp8, "framework": "tensorrt-llm"})
