@@ -169,7 +169,7 @@ class SharedPrefixes(eqx.Module):
         # The logarithm of 0 for a single prefix.
         return -groups * jnp.expm1(n_sequences * jnp.log1p(-smaller(1.0 / groups, 1.0 - 1e-6)))
 
-    def found(self, each: ArrayLike, room: ArrayLike, n_sequences: ArrayLike, context_bytes: ArrayLike) -> Array:
+    def found(self, each: Array, room: Array, n_sequences: Array, context_bytes: Array) -> Array:
         """Share of the requests whose prefix is in the cache [1].
 
         Args:
