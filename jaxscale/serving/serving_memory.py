@@ -129,7 +129,7 @@ def max_batch(
         return room / each
     prefix = shared.bytes_each(model, engine, temperature)
 
-    def beside(_: int, batch: Array) -> Array:
+    def beside(_: ArrayLike, batch: Array) -> Array:
         return room / (each - prefix + prefix * shared.held(batch) / larger(batch, 1.0))
 
     # From below: the more sequences, the fewer bytes of prefixes for each.
