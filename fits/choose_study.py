@@ -26,8 +26,7 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import score_plans
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.units import quantity
 from jaxscale.cli.arguments import (
     FitName,
     ModelName,
@@ -21,6 +22,7 @@ from jaxscale.cli.arguments import (
 from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
+    from jaxscale.base.table import Table
     from jaxscale.calibration.record import Fit
     from jaxscale.designs.whole_run import RunChoice, RunGoal
     from jaxscale.hardware.catalogue import ChipEntry, Hardware
@@ -103,9 +105,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.cli.software_cells import software_cells
-        from jaxscale.plans.against import against_best
         from jaxscale.plans.best_plan import choice_of, searched
-        from jaxscale.plans.node_links import linked, load_links
         from jaxscale.plans.plan_questions import plan_question
         from jaxscale.runs.defaults import known_frameworks
 
@@ -118,7 +118,11 @@ class PlanCommand(Outputs, SoftwareOptions):
         for name, given in alone.items():
             if self.links is not None and given:
                 raise InputError(f"--links beside {name}; expected one of them")
-        measured = None if self.links is None else load_links(self.links)
+        measured = None
+        if self.links is not None:
+            from jaxscale.plans.node_links import load_links
+
+            measured = load_links(self.links)
         # Before the search: a mistyped path costs no time.
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware, self.links)
         if self.timeline is not None:
@@ -145,7 +149,7 @@ class PlanCommand(Outputs, SoftwareOptions):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
-        question = question if measured is None else linked(question, measured)
+        question = question if measured is None else measured.linked(question)
         # The framework may express a later plan better.
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
         run = None if goal is None else self._run_of(goal, question, fitted, top)
@@ -159,6 +163,8 @@ class PlanCommand(Outputs, SoftwareOptions):
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
         compared = None
         if theirs is not None:
+            from jaxscale.plans.against import against_best
+
             # Options of the command hold for the compared plan too.
             decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
             told = {**theirs, **decided, "framework": framework or theirs.get("framework")}
@@ -233,33 +239,44 @@ class PlanCommand(Outputs, SoftwareOptions):
         self, choice: "PlanChoice", compared: "AgainstBest | None", run: "RunChoice | None", seq_len: float
     ) -> None:
         """Print the ranked plans, the whole run, and somebody's plan against them."""
-        from jaxscale.report.style import seconds
-        from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
-
-        lo, hi = (seconds(end) for end in choice.step_time_interval)
         batch = float(choice.best.plan.global_batch_size_seqs)
-        step = f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens"
-        interval = f"90 % interval of the first plan's step: {lo} to {hi}"
-        told: tuple[Any, ...] = (*choice.placed, "", *choice.binds, *choice.reasons)
         document = {**choice.to_json(), "global_batch_size_seqs": batch, "seq_len": seq_len}
         if run is not None:
             document["run"] = run.to_json()
-            told = (*told, "", run_table(document["run"]), *run.sentences())
-        ranking = plan_ranking(document, self.objective)
-        if compared is None:
-            answer(self.json, lambda: document, lambda: (ranking, step, interval, *told))
-            return
-        notes = (f"{self.against}: {compared.summary()}", *(f"not compared: {note}" for note in compared.notes))
-        answer(
-            self.json,
-            lambda: {**document, "against": compared.to_json()},
-            lambda: (ranking, step, interval, *told, "", plan_differences(compared.to_json()), *notes),
-        )
+        if compared is not None:
+            document["against"] = compared.to_json()
+        answer(self.json, lambda: document, lambda: self._printed(document, choice, compared, run))
+
+    def _printed(
+        self,
+        document: dict[str, Any],
+        choice: "PlanChoice",
+        compared: "AgainstBest | None",
+        run: "RunChoice | None",
+    ) -> "list[str | Table]":
+        """Tables and sentences of the answer for a terminal."""
+        from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
+
+        batch, seq_len = document["global_batch_size_seqs"], document["seq_len"]
+        lo, hi = choice.step_time_interval
+        texts: list[str | Table] = [
+            plan_ranking(document, self.objective),
+            f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens",
+            f"90 % interval of the first plan's step: {quantity(lo, 's')} to {quantity(hi, 's')}",
+            *choice.placed,
+            "",
+            *choice.binds,
+            *choice.reasons,
+        ]
+        if run is not None:
+            texts += ["", run_table(document["run"]), *run.sentences()]
+        if compared is not None:
+            texts += ["", plan_differences(document["against"]), f"{self.against}: {compared.summary()}"]
+            texts += [f"not compared: {note}" for note in compared.notes]
+        return texts
 
     def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
-        from jaxscale.report.style import seconds
-
         plans = [scored.to_json() for scored in choice.top]
         texts = self._texts(plans, seq_len, chip)
         # Fewest unexpressed choices first, then the fastest.
@@ -268,7 +285,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         if rank > 0:
             first = texts[0].not_expressed if 0 in texts else ("the program refuses it",)
             lacks = "; ".join(text for text in first if text not in written.not_expressed)
-            taken, least = (seconds(plan["step_time_s"]) for plan in (plans[rank], plans[0]))
+            taken, least = (quantity(plan["step_time_s"], "s") for plan in (plans[rank], plans[0]))
             say(f"plan {rank + 1} is written, {taken} a step (the first: {least}); not expressed of the first: {lacks}")
         say(f"settings of {written.framework} {written.release}")
         for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
@@ -349,7 +366,7 @@ def row_plan(
 
     from jaxscale.cli.runs_tables import one_run
     from jaxscale.cli.software_cells import software_columns
-    from jaxscale.runs.completion import completed, filled, open_rows
+    from jaxscale.runs.completion import completed, open_rows
     from jaxscale.runs.measured import describe_runs
     from jaxscale.tables.categorical import Categorical
 
@@ -358,7 +375,7 @@ def row_plan(
     stated = (name for name in software_columns() if is_own or name not in CHIPS_DECIDE)
     cells = {name: Categorical.constant(row[name], 1) for name in stated if row.get(name) is not None}
     options = {"model": model, "gpu": question.levels["gpu"], "seq_len": number(question.model.seq_len), **asked}
-    run = filled(one_run(options, {}, hardware), cells)
+    run = one_run(options, {}, hardware).with_values(cells)
     described = describe_runs(run, hardware)
     if described.batch is None and (rows := open_rows(run, np.ones(1, dtype=bool), hardware)):
         described = describe_runs(completed(run, rows, fitted).runs, hardware)

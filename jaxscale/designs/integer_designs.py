@@ -13,8 +13,8 @@ from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.whole_sizes import whole_shapes, width_step
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, within_domains
+from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import find_plans
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
 

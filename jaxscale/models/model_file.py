@@ -7,7 +7,6 @@ from typing import Any
 
 from jaxscale.base.documents import check_keys, parsed_json, read_text, read_toml
 from jaxscale.base.errors import InputError
-from jaxscale.models.hf.hf_model import converted
 from jaxscale.models.model_catalogue import catalogue_model, unknown_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer
 
@@ -83,6 +82,9 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
 def _from_file(path: Path) -> ModelDescription:
     if path.suffix.lower() == ".toml":
         return ModelDescription(_toml_fields(path))
+    # The reader of Hugging Face's configurations is larger than the catalogue.
+    from jaxscale.models.hf.hf_model import converted
+
     config = read_json(path)
     if not isinstance(config, dict):
         raise InputError(f"{path}: is no configuration; expected the config.json of a model, one JSON object")

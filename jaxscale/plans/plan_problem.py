@@ -9,7 +9,6 @@ separate search.
 """
 
 import math
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from jaxscale.costs.step import step_and_memory
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.optimise.problems import UNBOUNDED, Goals
-from jaxscale.plans.enumerate import PlanSpace
+from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
 
 TEMPERATURE = 0.02
@@ -154,44 +153,15 @@ class PlanProblem(eqx.Module):
         return jnp.log(jnp.stack([times.total, peak.total, plan.dp]))
 
 
-class PlanTask(NamedTuple):
-    """Task of a search for a plan: model, cluster and batch with limits.
+def relaxed_problems(task: PlanTask) -> list[PlanProblem]:
+    """Continuous problems of a task, one for each family of sharding and recomputation."""
+    fixed = (task.model, task.cluster, task.coefficients, task.stated_batch, task.space.base)
+    return [PlanProblem(*fixed, family) for family in families_for(task.n_chips)]
 
-    Attributes:
-        model: the transformer.
-        cluster: chips and network, all used by a plan.
-        batch: sequences of a step; None where the batch follows from each plan [sequence].
-        coefficients: fitted parameters, effects applied.
-        memory_limit: largest predicted peak of a chip [byte].
-        space: open choices.
-    """
 
-    model: Transformer
-    cluster: Cluster
-    batch: float | int | None
-    coefficients: Coefficients
-    memory_limit: float
-    space: PlanSpace = PlanSpace()
-
-    @property
-    def n_chips(self) -> float:
-        """Chips of the cluster [1]."""
-        return number(self.cluster.n_chips)
-
-    def problems(self) -> list[PlanProblem]:
-        """Continuous problems of the task, one for each family of sharding and recomputation."""
-        fixed = (self.model, self.cluster, self.coefficients, self.stated_batch, self.space.base)
-        return [PlanProblem(*fixed, family) for family in families_for(self.n_chips)]
-
-    @property
-    def stated_batch(self) -> float:
-        """Sequences of a step; one per chip without a stated batch [sequence]."""
-        return self.n_chips if self.batch is None else float(self.batch)
-
-    @property
-    def most_replicas(self) -> float:
-        """Largest dp: whole replicas divide chips and batch [1]."""
-        return float(math.gcd(round(self.n_chips), round(self.stated_batch)))
+def most_replicas(task: PlanTask) -> float:
+    """Largest dp of a task: whole replicas divide chips and batch [1]."""
+    return float(math.gcd(round(task.n_chips), round(task.stated_batch)))
 
 
 def plan_goals(tasks: list[PlanTask]) -> Goals:
@@ -199,6 +169,6 @@ def plan_goals(tasks: list[PlanTask]) -> Goals:
     # Step time is the objective and has no bound.
     unbounded = np.full(len(tasks), UNBOUNDED)
     memory_limits = np.asarray([task.memory_limit for task in tasks])
-    most_replicas = np.asarray([task.most_replicas for task in tasks])
-    upper = np.stack([unbounded, np.log(memory_limits), np.log(most_replicas)], axis=1)
+    replicas = np.asarray([most_replicas(task) for task in tasks])
+    upper = np.stack([unbounded, np.log(memory_limits), np.log(replicas)], axis=1)
     return Goals(PLAN_QUANTITIES, np.tile([1.0, 0.0, 0.0], (len(tasks), 1)), upper)

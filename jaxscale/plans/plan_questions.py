@@ -11,10 +11,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans
+from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.framework_space import stated_space
-from jaxscale.plans.plan_problem import PlanTask
-from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import Judged, score_tables
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
@@ -114,11 +112,21 @@ def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> lis
         is_small = [size <= MOST_DEGREES for size in sizes]
     else:
         is_small = [exhaustive] * len(tasks)
-    small = iter(every_plan([task for task, small in zip(tasks, is_small, strict=True) if small]))
+    small = [task for task, small in zip(tasks, is_small, strict=True) if small]
     large = [task for task, small in zip(tasks, is_small, strict=True) if not small]
-    searched = iter(search_plans(large) if large else [])
+    scored, searched = iter(every_plan(small)), iter(_near_optima(large))
     # Back in the order of the tasks.
-    return [next(small) if is_one else next(searched) for is_one in is_small]
+    return [next(scored) if is_one else next(searched) for is_one in is_small]
+
+
+def _near_optima(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
+    """Plans near the optimum of each task."""
+    if not tasks:
+        return []
+    # Large spaces alone need the search by gradient.
+    from jaxscale.plans.relaxed_search import search_plans
+
+    return search_plans(tasks)
 
 
 def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:

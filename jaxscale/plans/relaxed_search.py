@@ -16,13 +16,13 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.arrays import number
 from jaxscale.base.jit import filter_jit
 from jaxscale.optimise.batches import LeafLayout, Problems, in_blocks
-from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
+from jaxscale.optimise.interior_point import CONVERGED, best_candidate, certify, polish, promising
 from jaxscale.optimise.lagrangian import rough_search, start_points
 from jaxscale.optimise.problems import Goals, Optimum
 from jaxscale.plans.enumerate import PlanTable, admissible, enumerate_plans
-from jaxscale.plans.found_plans import FoundPlans, RelaxedPlan
+from jaxscale.plans.found_plans import FoundPlans, PlanTask, RelaxedPlan
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanTask, plan_goals
+from jaxscale.plans.plan_problem import PLAN_COORDINATES, plan_goals, relaxed_problems
 from jaxscale.plans.score import Scores, score_plans
 
 WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
@@ -50,7 +50,7 @@ def relax_plans(
     Returns:
         Optima of each task, the best first.
     """
-    of_task = [task.problems() for task in tasks]
+    of_task = [relaxed_problems(task) for task in tasks]
     # (problems,): index of the task.
     owner = np.repeat(np.arange(len(tasks)), [len(problems) for problems in of_task])
     every = Problems.of([problem for problems in of_task for problem in problems])
@@ -86,6 +86,7 @@ def _ranked(optimum: Optimum, wanted: Goals, problems: Problems) -> list[Relaxed
             plan=plans[row],
             step_time=float(np.exp(optimum.values[row, 0])),
             residual=float(optimum.residual[row]),
+            converged=bool(optimum.residual[row] <= CONVERGED),
             # The objective has no multiplier.
             multipliers=optimum.multipliers[row, 1:],
         )

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.base.units import GB
+from jaxscale.base.units import GB, quantity
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.plans.plan import in_short, recomputed
-from jaxscale.report.style import seconds
 
 if TYPE_CHECKING:
     from jaxscale.runs import Row, Runs
@@ -113,14 +112,14 @@ def _identity(row: "Row") -> tuple[str, str, str]:
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     """Plan, times, error, utilisation, throughput and memory of a row."""
     time, measured = prediction.step_time[index], prediction.measured[index]
-    measured_text = seconds(measured) if np.isfinite(measured) else "-"
+    measured_text = quantity(measured, "s") if np.isfinite(measured) else "-"
     if not np.isfinite(time):
         return "-", "-", "-", measured_text, "-", "-", "-", "-", "-"
     plan, mfu = prediction.plan(index), prediction.mfu[index]
     return (
         in_short(plan) if plan else "-",
-        seconds(time),
-        f"{seconds(prediction.lo[index])} to {seconds(prediction.hi[index])}",
+        quantity(time, "s"),
+        f"{quantity(prediction.lo[index], 's')} to {quantity(prediction.hi[index], 's')}",
         measured_text,
         f"{100 * (time / measured - 1):+.1f}" if np.isfinite(measured) else "-",
         f"{100 * mfu:.1f}" if np.isfinite(mfu) else "-",
@@ -204,7 +203,7 @@ def plan_ranking(choice: Mapping[str, Any], objective: str = "step") -> Table:
         (
             rank,
             *plan_cells(plan).values(),
-            seconds(plan["step_time_s"]),
+            quantity(plan["step_time_s"], "s"),
             f"{100 * plan['mfu']:.1f}",
             f"{plan['memory_gb']:.1f}",
         )
@@ -243,7 +242,7 @@ def run_table(run: Mapping[str, Any]) -> Table:
             f"{one['n_chips']:g}",
             f"{one['global_batch_size_seqs']:g}",
             in_short(one["plan"]),
-            seconds(one["step_time_s"]),
+            quantity(one["step_time_s"], "s"),
             f"{one['tokens']:.3g}",
             f"{one['days']:.1f}",
             f"{100 * one['goodput']:.1f}",

@@ -98,7 +98,7 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
     chips = Categorical.of_numbers(runs.numbers("n_gpus"))
     undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
     # A placeholder plan: a replica and a sequence on each chip.
-    whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
+    whole = runs.with_values({**undecided, "dp": chips, "global_batch_size_seqs": chips})
     described = describe_runs(whole, hardware)
     questions: list[PlanQuestion | None] = [None] * len(runs)
     for place, row in enumerate(described.index.tolist()):
@@ -107,11 +107,6 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
         batch = cells[row].get("global_batch_size_seqs")
         questions[row] = PlanQuestion(run.model, run.cluster, batch, levels, stated_space(cells[row], run.plan))
     return questions
-
-
-def filled(runs: Runs, columns: Mapping[str, Categorical]) -> Runs:
-    """Table with values of columns replaced."""
-    return replace(runs, values={**runs.values, **columns})
 
 
 class Completion(NamedTuple):
@@ -159,7 +154,7 @@ def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
             columns[name][rows] = value
         assumed[rows] = _told(values, plan)
         fastest[rows], slowest[rows] = chosen.fastest, chosen.slowest
-    table = filled(runs, {name: Categorical.of(column.tolist()) for name, column in columns.items()})
+    table = runs.with_values({name: Categorical.of(column.tolist()) for name, column in columns.items()})
     return Completion(table, assumed, fastest, slowest)
 
 
