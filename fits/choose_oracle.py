@@ -13,17 +13,17 @@ from choose_study import draw
 from markdown_text import markdown_table
 from scipy.optimize import minimize
 
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.lagrangian import start_points
+from jaxscale.optimise.interior_point import start_points
+from jaxscale.optimise.problems import Problems
 from jaxscale.plans.found_plans import PlanTask
-from jaxscale.plans.plan_problem import (
+from jaxscale.plans.relaxed_search import (
     PLAN_COORDINATES,
     PLAN_QUANTITIES,
     PlanProblem,
     plan_goals,
+    relax_plans,
     relaxed_problems,
 )
-from jaxscale.plans.relaxed_search import relax_plans
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""

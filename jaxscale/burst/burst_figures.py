@@ -10,7 +10,7 @@ from jaxscale.burst.burst_plan import BurstPlan
 from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_verdict
 from jaxscale.burst.layer_graph import LayerGraph
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import ranked_bars
+from jaxscale.report.figures.panels import ranked_bars
 from jaxscale.report.style import BLUE, MARKERS, PALETTE, entries_of, legend_below, new_figure, single_axes, style
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
         from jaxscale.cli.software_cells import software_cells
         from jaxscale.designs.shape_report import shape_report
         from jaxscale.laws.fitted_law import load_law
-        from jaxscale.laws.law_tables import law_choice_table
+        from jaxscale.laws.law_report import law_choice_table
         from jaxscale.report.terminal_tables import price_list, shape_choice
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)

@@ -9,14 +9,12 @@ from jaxtyping import Float
 
 from jaxscale.base.arrays import number
 from jaxscale.base.show import Printout, printed
-from jaxscale.designs.design_space import Design
-from jaxscale.designs.quantities import DesignProblem
+from jaxscale.designs.quantities import Design, DesignProblem
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.models.transformer import n_active_params
-from jaxscale.optimise.batches import Problems
 from jaxscale.optimise.interior_point import polish
-from jaxscale.optimise.problems import Goals
+from jaxscale.optimise.problems import Goals, Problems
 from jaxscale.plans.plan import in_short
 
 BEATEN = -0.01

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from jaxscale.base.arrays import number, with_columns
-from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
-from jaxscale.designs.quantities import DesignProblem
+from jaxscale.designs.quantities import HIGHEST, LOWEST, Design, DesignProblem
 from jaxscale.designs.whole_sizes import whole_shapes, width_step
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, within_domains

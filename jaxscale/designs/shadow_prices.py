@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxscale.designs.quantities import DesignProblem
 from jaxscale.designs.shape_problem import ShapeProblem
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.problems import Goals, Optimum
+from jaxscale.optimise.problems import Goals, Optimum, Problems
 
 AnyProblem = TypeVar("AnyProblem", bound=eqx.Module)
 

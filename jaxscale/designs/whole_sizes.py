@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from jaxscale.base.arrays import divisors, number, with_columns
-from jaxscale.designs.design_space import WIDTH_FIELDS, head_share
+from jaxscale.designs.quantities import WIDTH_FIELDS, head_share
 from jaxscale.models.transformer import LAYER_SHARES, Transformer
 from jaxscale.plans.rules import shares_key_values
 

@@ -14,9 +14,9 @@ from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import SETTINGS, UNNAMED
 from jaxscale.fitting.fit_problem import answering
 from jaxscale.fitting.held_out import measured_scatter, wider
+from jaxscale.fitting.multistart import Solution
 from jaxscale.fitting.objective import FitProblem
 from jaxscale.fitting.parameters import FEW_RUNS, Effect
-from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 
 OWN_KINDS = ("architecture", "mixture", "gpu", "precision", "attention_kernel")

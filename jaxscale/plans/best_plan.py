@@ -20,12 +20,19 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of
 from jaxscale.models.transformer import Transformer
 from jaxscale.models.work import AbstractWork
-from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.choice import (
+    PlanChoice,
+    ScoredPlan,
+    alternatives,
+    binding,
+    hottest_experts,
+    nothing_fits,
+    nothing_valid,
+)
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
-from jaxscale.plans.reasons import alternatives, binding, hottest_experts, nothing_fits, nothing_valid
 from jaxscale.plans.score import detailed
 from jaxscale.tables.words import respelt
 

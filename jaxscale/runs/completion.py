@@ -17,9 +17,8 @@ from jaxscale.calibration.memory_limit import Alternatives, best_and_near, near,
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.framework_space import COUNTS, stated_space
 from jaxscale.plans.plan import END_STAGES
-from jaxscale.plans.plan_questions import PlanQuestion, find_plans
+from jaxscale.plans.plan_questions import COUNTS, PlanQuestion, find_plans, stated_space
 from jaxscale.plans.rules import BATCH_RULE, CHIPS_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs

@@ -20,7 +20,7 @@ from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
 from jaxscale.designs.design_result import DesignChoice
-from jaxscale.designs.design_space import depth_of, stretched
+from jaxscale.designs.quantities import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_quantities
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
 from jaxscale.fitting.fitting import fit
@@ -34,7 +34,7 @@ from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import TEMPERATURE
+from jaxscale.plans.relaxed_search import TEMPERATURE
 from jaxscale.plans.sensitivity import elasticity
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
