@@ -1,4 +1,4 @@
-"""Options of a framework, from `data/frameworks`, and checks of settings by its rules, as at the start of its program."""
+"""Options of a framework, from `data/frameworks`, and checks of settings by its rules, as when its program starts."""
 
 import math
 import re

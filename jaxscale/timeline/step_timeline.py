@@ -1,4 +1,4 @@
-"""Timeline of a predicted step in the trace format of Chrome, readable by Perfetto and `chrome://tracing`, and a figure.
+"""Timeline of a predicted step in the trace format of Chrome, readable by Perfetto and `chrome://tracing`; a figure.
 
 Each pipeline rank has three rows: passes in sequence, collectives concurrent with the passes, and the gradient
 reduction concurrent with the last passes. The remaining time of the step (exposed transfers and gradient collectives,
