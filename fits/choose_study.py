@@ -20,8 +20,7 @@ from markdown_text import markdown_table
 from jaxscale.base.arrays import number
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.designs.integer_designs import row_of
-from jaxscale.designs.whole_sizes import whole_shapes
+from jaxscale.designs.integer_designs import row_of, whole_shapes
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params

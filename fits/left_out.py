@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.fitting.fit_problem import base_of
-from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.fit_record import Attempt, base_of, fit_record
 from jaxscale.fitting.multistart import Solution, refine
 from jaxscale.fitting.objective import FitProblem, predicted_logs, reweighted
 from jaxscale.fitting.parameters import Effect

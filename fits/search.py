@@ -17,7 +17,7 @@ from calibrate import FOLDER, load_tables
 from left_out import recorded
 
 from jaxscale.calibration.record import load_fit
-from jaxscale.fitting.fit_problem import fit_problem, parameters_of
+from jaxscale.fitting.fit_record import fit_problem, parameters_of
 from jaxscale.fitting.multistart import SETTLED, Solution, refine, settled
 from jaxscale.fitting.objective import FitProblem
 from jaxscale.runs.arrays import concatenate

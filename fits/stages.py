@@ -23,8 +23,7 @@ from jaxscale.calibration.levels import GUESSES, Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import is_apart
-from jaxscale.fitting.fit_problem import fit_problem, held_at
-from jaxscale.fitting.fit_record import Attempt, fit_record
+from jaxscale.fitting.fit_record import Attempt, fit_problem, fit_record, held_at
 from jaxscale.fitting.multistart import Solution, one_blas_thread, refine, solve
 from jaxscale.fitting.objective import FitProblem, reweighted
 from jaxscale.fitting.parameters import CENTRE, OFFSETS, Effect

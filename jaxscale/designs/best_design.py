@@ -17,15 +17,13 @@ from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.designs.budgets import Budget, budget_goals, check_smallest, shape_goals
-from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
-from jaxscale.designs.integer_designs import IntegerSpace
+from jaxscale.designs.design_result import DesignChoice, RelaxedDesign, shadow_prices
+from jaxscale.designs.integer_designs import HEAD_WIDTHS, TILE, IntegerSpace
 from jaxscale.designs.quantities import N_COORDINATES, Design, DesignProblem
 from jaxscale.designs.rounding import Rounded, round_design
-from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
-from jaxscale.designs.whole_sizes import HEAD_WIDTHS, TILE
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitted_law import FittedLaw

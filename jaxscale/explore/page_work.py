@@ -23,9 +23,9 @@ from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
 from jaxscale.costs.memory import Memory
 from jaxscale.costs.step import StepTime, model_flops_utilisation, step_and_memory, step_time, tokens_per_step
+from jaxscale.designs.integer_designs import whole_shapes
 from jaxscale.designs.quantities import WIDTH_FIELDS
 from jaxscale.designs.time_to_loss import Laws, default_laws, run_figures
-from jaxscale.designs.whole_sizes import whole_shapes
 from jaxscale.explore.page_state import FIXABLE, SLIDERS, PageInputs, PageState
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer, n_active_params, n_params

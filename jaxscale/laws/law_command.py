@@ -213,7 +213,7 @@ class LawPredict:
         from jaxscale.base.files import check_writable
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_report import prediction_table
-        from jaxscale.laws.loss_checks import check_needed
+        from jaxscale.laws.loss_fit import check_needed
         from jaxscale.laws.loss_reader import read_losses, with_count
         from jaxscale.tables.table import write_extended
 

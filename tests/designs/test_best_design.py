@@ -16,9 +16,8 @@ from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
-from jaxscale.designs.design_result import pareto_front
+from jaxscale.designs.design_result import pareto_front, with_more
 from jaxscale.designs.quantities import N_COORDINATES, QUANTITIES, DesignProblem, design_at
-from jaxscale.designs.shadow_prices import with_more
 from jaxscale.designs.shape_report import shape_report
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.hardware.catalogue import cluster

@@ -15,7 +15,7 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names, priors, unconstrain
 from jaxscale.calibration.levels import Levels
-from jaxscale.fitting.fit_problem import fit_problem, parameters_of
+from jaxscale.fitting.fit_record import fit_problem, parameters_of
 from jaxscale.fitting.multistart import (
     POLISHED,
     Held,
