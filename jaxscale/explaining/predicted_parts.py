@@ -220,21 +220,20 @@ class _Run(NamedTuple):
     coefficients: Coefficients
 
 
-def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> PredictedParts:
-    """Components of the step of a row of a table.
+def predicted_parts(prediction: Prediction, described: Described, fit: Fit) -> PredictedParts:
+    """Components of the step of the first row of a table.
 
     Args:
         prediction: prediction of the table.
         described: rows in the form of the model; for a row completed with a plan, the completed row.
         fit: fit of the prediction.
-        row: row of the table.
     """
-    step, ends = float(prediction.step_time[row]), (float(prediction.lo[row]), float(prediction.hi[row]))
-    half, run = float(np.log(ends[1] / ends[0])) / 2.0, _run_of(described, fit, row)
+    step, ends = float(prediction.step_time[0]), (float(prediction.lo[0]), float(prediction.hi[0]))
+    half, run = float(np.log(ends[1] / ends[0])) / 2.0, _run_of(described, fit, 0)
     if run is None:
         # Without draws, each component has the width of the step.
         width = np.full(len(NAMES), half)
-        return _with_ends(_of_terms(prediction, row), width, width, step, np.zeros(len(NAMES)))
+        return _with_ends(_of_terms(prediction, 0), width, width, step, np.zeros(len(NAMES)))
     middle, hidden, low, high = _drawn_parts(run, half)
     # Rounding leaves a small rest of a component of zero.
     middle = np.where(middle > ROUNDING * middle.sum(), middle, 0.0)
@@ -247,7 +246,7 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit, row:
     return found._replace(lo=np.maximum(lo, 0.0), hi=hi)
 
 
-def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int = 0) -> Float[np.ndarray, " part"]:
+def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int) -> Float[np.ndarray, " part"]:
     """Components of the step of a row of a table without intervals [s]; arguments as of `predicted_parts`."""
     run = _run_of(described, fit, row)
     if run is None:

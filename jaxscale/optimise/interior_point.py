@@ -264,9 +264,11 @@ def _backtrack(search: _Search, failed: np.ndarray, du: np.ndarray, ds: np.ndarr
     return np.asarray(STEPS)[pick][:, None]
 
 
-def polish(
-    points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200, tolerance: float = 1e-8
-) -> Optimum:
+FINISHED = 1e-8
+"""KKT residual at which a candidate is finished [1]."""
+
+
+def polish(points: np.ndarray, problems: Problems, wanted: Goals, n_steps: int = 200) -> Optimum:
     """Refine rough points to optima by the interior-point method.
 
     Args:
@@ -274,7 +276,6 @@ def polish(
         problems: one problem per candidate.
         wanted: objective and bounds, common to all candidates or per candidate.
         n_steps: largest number of Newton steps [1].
-        tolerance: KKT residual at which a candidate is finished [1].
 
     Returns:
         The point of least KKT residual of each candidate.
@@ -300,7 +301,7 @@ def polish(
         _keep_better(best, live, iterate, bounded)
         improved = residual < 0.9 * mark
         since, mark = np.where(improved, 0, since + 1), np.where(improved, residual, mark)
-        going = (residual >= tolerance) & (since < PATIENCE) & np.isfinite(here.hessian).all(axis=(1, 2))
+        going = (residual >= FINISHED) & (since < PATIENCE) & np.isfinite(here.hessian).all(axis=(1, 2))
         if not going.any():
             break
         solved = np.maximum(np.maximum(dual, primal), np.abs(product - mu[:, None]).max(-1)) < 10.0 * mu

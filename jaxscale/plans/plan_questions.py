@@ -73,23 +73,17 @@ FRAMEWORK_RULES: Mapping[str, Rule] = {rule.name: rule for rule in _RULES}
 """Framework rules by name; each rule needs the fields that it names."""
 
 
-def framework_space(framework: str | None, precision: str = "bf16") -> PlanSpace:
-    """Space of the plans of a framework: software choices are fixed, all decisions are free.
+def framework_space(framework: str | None) -> PlanSpace:
+    """Space of the plans of a framework in bf16: software choices are fixed, all decisions are free.
 
     Args:
         framework: a framework of `data/frameworks.toml`, such as `nemo`; every unknown name counts as an unnamed
             framework.
-        precision: number format of the weight matmuls.
 
     Returns:
         The space.
-
-    Raises:
-        InputError: unknown precision; lists the valid names.
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"precision = {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    cells = {"framework": framework and respelt("framework", framework), "precision": precision}
+    cells = {"framework": framework and respelt("framework", framework), "precision": "bf16"}
     return stated_space(cells, software_of(cells).plan)
 
 

@@ -204,16 +204,21 @@ PLANS_AT_ONCE = 64
 """Points that one call turns into plans [point]."""
 
 
-def relax_plans(
-    tasks: Sequence[PlanTask], *, n_starts: int = 9, n_steps: int = 60, candidates: int = 4
-) -> list[list[RelaxedPlan]]:
+N_STARTS = 9
+"""Rough searches for each family of sharding and recomputation [1]."""
+
+ROUGH_STEPS = 60
+"""Evaluations of each rough search [1]."""
+
+CANDIDATES = 4
+"""Rough optima per task that are refined to exact optima [1]."""
+
+
+def relax_plans(tasks: Sequence[PlanTask]) -> list[list[RelaxedPlan]]:
     """Continuous optima of many tasks at once.
 
     Args:
         tasks: tasks of the searches.
-        n_starts: rough searches for each family of sharding and recomputation [1].
-        n_steps: evaluations of each rough search [1].
-        candidates: rough optima per task that are refined to exact optima [1].
 
     Returns:
         Optima of each task, the best first.
@@ -223,13 +228,13 @@ def relax_plans(
     owner = np.repeat(np.arange(len(tasks)), [len(problems) for problems in of_task])
     every = Problems.of([problem for problems in of_task for problem in problems])
     wanted = plan_goals([tasks[index] for index in owner.tolist()])
-    rows = np.repeat(np.arange(len(owner)), n_starts)
-    starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(owner), 1))
-    rough = rough_search(starts, every.rows(rows), wanted.rows(rows), n_steps)
+    rows = np.repeat(np.arange(len(owner)), N_STARTS)
+    starts = np.tile(start_points(N_STARTS, len(PLAN_COORDINATES)), (len(owner), 1))
+    rough = rough_search(starts, every.rows(rows), wanted.rows(rows), ROUGH_STEPS)
     chosen = []
     for index in range(len(tasks)):
         mine = np.flatnonzero(owner[rows] == index)
-        chosen.append(mine[promising(rough.merits[mine], rows[mine])[:candidates]])
+        chosen.append(mine[promising(rough.merits[mine], rows[mine])[:CANDIDATES]])
     picked = np.concatenate(chosen)
     kept = rows[picked]
     parts = [np.flatnonzero(owner[kept] == index) for index in range(len(tasks))]

@@ -78,11 +78,14 @@ PREDICTION_COLUMNS = (
 """Columns of the table of predictions."""
 
 
-def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_lines: bool = True) -> Table:
+MOST_ROWS = 20
+"""Largest number of shown predictions [1]."""
+
+
+def prediction_rows(runs: "Runs", prediction: "Prediction", has_lines: bool = True) -> Table:
     """Table of the first rows with their predictions.
 
     Args:
-        most: largest number of shown rows [1].
         has_lines: whether the rows are lines of a file, whose numbers and notes have columns; `note_lines` has the
             notes of a run without a file.
     """
@@ -93,7 +96,7 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
             *_outcome(prediction, index),
             prediction.notes[index] if has_lines else "",
         )
-        for index, row in enumerate(runs.rows[:most])
+        for index, row in enumerate(runs.rows[:MOST_ROWS])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
     return make_table(f"Predicted step times{first}", PREDICTION_COLUMNS, rows)
@@ -129,10 +132,10 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     )
 
 
-def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
-    """Table of errors of measured rows, overall and by group; with peak memory if measured."""
+def error_summary(errors: Mapping[str, Any]) -> Table:
+    """Table of errors of measured rows, overall and by source; with peak memory if measured."""
     columns = [
-        TableColumn(by, is_text=True, says="{}"),
+        TableColumn("source", is_text=True, says="{}"),
         TableColumn("runs", says="{} runs", stays=True),
         TableColumn("mean error", "mean", "%", stays=True),
         TableColumn("median error", "median", "%", stays=True),
@@ -140,8 +143,8 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
         TableColumn("inside 90 % interval", "inside", "%", stays=True),
         TableColumn("mean error of memory", "memory", "%"),
     ]
-    groups = errors["by"].get(by, {})
-    # A single group of all rows equals the whole; rows without a name of their group count in the whole alone.
+    groups = errors["by"].get("source", {})
+    # A single group of all rows equals the whole; rows without a source count in the whole alone.
     is_whole = len(groups) == 1 and all(group["n"] == errors["n"] for group in groups.values())
     entries = list(groups.items()) if is_whole else [("all", errors), *groups.items()]
     rows = [

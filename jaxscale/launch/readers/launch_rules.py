@@ -164,11 +164,6 @@ def framework_family(settings: Settings) -> str | None:
     return best if counts[best] else None
 
 
-def cells_of(settings: Settings, family: str, is_complete: bool = False) -> Cells:
-    """Cells of the runs table that settings of a family fill."""
-    return understood_cells(settings, family, is_complete)[0]
-
-
 def understood_cells(settings: Settings, family: str, is_complete: bool = False) -> tuple[Cells, tuple[str, ...]]:
     """Cells of the runs table from the settings of a family, and the keys that no rule understands.
 

@@ -135,12 +135,11 @@ MANY_PLACES, LONG_NUMBER = 20, 1e6
 """Number of distinct values above which medians pool neighbours [1], and least number not written out [1]."""
 
 
-def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
+def ranked_groups(groups: Sequence[str]) -> dict[str, np.ndarray]:
     """Masks of the groups, largest first; groups beyond the palette are pooled.
 
     Args:
         groups: group of each row.
-        most: largest number of groups, the last for the pooled rest [1].
 
     Returns:
         A boolean mask [row] for each name.
@@ -149,7 +148,7 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
     names, counts = np.unique(labels, return_counts=True)
     ranked = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
     # The last place is for the pooled rest.
-    kept = ranked if len(ranked) <= most else ranked[: most - 1]
+    kept = ranked if len(ranked) <= len(PALETTE) else ranked[: len(PALETTE) - 1]
     masks = {name: labels == name for name in kept}
     if len(kept) < len(ranked):
         masks[f"{len(ranked) - len(kept)} others"] = ~np.isin(labels, kept)
@@ -228,14 +227,13 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     axes.annotate(note, xy=(0.98, 0.02), xycoords="axes fraction", ha="right", color="#555555")
 
 
-def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float = 0.9) -> "Figure":
-    """Predictive intervals relative to the measured time, rows in order of the interval's middle.
+def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> "Figure":
+    """90 % intervals relative to the measured time, rows in order of the interval's middle.
 
     Args:
         measured: step times [s], [row].
         low: lower ends [s], [row].
         high: upper ends [s], [row].
-        level: nominal probability of the intervals [1].
     """
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
@@ -255,7 +253,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         axes.axhline(1.0, color=INK, lw=1)
         axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured", yscale="log")
         _plain_ratio_ticks(axes)
-        axes.set_title(f"{100 * share:.0f} % of the {100 * level:.0f} % intervals cover the measurement")
+        axes.set_title(f"{100 * share:.0f} % of the 90 % intervals cover the measurement")
         legend_below(figure, entries_of(axes))
     return figure
 

@@ -375,12 +375,15 @@ class ScalingSeries:
     slopes: tuple[float, float]
 
 
-def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> "Figure":
+TOLERANCE = 0.02
+"""Half-width of the accepted range of slopes [1]."""
+
+
+def scaling_series(series: Sequence[ScalingSeries]) -> "Figure":
     """Measured and predicted throughput per chip of every series, and predicted against measured slopes.
 
     Args:
         series: the series, in the order of their groups.
-        tolerance: half-width of the accepted range of slopes [1].
     """
     groups = list(dict.fromkeys(one.group for one in series))
     n_columns = 3
@@ -390,7 +393,7 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
         grid = list(np.ravel(np.asarray(figure.subplots(n_rows, n_columns, squeeze=False))))
         for axes, group in zip(grid, groups, strict=False):
             _draw_group(axes, group, [one for one in series if one.group == group])
-        _draw_slopes(grid[len(groups)], groups, series, tolerance)
+        _draw_slopes(grid[len(groups)], groups, series)
         for axes in grid[len(groups) + 1 :]:
             axes.set_axis_off()
         grid[0].plot([], [], "o", color=INK, ms=4, label="measured")
@@ -414,15 +417,15 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
     round_ticks(axes.yaxis, axes.get_ylim())
 
 
-def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries], tolerance: float) -> None:
+def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries]) -> None:
     slopes = np.asarray([one.slopes for one in series])
     ends = np.asarray([slopes.min() - 0.02, slopes.max() + 0.02])
     axes.fill_between(
-        ends, ends - tolerance, ends + tolerance, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {tolerance:g}"
+        ends, ends - TOLERANCE, ends + TOLERANCE, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {TOLERANCE:g}"
     )
     for group, colour, marker in zip(groups, PALETTE, MARKERS, strict=False):
         inside = np.asarray([one.group == group for one in series])
         axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=f"slope: {group}")
-    within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
+    within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= TOLERANCE))
     axes.set(xlabel="measured slope", ylabel="predicted slope")
-    axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")
+    axes.set_title(f"Slopes: {100 * within:.0f} % within {TOLERANCE:g}")
