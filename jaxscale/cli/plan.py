@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
+    from jaxscale.plans.found_plans import FoundPlans
+    from jaxscale.plans.node_links import NodeLinks
     from jaxscale.plans.plan import Plan
     from jaxscale.plans.plan_questions import PlanQuestion
 
@@ -104,25 +106,11 @@ class PlanCommand(Outputs, SoftwareOptions):
             checked_count(name, value)
         import jaxscale as js
         from jaxscale.base.files import check_writable
-        from jaxscale.cli.software_cells import software_cells
-        from jaxscale.plans.best_plan import choice_of, searched
         from jaxscale.plans.plan_questions import plan_question
-        from jaxscale.runs.defaults import known_frameworks
 
-        if self.against is not None and self.write is not None:
-            raise InputError("--against beside --write; expected one of them")
-        if self.against is not None and self.open:
-            raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
         goal = self._goal()
-        alone = {"--tokens or --loss": goal is not None, "--against": self.against, "--timeline": self.timeline}
-        for name, given in alone.items():
-            if self.links is not None and given:
-                raise InputError(f"--links beside {name}; expected one of them")
-        measured = None
-        if self.links is not None:
-            from jaxscale.plans.node_links import load_links
-
-            measured = load_links(self.links)
+        self._refuse_pairs(goal)
+        links = self._links()
         # Before the search: a mistyped path costs no time.
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware, self.links)
         if self.timeline is not None:
@@ -134,42 +122,22 @@ class PlanCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
-        # The writer's framework also plans, unless the file of `--against` names another.
-        named = written and written.removesuffix("-toml")
-        if theirs and theirs.get("framework") in known_frameworks():
-            named = theirs["framework"]
-        stated = software_cells(self, fitted, otherwise=named)
-        cells = {"gpu": chip.id, **stated}
-        framework, precision = cells["framework"], cells["precision"]
-        if theirs and self.framework is None and framework and framework == named:
-            say(f"framework {named}, as {self.against} says")
-        if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
-            say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
-        if lacking := chip.lacks(precision):
+        stated = self._stated(fitted, theirs, written)
+        if lacking := chip.lacks(stated["precision"]):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
-        question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
-        question = question if measured is None else measured.linked(question)
+        batch = checked_batch(self.global_batch, model.seq_len)
+        question = plan_question(model, cluster, batch, {"gpu": chip.id, **stated})
+        question = question if links is None else links.linked(question)
         # The framework may express a later plan better.
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
         run = None if goal is None else self._run_of(goal, question, fitted, top)
         if run is None:
-            found = searched(question, fitted, self.oom_probability)
-            if measured is not None:
-                stage("placing the fastest plans on the nodes")
-            choice = choice_of(found, question, fitted, top, self.oom_probability, measured)
+            found, choice = self._choice(question, fitted, top, links)
         else:
             # For the comparison, plans rank by pace again.
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
-        compared = None
-        if theirs is not None:
-            from jaxscale.plans.against import against_best
-
-            # Options of the command hold for the compared plan too.
-            decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
-            told = {**theirs, **decided, "framework": framework or theirs.get("framework")}
-            plan = row_plan(self.model, question, told, fitted, hardware)
-            compared = against_best(question, told, fitted, self.oom_probability, found, plan)
+        compared = None if theirs is None else self._compared(theirs, stated, question, found, fitted, hardware)
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:
@@ -181,6 +149,76 @@ class PlanCommand(Outputs, SoftwareOptions):
             self.timeline,
             lambda: (model, choice.best.plan, question.cluster, fitted.coefficients(question.levels, question.n_chips)),
         )
+
+    def _refuse_pairs(self, goal: "RunGoal | None") -> None:
+        """Raise the error of options that exclude each other."""
+        if self.against is not None and self.write is not None:
+            raise InputError("--against beside --write; expected one of them")
+        if self.against is not None and self.open:
+            raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
+        alone = {"--tokens or --loss": goal is not None, "--against": self.against, "--timeline": self.timeline}
+        for name, given in alone.items():
+            if self.links is not None and given:
+                raise InputError(f"--links beside {name}; expected one of them")
+
+    def _links(self) -> "NodeLinks | None":
+        """Measured links between nodes, None for equal links."""
+        if self.links is None:
+            return None
+        from jaxscale.plans.node_links import load_links
+
+        return load_links(self.links)
+
+    def _stated(self, fitted: "Fit", theirs: dict[str, Any] | None, written: str | None) -> dict[str, Any]:
+        """Cells of plan and software by column, with remarks on the framework.
+
+        Args:
+            fitted: calibration.
+            theirs: row of the file of `--against`.
+            written: framework whose settings are written.
+        """
+        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.runs.defaults import known_frameworks
+
+        # The writer's framework also plans, unless the file of `--against` names another.
+        named = written and written.removesuffix("-toml")
+        if theirs and theirs.get("framework") in known_frameworks():
+            named = theirs["framework"]
+        stated = software_cells(self, fitted, otherwise=named)
+        framework = stated["framework"]
+        if theirs and self.framework is None and framework and framework == named:
+            say(f"framework {named}, as {self.against} says")
+        if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
+            say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
+        return stated
+
+    def _choice(
+        self, question: "PlanQuestion", fitted: "Fit", top: int, links: "NodeLinks | None"
+    ) -> "tuple[FoundPlans, PlanChoice]":
+        """Plans of a search, and the ranked ones."""
+        from jaxscale.plans.best_plan import choice_of, searched
+
+        found = searched(question, fitted, self.oom_probability)
+        if links is not None:
+            stage("placing the fastest plans on the nodes")
+        return found, choice_of(found, question, fitted, top, self.oom_probability, links)
+
+    def _compared(
+        self,
+        theirs: dict[str, Any],
+        stated: dict[str, Any],
+        question: "PlanQuestion",
+        found: "FoundPlans",
+        fitted: "Fit",
+        hardware: "Hardware",
+    ) -> "AgainstBest":
+        """Comparison of the plan of a row with the best plan; options of the command hold for it too."""
+        from jaxscale.plans.against import against_best
+
+        decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
+        told = {**theirs, **decided, "framework": stated["framework"] or theirs.get("framework")}
+        plan = row_plan(self.model, question, told, fitted, hardware)
+        return against_best(question, told, fitted, self.oom_probability, found, plan)
 
     def _goal(self) -> "RunGoal | None":
         """Goal of the whole run that is asked for, None where none is.
