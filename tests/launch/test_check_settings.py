@@ -105,7 +105,7 @@ UNLISTED = {
 
 def names_in(rule: str) -> set[str]:
     """Names of a rule that are neither words of the language nor texts."""
-    from jaxscale.launch.options import check_settings as module
+    from jaxscale.launch import options as module
 
     functions = {"max", "min", "product", "layers", "stages", "segments", "stated"}
     found = {match[0] for match in module._NAME.finditer(rule) if not match[0].startswith("'")}
