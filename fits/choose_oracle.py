@@ -13,10 +13,17 @@ from choose_study import draw
 from markdown_text import markdown_table
 from scipy.optimize import minimize
 
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.lagrangian import start_points
-from jaxscale.plans.plan_problem import PLAN_COORDINATES, PLAN_QUANTITIES, PlanProblem, PlanTask, plan_goals
-from jaxscale.plans.relaxed_search import relax_plans
+from jaxscale.optimise.interior_point import start_points
+from jaxscale.optimise.problems import Problems
+from jaxscale.plans.found_plans import PlanTask
+from jaxscale.plans.relaxed_search import (
+    PLAN_COORDINATES,
+    PLAN_QUANTITIES,
+    PlanProblem,
+    plan_goals,
+    relax_plans,
+    relaxed_problems,
+)
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""
@@ -31,7 +38,7 @@ ALLOWED = 1e-6
 def slsqp(task: PlanTask, n_starts: int) -> float:
     """Least log step time that SLSQP finds within the bounds; infinite where it finds none."""
     starts = start_points(n_starts, SIZE, seed=1)
-    return min(_least(task, problem, start) for problem in task.problems() for start in starts)
+    return min(_least(task, problem, start) for problem in relaxed_problems(task) for start in starts)
 
 
 def _least(task: PlanTask, problem: PlanProblem, start: np.ndarray) -> float:

@@ -20,14 +20,12 @@ from markdown_text import markdown_table
 from jaxscale.base.arrays import number
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.designs.integer_designs import row_of
-from jaxscale.designs.whole_sizes import whole_shapes
+from jaxscale.designs.integer_designs import row_of, whole_shapes
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.relaxed_search import search_plans
 from jaxscale.plans.score import score_plans
 

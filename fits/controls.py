@@ -16,7 +16,7 @@ from calibrate import FOLDER, load_tables
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.record import load_fit
-from jaxscale.fitting.fit_problem import fit_problem
+from jaxscale.fitting.fit_record import fit_problem
 from jaxscale.fitting.held_out import cross_validate
 from jaxscale.fitting.multistart import random_starts, solve
 from jaxscale.fitting.objective import FitProblem

@@ -19,12 +19,21 @@ from markdown_text import markdown_table
 import jaxscale as js
 from jaxscale.base.arrays import number, stacked
 from jaxscale.costs.evaluate import evaluate_runs
-from jaxscale.designs.integer_designs import FIELDS, SIZES, IntegerSpace, Rows, built, put_together, row_of
+from jaxscale.designs.integer_designs import (
+    FIELDS,
+    HEAD_WIDTHS,
+    SIZES,
+    IntegerSpace,
+    Rows,
+    built,
+    put_together,
+    row_of,
+    width_step,
+)
 from jaxscale.designs.time_to_loss import default_laws
-from jaxscale.designs.whole_sizes import HEAD_WIDTHS, width_step
 from jaxscale.models.transformer import embedding_params, n_active_params, n_params
 from jaxscale.plans.enumerate import PlanSpace, within_domains
-from jaxscale.plans.plan_problem import PlanTask
+from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
 from jaxscale.runs.arrays import RunBatch

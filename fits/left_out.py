@@ -6,12 +6,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.fitting.fit_problem import base_of
-from jaxscale.fitting.fit_record import Attempt, fit_record
-from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.fit_record import Attempt, base_of, fit_record
+from jaxscale.fitting.multistart import Solution, refine
 from jaxscale.fitting.objective import FitProblem, predicted_logs, reweighted
 from jaxscale.fitting.parameters import Effect
-from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 
 

@@ -30,8 +30,7 @@ from jaxscale.calibration.coefficients import (
 )
 from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.fitting.fit_problem import base_of, held_at, stacks_alike
-from jaxscale.fitting.fit_record import Attempt, level_effects, moved
+from jaxscale.fitting.fit_record import Attempt, base_of, held_at, level_effects, moved, stacks_alike
 from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical
 from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
 from jaxscale.fitting.memory_outcomes import memory_limits, outcomes

@@ -16,11 +16,11 @@ from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_t
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.record import load_fit
-from jaxscale.fitting.statistics.group_quantiles import half_width
+from jaxscale.fitting.statistics.student import half_width
 from jaxscale.report.style import INK, RED, new_figure, save_figure, style
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts
-from jaxscale.runs.siblings import SOFTWARE, contradicted, deviations
+from jaxscale.runs.table_checks import SOFTWARE, contradicted, deviations
 
 FOLDER = Path(__file__).parent
 
@@ -275,9 +275,9 @@ move it. A stack that nobody fitted is answered by the centre.
 ## What repeats leave
 
 Runs of equal settings differ, and no prediction from settings can meet further ones better than that. Mean / median of
-their distance from the mean of their like [%], widened to that of single runs (`jaxscale/runs/siblings.py`), where the
-table states the same model, plan, cluster and software; over releases it holds what software gained between them, which
-a fit of releases knows in part.
+their distance from the mean of their like [%], widened to that of single runs (`jaxscale/runs/table_checks.py`), where
+the table states the same model, plan, cluster and software; over releases it holds what software gained between them,
+which a fit of releases knows in part.
 
 {repeats_table(data)}
 
@@ -295,8 +295,8 @@ scheme. Intervals of stacks that were never fitted: [a new software stack](#a-ne
 
 Some Ultra-Scale rows of the release after the fix of its pipeline engine carry the overhead from before it, about a
 second per pipeline slot; some are several times faster than all runs like them. They stay in the fit, whose likelihood
-has heavy tails. The rule that finds them (`jaxscale/runs/siblings.py`) looks at measured times alone: more work in a
-slot must take longer, and not more than so many times longer; a row that breaks this with most of its siblings is
+has heavy tails. The rule that finds them (`jaxscale/runs/table_checks.py`) looks at measured times alone: more work in
+a slot must take longer, and not more than so many times longer; a row that breaks this with most of its siblings is
 suspect. A few rows of other tables break it too.
 
 {suspect_table(data)}

@@ -17,10 +17,9 @@ from calibrate import FOLDER, load_tables
 from left_out import recorded
 
 from jaxscale.calibration.record import load_fit
-from jaxscale.fitting.fit_problem import fit_problem, parameters_of
-from jaxscale.fitting.multistart import SETTLED, refine, settled
+from jaxscale.fitting.fit_record import fit_problem, parameters_of
+from jaxscale.fitting.multistart import SETTLED, Solution, refine, settled
 from jaxscale.fitting.objective import FitProblem
-from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import concatenate
 
 SIZES, SHARES = (0.15, 0.3, 0.6, 1.2), (0.02, 0.05, 0.1, 0.3)

@@ -23,12 +23,10 @@ from jaxscale.calibration.levels import GUESSES, Levels
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.calibration.seen import is_apart
-from jaxscale.fitting.fit_problem import fit_problem, held_at
-from jaxscale.fitting.fit_record import Attempt, fit_record
-from jaxscale.fitting.multistart import one_blas_thread, refine, solve
+from jaxscale.fitting.fit_record import Attempt, fit_problem, fit_record, held_at
+from jaxscale.fitting.multistart import Solution, one_blas_thread, refine, solve
 from jaxscale.fitting.objective import FitProblem, reweighted
 from jaxscale.fitting.parameters import CENTRE, OFFSETS, Effect
-from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured, concatenate, padded
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.reader import read_runs

@@ -27,7 +27,7 @@ def write(folder: Path) -> None:
     from jaxscale.launch.writers.launch_text import launch_text
     from jaxscale.models import catalogue_model
     from jaxscale.models.transformer import Transformer, n_params
-    from jaxscale.plans.framework_space import framework_space
+    from jaxscale.plans.plan_questions import framework_space
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = []

@@ -3,8 +3,7 @@
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.hardware.chip_names import ChipNames
+from jaxscale.hardware.catalogue import ChipNames, load_hardware
 
 MEANT = {
     "h100-80gb": ["H100 SXM", "H100-SXM5-80GB", "H100 80GB", "h100_80gb", "NVIDIA H100 80GB HBM3", "8x H100 SXM5 80GB"],

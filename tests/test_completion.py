@@ -9,7 +9,7 @@ import jaxscale as js
 from jaxscale.base.documents import run_tables
 from jaxscale.calibration.memory_limit import best_and_near
 from jaxscale.plans.plan_questions import every_plan
-from jaxscale.runs.completion import filled, open_rows
+from jaxscale.runs.completion import open_rows
 from jaxscale.tables.categorical import Categorical
 
 FULL = {
@@ -164,7 +164,7 @@ def test_degrees_that_are_hidden_are_found_again():
         rows = np.flatnonzero(is_whole & np.isfinite(runs.numbers("tp")) & (runs.numbers("n_gpus") > 1))
         rows = rows[np.linspace(0, len(rows) - 1, 30).astype(int)]
         empty = Categorical.constant(None, len(rows))
-        found = js.predict(filled(runs.take(rows), dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), empty)))
+        found = js.predict(runs.take(rows).with_values(dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), empty)))
         assert np.isfinite(found.step_time).all()
         ratio = found.step_time / stated.step_time[rows]
         near += list(np.abs(np.log(ratio)) <= np.log(1.1))

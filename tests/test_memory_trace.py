@@ -11,7 +11,7 @@ from jaxscale.calibration.coefficients import prior_medians
 from jaxscale.costs.memory import memory
 from jaxscale.examples.decoder_steps import decoder
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.plan_questions import framework_space
 
 WIDTHS = (256, 2048)
 """The narrowest and the widest; the slow tests take those between them."""

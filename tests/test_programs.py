@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.base import programs as _programs
-from jaxscale.base.jit import array_jit, filter_jit
-from jaxscale.base.programs import ProgramStore, call_of, drop_folders
+from jaxscale.base import jit as _programs
+from jaxscale.base.jit import ProgramStore, array_jit, call_of, drop_folders, filter_jit
 
 TRACED: list[str] = []
 """One entry for each time that the function below is traced."""

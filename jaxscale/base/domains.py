@@ -135,13 +135,13 @@ def is_concrete(value: Any) -> bool:
     )
 
 
-def at_most(few: str, many: str, text: str = "") -> Relation:
+def at_most(few: str, many: str) -> Relation:
     """Relation that a number is at most a second number."""
     return Relation(
         (few, many),
         lambda least, most: np.less_equal(least, most * (1.0 + SLACK)),
         lambda least, most: f"exceeds {many} = {most:.15g}; expected at most that",
-        text or f"`{few}` <= `{many}`",
+        f"`{few}` <= `{many}`",
     )
 
 

@@ -2,13 +2,14 @@
 
 import html
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.core
 import numpy as np
 
-from jaxscale.base.table import Table, TableColumn
+if TYPE_CHECKING:
+    from jaxscale.base.table import Table
 
 Class = TypeVar("Class", bound=type)
 
@@ -36,8 +37,11 @@ class Printout(NamedTuple):
     notes: Sequence[str] = ()
     n_left: int = 1
 
-    def table(self) -> Table:
+    def table(self) -> "Table":
         """Table of the printed form, in which all columns stay."""
+        # Few programs print a value.
+        from jaxscale.base.table import Table, TableColumn
+
         columns = (TableColumn(name, is_text=i < self.n_left, stays=True) for i, name in enumerate(self.columns))
         return Table("", tuple(columns), tuple(tuple(row) for row in self.rows))
 

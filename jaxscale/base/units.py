@@ -31,8 +31,10 @@ def quantity(value: float, unit: str) -> str:
     """Text of a quantity with three digits and an SI prefix, such as `3.2 s` or `989 Tflop/s`."""
     if unit == "byte":
         return f"{value / GB:.3g} GB"
+    if unit == "s" and abs(value) >= 1000.0:
+        # Times have no prefix above a second, and three digits would need an exponent.
+        return f"{value:.0f} s"
     for factor, prefix in PREFIXES:
-        # Times have no prefix above a second.
-        if abs(value) >= factor and not (unit == "s" and factor > 1.0):
+        if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"

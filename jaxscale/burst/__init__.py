@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from jaxscale.burst.batch_limit import best_chips as best_chips
     from jaxscale.burst.batch_limit import survey_batches as survey_batches
     from jaxscale.burst.batch_limit import time_to_accuracy as time_to_accuracy
-    from jaxscale.burst.burst_figures import plot_chips as plot_chips
-    from jaxscale.burst.burst_figures import plot_gain as plot_gain
-    from jaxscale.burst.burst_figures import plot_time_line as plot_time_line
     from jaxscale.burst.burst_plan import BurstPlan as BurstPlan
     from jaxscale.burst.burst_plan import plan_burst as plan_burst
     from jaxscale.burst.burst_plan import plan_data_parallel as plan_data_parallel
     from jaxscale.burst.burst_plan import plan_released as plan_released
     from jaxscale.burst.burst_report import burst_report as burst_report
+    from jaxscale.burst.burst_report import plot_chips as plot_chips
+    from jaxscale.burst.burst_report import plot_gain as plot_gain
+    from jaxscale.burst.burst_report import plot_time_line as plot_time_line
     from jaxscale.burst.layer_graph import LayerGraph as LayerGraph
     from jaxscale.burst.layer_graph import load_network as load_network
     from jaxscale.burst.layer_time import AbstractLayerTime as AbstractLayerTime

@@ -62,6 +62,6 @@ class BurstCommand:
             lambda: (burst_layers(document), burst_comparison(document), burst_verdict(document)),
         )
         if self.plot or self.report:
-            from jaxscale.burst.burst_figures import burst_ranking, burst_summary
+            from jaxscale.burst.burst_report import burst_ranking, burst_summary
 
             save_pictures(self.plot, self.report, lambda: burst_ranking(document), lambda: burst_summary(document))

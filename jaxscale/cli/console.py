@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.base.table import WIDE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -228,6 +227,8 @@ def columns_of(stream: Any) -> int | None:
 def console_on(stream: Any) -> "Console":
     """Console on a stream: as wide as its terminal, without colours where there is none."""
     from rich.console import Console
+
+    from jaxscale.base.table import WIDE
 
     width = columns_of(stream)
     plain_words: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}

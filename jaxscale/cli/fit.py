@@ -1,11 +1,14 @@
 """`jaxscale fit`: calibrate on a table of measured runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import FitName, Outputs, RunsFile, SkipBad, checked_count, command, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+
+if TYPE_CHECKING:
+    from jaxscale.base.table import Table
 
 
 @command
@@ -30,8 +33,6 @@ class FitCommand(Outputs):
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import runs_from_file
         from jaxscale.fitting.result import FitResult
-        from jaxscale.fitting.summary import summary_parts
-        from jaxscale.report.fit_report import fit_figure, fit_report
 
         checked_count("--n-starts", self.n_starts)
         # Before minutes of work, and never over an input.
@@ -48,15 +49,21 @@ class FitCommand(Outputs):
             stage("finding how far each coefficient can go: intervals by profile likelihood")
         result.save(self.out)
         say(f"wrote {self.out}")
-        answer(
-            self.json,
-            result.to_json,
-            lambda: summary_parts(result) if isinstance(result, FitResult) else result.parts(),
-        )
+        answer(self.json, result.to_json, lambda: self._printed(result))
         # Paces of traced workloads have no figure.
-        if not isinstance(result, FitResult):
-            if self.plot or self.report:
-                raise InputError(f"{self.runs}: a figure needs rows of models; the fit of its workloads is written")
+        if not (self.plot or self.report):
             return
+        if not isinstance(result, FitResult):
+            raise InputError(f"{self.runs}: a figure needs rows of models; the fit of its workloads is written")
+        from jaxscale.report.fit_report import fit_figure, fit_report
+
         title = f"Fit of {self.runs.name}"
         save_pictures(self.plot, self.report, lambda: fit_figure(result), lambda: fit_report(result, title))
+
+    @staticmethod
+    def _printed(result: Any) -> "list[str | Table]":
+        """Texts for a terminal."""
+        from jaxscale.fitting.result import FitResult
+        from jaxscale.fitting.summary import summary_parts
+
+        return summary_parts(result) if isinstance(result, FitResult) else result.parts()

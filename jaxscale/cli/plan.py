@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError, nearest
+from jaxscale.base.units import quantity
 from jaxscale.cli.arguments import (
     FitName,
     ModelName,
@@ -21,12 +22,15 @@ from jaxscale.cli.arguments import (
 from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
+    from jaxscale.base.table import Table
     from jaxscale.calibration.record import Fit
     from jaxscale.designs.whole_run import RunChoice, RunGoal
     from jaxscale.hardware.catalogue import ChipEntry, Hardware
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
+    from jaxscale.plans.found_plans import FoundPlans
+    from jaxscale.plans.node_links import NodeLinks
     from jaxscale.plans.plan import Plan
     from jaxscale.plans.plan_questions import PlanQuestion
 
@@ -102,23 +106,11 @@ class PlanCommand(Outputs, SoftwareOptions):
             checked_count(name, value)
         import jaxscale as js
         from jaxscale.base.files import check_writable
-        from jaxscale.cli.software_cells import software_cells
-        from jaxscale.plans.against import against_best
-        from jaxscale.plans.best_plan import choice_of, searched
-        from jaxscale.plans.node_links import linked, load_links
         from jaxscale.plans.plan_questions import plan_question
-        from jaxscale.runs.defaults import known_frameworks
 
-        if self.against is not None and self.write is not None:
-            raise InputError("--against beside --write; expected one of them")
-        if self.against is not None and self.open:
-            raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
         goal = self._goal()
-        alone = {"--tokens or --loss": goal is not None, "--against": self.against, "--timeline": self.timeline}
-        for name, given in alone.items():
-            if self.links is not None and given:
-                raise InputError(f"--links beside {name}; expected one of them")
-        measured = None if self.links is None else load_links(self.links)
+        self._refuse_pairs(goal)
+        links = self._links()
         # Before the search: a mistyped path costs no time.
         check_pictures(self.plot, self.report, self.model, self.fit, self.hardware, self.links)
         if self.timeline is not None:
@@ -130,40 +122,22 @@ class PlanCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
-        # The writer's framework also plans, unless the file of `--against` names another.
-        named = written and written.removesuffix("-toml")
-        if theirs and theirs.get("framework") in known_frameworks():
-            named = theirs["framework"]
-        stated = software_cells(self, fitted, otherwise=named)
-        cells = {"gpu": chip.id, **stated}
-        framework, precision = cells["framework"], cells["precision"]
-        if theirs and self.framework is None and framework and framework == named:
-            say(f"framework {named}, as {self.against} says")
-        if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
-            say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
-        if lacking := chip.lacks(precision):
+        stated = self._stated(fitted, theirs, written)
+        if lacking := chip.lacks(stated["precision"]):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
-        question = plan_question(model, cluster, checked_batch(self.global_batch, model.seq_len), cells)
-        question = question if measured is None else linked(question, measured)
+        batch = checked_batch(self.global_batch, model.seq_len)
+        question = plan_question(model, cluster, batch, {"gpu": chip.id, **stated})
+        question = question if links is None else links.linked(question)
         # The framework may express a later plan better.
         top = self.top if self.write is None else max(self.top, WRITTEN_AMONG)
         run = None if goal is None else self._run_of(goal, question, fitted, top)
         if run is None:
-            found = searched(question, fitted, self.oom_probability)
-            if measured is not None:
-                stage("placing the fastest plans on the nodes")
-            choice = choice_of(found, question, fitted, top, self.oom_probability, measured)
+            found, choice = self._choice(question, fitted, top, links)
         else:
             # For the comparison, plans rank by pace again.
             question, found, choice = run.chosen.question, run.chosen.found._replace(cost=None), run.plans
-        compared = None
-        if theirs is not None:
-            # Options of the command hold for the compared plan too.
-            decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
-            told = {**theirs, **decided, "framework": framework or theirs.get("framework")}
-            plan = row_plan(self.model, question, told, fitted, hardware)
-            compared = against_best(question, told, fitted, self.oom_probability, found, plan)
+        compared = None if theirs is None else self._compared(theirs, stated, question, found, fitted, hardware)
         if self.write is not None:
             self._write(choice, float(model.seq_len), chip)
         else:
@@ -175,6 +149,76 @@ class PlanCommand(Outputs, SoftwareOptions):
             self.timeline,
             lambda: (model, choice.best.plan, question.cluster, fitted.coefficients(question.levels, question.n_chips)),
         )
+
+    def _refuse_pairs(self, goal: "RunGoal | None") -> None:
+        """Raise the error of options that exclude each other."""
+        if self.against is not None and self.write is not None:
+            raise InputError("--against beside --write; expected one of them")
+        if self.against is not None and self.open:
+            raise InputError("--against beside --open; expected one of them: a recipe is for its own chips and batch")
+        alone = {"--tokens or --loss": goal is not None, "--against": self.against, "--timeline": self.timeline}
+        for name, given in alone.items():
+            if self.links is not None and given:
+                raise InputError(f"--links beside {name}; expected one of them")
+
+    def _links(self) -> "NodeLinks | None":
+        """Measured links between nodes, None for equal links."""
+        if self.links is None:
+            return None
+        from jaxscale.plans.node_links import load_links
+
+        return load_links(self.links)
+
+    def _stated(self, fitted: "Fit", theirs: dict[str, Any] | None, written: str | None) -> dict[str, Any]:
+        """Cells of plan and software by column, with remarks on the framework.
+
+        Args:
+            fitted: calibration.
+            theirs: row of the file of `--against`.
+            written: framework whose settings are written.
+        """
+        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.runs.defaults import known_frameworks
+
+        # The writer's framework also plans, unless the file of `--against` names another.
+        named = written and written.removesuffix("-toml")
+        if theirs and theirs.get("framework") in known_frameworks():
+            named = theirs["framework"]
+        stated = software_cells(self, fitted, otherwise=named)
+        framework = stated["framework"]
+        if theirs and self.framework is None and framework and framework == named:
+            say(f"framework {named}, as {self.against} says")
+        if framework is None and Path(self.fit).is_file() and (several := fitted_frameworks(fitted)):
+            say(f"the fit knows runs of {', '.join(several)}: name one by --framework, or get what they have in common")
+        return stated
+
+    def _choice(
+        self, question: "PlanQuestion", fitted: "Fit", top: int, links: "NodeLinks | None"
+    ) -> "tuple[FoundPlans, PlanChoice]":
+        """Plans of a search, and the ranked ones."""
+        from jaxscale.plans.best_plan import choice_of, searched
+
+        found = searched(question, fitted, self.oom_probability)
+        if links is not None:
+            stage("placing the fastest plans on the nodes")
+        return found, choice_of(found, question, fitted, top, self.oom_probability, links)
+
+    def _compared(
+        self,
+        theirs: dict[str, Any],
+        stated: dict[str, Any],
+        question: "PlanQuestion",
+        found: "FoundPlans",
+        fitted: "Fit",
+        hardware: "Hardware",
+    ) -> "AgainstBest":
+        """Comparison of the plan of a row with the best plan; options of the command hold for it too."""
+        from jaxscale.plans.against import against_best
+
+        decided = {name: value for name, value in stated.items() if name not in ("framework", "precision")}
+        told = {**theirs, **decided, "framework": stated["framework"] or theirs.get("framework")}
+        plan = row_plan(self.model, question, told, fitted, hardware)
+        return against_best(question, told, fitted, self.oom_probability, found, plan)
 
     def _goal(self) -> "RunGoal | None":
         """Goal of the whole run that is asked for, None where none is.
@@ -233,33 +277,44 @@ class PlanCommand(Outputs, SoftwareOptions):
         self, choice: "PlanChoice", compared: "AgainstBest | None", run: "RunChoice | None", seq_len: float
     ) -> None:
         """Print the ranked plans, the whole run, and somebody's plan against them."""
-        from jaxscale.report.style import seconds
-        from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
-
-        lo, hi = (seconds(end) for end in choice.step_time_interval)
         batch = float(choice.best.plan.global_batch_size_seqs)
-        step = f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens"
-        interval = f"90 % interval of the first plan's step: {lo} to {hi}"
-        told: tuple[Any, ...] = (*choice.placed, "", *choice.binds, *choice.reasons)
         document = {**choice.to_json(), "global_batch_size_seqs": batch, "seq_len": seq_len}
         if run is not None:
             document["run"] = run.to_json()
-            told = (*told, "", run_table(document["run"]), *run.sentences())
-        ranking = plan_ranking(document, self.objective)
-        if compared is None:
-            answer(self.json, lambda: document, lambda: (ranking, step, interval, *told))
-            return
-        notes = (f"{self.against}: {compared.summary()}", *(f"not compared: {note}" for note in compared.notes))
-        answer(
-            self.json,
-            lambda: {**document, "against": compared.to_json()},
-            lambda: (ranking, step, interval, *told, "", plan_differences(compared.to_json()), *notes),
-        )
+        if compared is not None:
+            document["against"] = compared.to_json()
+        answer(self.json, lambda: document, lambda: self._printed(document, choice, compared, run))
+
+    def _printed(
+        self,
+        document: dict[str, Any],
+        choice: "PlanChoice",
+        compared: "AgainstBest | None",
+        run: "RunChoice | None",
+    ) -> "list[str | Table]":
+        """Tables and sentences of the answer for a terminal."""
+        from jaxscale.report.terminal_tables import plan_differences, plan_ranking, run_table
+
+        batch, seq_len = document["global_batch_size_seqs"], document["seq_len"]
+        lo, hi = choice.step_time_interval
+        texts: list[str | Table] = [
+            plan_ranking(document, self.objective),
+            f"a step takes {batch:,.0f} sequences of {seq_len:,.0f} tokens: {batch * seq_len:,.0f} tokens",
+            f"90 % interval of the first plan's step: {quantity(lo, 's')} to {quantity(hi, 's')}",
+            *choice.placed,
+            "",
+            *choice.binds,
+            *choice.reasons,
+        ]
+        if run is not None:
+            texts += ["", run_table(document["run"]), *run.sentences()]
+        if compared is not None:
+            texts += ["", plan_differences(document["against"]), f"{self.against}: {compared.summary()}"]
+            texts += [f"not compared: {note}" for note in compared.notes]
+        return texts
 
     def _write(self, choice: "PlanChoice", seq_len: float, chip: "ChipEntry") -> None:
         """Print the fastest plan that the framework expresses best as launch settings; remarks on stderr."""
-        from jaxscale.report.style import seconds
-
         plans = [scored.to_json() for scored in choice.top]
         texts = self._texts(plans, seq_len, chip)
         # Fewest unexpressed choices first, then the fastest.
@@ -268,7 +323,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         if rank > 0:
             first = texts[0].not_expressed if 0 in texts else ("the program refuses it",)
             lacks = "; ".join(text for text in first if text not in written.not_expressed)
-            taken, least = (seconds(plan["step_time_s"]) for plan in (plans[rank], plans[0]))
+            taken, least = (quantity(plan["step_time_s"], "s") for plan in (plans[rank], plans[0]))
             say(f"plan {rank + 1} is written, {taken} a step (the first: {least}); not expressed of the first: {lacks}")
         say(f"settings of {written.framework} {written.release}")
         for text in (*written.comments, *(f"not expressed: {text}" for text in written.not_expressed)):
@@ -349,7 +404,7 @@ def row_plan(
 
     from jaxscale.cli.runs_tables import one_run
     from jaxscale.cli.software_cells import software_columns
-    from jaxscale.runs.completion import completed, filled, open_rows
+    from jaxscale.runs.completion import completed, open_rows
     from jaxscale.runs.measured import describe_runs
     from jaxscale.tables.categorical import Categorical
 
@@ -358,7 +413,7 @@ def row_plan(
     stated = (name for name in software_columns() if is_own or name not in CHIPS_DECIDE)
     cells = {name: Categorical.constant(row[name], 1) for name in stated if row.get(name) is not None}
     options = {"model": model, "gpu": question.levels["gpu"], "seq_len": number(question.model.seq_len), **asked}
-    run = filled(one_run(options, {}, hardware), cells)
+    run = one_run(options, {}, hardware).with_values(cells)
     described = describe_runs(run, hardware)
     if described.batch is None and (rows := open_rows(run, np.ones(1, dtype=bool), hardware)):
         described = describe_runs(completed(run, rows, fitted).runs, hardware)

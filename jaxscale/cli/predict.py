@@ -22,6 +22,7 @@ from jaxscale.cli.arguments import (
 from jaxscale.cli.console import answer, check_pictures, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
+    from jaxscale.base.table import Table
     from jaxscale.hardware.catalogue import Hardware
     from jaxscale.runs import Runs
     from jaxscale.runs.predict import Prediction
@@ -65,10 +66,8 @@ class PredictCommand(Outputs, SoftwareOptions):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import predictions_as_json, say_unanswered, write_predictions
-        from jaxscale.report.terminal_tables import error_summary, note_lines, prediction_rows
         from jaxscale.runs.measured import describe_runs, measured_of
         from jaxscale.runs.predict import predict_open
-        from jaxscale.runs.table_checks import tell_doubts
 
         if self.out is not None:
             check_writable(self.out, self.runs, self.fit, self.hardware)
@@ -91,18 +90,31 @@ class PredictCommand(Outputs, SoftwareOptions):
             say(f"wrote {self.out}")
         # Rows of traced workloads have no model whose flops a doubt could be based on.
         if errors["n"] and not self.json and np.isfinite(prediction.measured[described.index]).any():
+            from jaxscale.runs.table_checks import tell_doubts
+
             tell_doubts(runs, *measured_of(runs, described), say)
         counts = {"n_rows": len(runs), "n_predicted": answered, "n_skipped": runs.n_skipped}
-        is_table = self.runs is not None
-        shown = [prediction_rows(runs, prediction, has_lines=is_table), *([] if is_table else note_lines(prediction))]
         answer(
             self.json,
             lambda: {"predictions": predictions_as_json(prediction), **counts, **errors},
-            lambda: [*(shown if self.out is None else []), *([error_summary(errors)] if errors["n"] else [])],
+            lambda: self._printed(runs, prediction, errors),
         )
         if self.plot or self.report:
             self._draw(runs, prediction)
         save_timeline(self.timeline, lambda: self._run_of(prediction, hardware))
+
+    def _printed(self, runs: "Runs", prediction: "Prediction", errors: dict[str, Any]) -> "list[str | Table]":
+        """Texts for a terminal: the predictions where no table is written, and the errors of measured rows."""
+        from jaxscale.report.terminal_tables import error_summary, note_lines, prediction_rows
+
+        is_table = self.runs is not None
+        texts: list[str | Table] = []
+        if self.out is None:
+            texts.append(prediction_rows(runs, prediction, has_lines=is_table))
+            texts += [] if is_table else note_lines(prediction)
+        if errors["n"]:
+            texts.append(error_summary(errors))
+        return texts
 
     def _run_of(self, prediction: "Prediction", hardware: "Hardware") -> tuple[Any, ...]:
         """Model, plan, cluster and coefficients of the predicted run.

@@ -1,7 +1,7 @@
 """Commands and further entries of wings by name, so that the command line imports no wing."""
 
 COMMANDS = {
-    "demo": "jaxscale.cli.demo.demo_command:DemoCommand",
+    "demo": "jaxscale.cli.demo_command:DemoCommand",
     "fit": "jaxscale.cli.fit:FitCommand",
     "predict": "jaxscale.cli.predict:PredictCommand",
     "explain": "jaxscale.explaining.explain_command:ExplainCommand",

@@ -1,7 +1,7 @@
 """`jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
@@ -16,6 +16,10 @@ from jaxscale.cli.arguments import (
     pairs,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
+
+if TYPE_CHECKING:
+    from jaxscale.base.table import Table
+    from jaxscale.laws.fitted_law import FittedLaw
 
 
 @command
@@ -68,14 +72,11 @@ class ShapeCommand(Outputs, SoftwareOptions):
         from jaxscale.cli.plan import load_model
         from jaxscale.cli.software_cells import software_cells
         from jaxscale.designs.shape_report import shape_report
-        from jaxscale.laws.fitted_law import load_law
-        from jaxscale.laws.law_tables import law_choice_table
-        from jaxscale.report.terminal_tables import price_list, shape_choice
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         cells = software_cells(self, js.load_fit(self.fit))
-        law = None if self.law is None else load_law(self.law)
+        law = self._law()
         template = load_model(self.model, self.seq_len)
         # The built model at the sequence length of the template.
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
@@ -100,20 +101,34 @@ class ShapeCommand(Outputs, SoftwareOptions):
         )
         # A `Budget` holds exactly a single kind.
         ((kind, value),) = budget.given().items()
-        parts = (
-            f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}",
-            shape_choice(document),
-            *([] if like is None else [like_text(str(self.like), document)]),
-            *([] if law is None else [law_choice_table(document["law"])]),
-            price_list(document["shadow_prices"], document["objective"]),
-            document["certificate"],
-        )
-        answer(self.json, lambda: document, lambda: parts)
+        asked = f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}"
+        answer(self.json, lambda: document, lambda: [asked, *self._printed(document)])
         if self.plot or self.report:
             from jaxscale.report.plan_report import design_report, price_figure
 
-            drawn = (document, f"The best design for {parts[0]}")
+            drawn = (document, f"The best design for {asked}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))
+
+    def _law(self) -> "FittedLaw | None":
+        """Law of the loss that is named, None where none is."""
+        if self.law is None:
+            return None
+        from jaxscale.laws.fitted_law import load_law
+
+        return load_law(self.law)
+
+    def _printed(self, document: dict[str, Any]) -> "list[str | Table]":
+        """Tables and sentences of the answer for a terminal."""
+        from jaxscale.report.terminal_tables import price_list, shape_choice
+
+        texts: list[str | Table] = [shape_choice(document)]
+        if self.like is not None:
+            texts.append(like_text(self.like, document))
+        if self.law is not None:
+            from jaxscale.laws.law_report import law_choice_table
+
+            texts.append(law_choice_table(document["law"]))
+        return [*texts, price_list(document["shadow_prices"], document["objective"]), document["certificate"]]
 
 
 def like_text(name: str, document: dict[str, Any]) -> str:

@@ -17,30 +17,33 @@ from jaxscale.base.errors import InputError
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.designs.budgets import Budget, budget_goals, check_smallest, shape_goals
-from jaxscale.designs.design_result import DesignChoice, RelaxedDesign
-from jaxscale.designs.design_space import N_COORDINATES, Design
-from jaxscale.designs.integer_designs import IntegerSpace
-from jaxscale.designs.quantities import DesignProblem
+from jaxscale.designs.design_result import DesignChoice, RelaxedDesign, shadow_prices
+from jaxscale.designs.integer_designs import HEAD_WIDTHS, TILE, IntegerSpace
+from jaxscale.designs.quantities import N_COORDINATES, Design, DesignProblem
 from jaxscale.designs.rounding import Rounded, round_design
-from jaxscale.designs.shadow_prices import shadow_prices
 from jaxscale.designs.shape_lattice import round_shape
 from jaxscale.designs.shape_problem import ShapeProblem
 from jaxscale.designs.time_to_loss import Laws, laws_of
-from jaxscale.designs.whole_sizes import HEAD_WIDTHS, TILE
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.fitted_law import FittedLaw
 from jaxscale.laws.loss import compute_exponent
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.interior_point import CONVERGED, best_candidate, certify, polish, promising
-from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.optimise.problems import Goals
+from jaxscale.optimise.interior_point import (
+    CONVERGED,
+    best_candidate,
+    certify,
+    polish,
+    promising,
+    rough_search,
+    start_points,
+)
+from jaxscale.optimise.problems import Goals, Problems
 from jaxscale.plans.best_plan import question_of_levels
 from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import Family, families_for
+from jaxscale.plans.relaxed_search import Family, families_for
 
 CANDIDATES = 6
 """Number of rough optima from which the interior-point method continues, different families first [1]."""

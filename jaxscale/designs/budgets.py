@@ -10,11 +10,10 @@ import numpy as np
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.units import DAY
-from jaxscale.designs.design_space import LOWEST
-from jaxscale.designs.quantities import QUANTITIES
+from jaxscale.designs.integer_designs import HEADS, whole_shapes
+from jaxscale.designs.quantities import LOWEST, QUANTITIES
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import Laws, compute_optimal_flop, compute_optimal_loss, loss_of_template
-from jaxscale.designs.whole_sizes import HEADS, whole_shapes
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.models.transformer import Transformer, n_active_params, n_params
 from jaxscale.optimise.problems import Goals, goals

@@ -14,7 +14,6 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.costs.evaluate import evaluate_runs
 from jaxscale.costs.power import mean_chip_power
 from jaxscale.costs.step import TERM_NAMES, StepTime
-from jaxscale.designs.design_space import HIGHEST, LOWEST, Design
 from jaxscale.designs.integer_designs import (
     FEW,
     MANY,
@@ -28,12 +27,11 @@ from jaxscale.designs.integer_designs import (
     row_of,
     sizes_near,
 )
-from jaxscale.designs.quantities import QUANTITIES, Costs, DesignProblem, costs, quantities
+from jaxscale.designs.quantities import HIGHEST, LOWEST, QUANTITIES, Costs, Design, DesignProblem, costs, quantities
 from jaxscale.models.transformer import Transformer
-from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
-from jaxscale.optimise.problems import Goals
+from jaxscale.optimise.problems import Goals, LeafLayout, in_blocks, leaf_matrix
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import TEMPERATURE
+from jaxscale.plans.relaxed_search import TEMPERATURE
 from jaxscale.runs.arrays import RunBatch
 
 BLOCK = 2048

@@ -13,15 +13,13 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.units import GB
 from jaxscale.designs.budgets import PARAMS_TOLERANCE
-from jaxscale.designs.design_space import Design, depth_of
-from jaxscale.designs.integer_designs import row_of
+from jaxscale.designs.integer_designs import row_of, whole_shapes, width_step
+from jaxscale.designs.quantities import Design, depth_of
 from jaxscale.designs.rounding import Rounded
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES, ShapeProblem
-from jaxscale.designs.whole_sizes import whole_shapes, width_step
 from jaxscale.models.transformer import Transformer, n_params
-from jaxscale.optimise.batches import LeafLayout, in_blocks, leaf_matrix
-from jaxscale.optimise.problems import Goals
-from jaxscale.plans.plan_problem import TEMPERATURE
+from jaxscale.optimise.problems import Goals, LeafLayout, in_blocks, leaf_matrix
+from jaxscale.plans.relaxed_search import TEMPERATURE
 
 WIDEST = 4.0
 """Largest width of the lattice over the width of the relaxed optimum [1]."""

@@ -15,12 +15,12 @@ from jaxscale.base.arrays import as_float, number
 from jaxscale.base.units import GB
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.costs.step import step_and_memory, tokens_per_step
-from jaxscale.designs.design_space import Design, depth_of, stretched
+from jaxscale.designs.quantities import Design, depth_of, stretched
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.models.transformer import Transformer, embedding_params, n_params
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import TEMPERATURE
+from jaxscale.plans.relaxed_search import TEMPERATURE
 
 SHAPE_QUANTITIES = ("time_to_loss", "memory", "step_time", "params")
 """Natural logarithms; `time_to_loss` of a shape is relative to further shapes [1], all further quantities in SI

@@ -20,8 +20,14 @@ from jaxscale.base.units import plural
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.cli.registry import READ_RUN
 from jaxscale.explaining.facts import Fact, facts_of
-from jaxscale.explaining.kernel_terms import COLLECTIVES, NAMES, kernel_term_table, parts_of
-from jaxscale.explaining.predicted_parts import PredictedParts, predicted_parts
+from jaxscale.explaining.predicted_parts import (
+    COLLECTIVES,
+    NAMES,
+    PredictedParts,
+    kernel_term_table,
+    parts_of,
+    predicted_parts,
+)
 from jaxscale.explaining.trace_files import KernelTrace, read_traces
 from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
 from jaxscale.hardware.catalogue import Hardware, load_hardware

@@ -8,8 +8,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.record import Fit
-from jaxscale.explaining.kernel_terms import NAMES, kernel_term_table
-from jaxscale.explaining.predicted_parts import PredictedParts, middle_parts
+from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, kernel_term_table, middle_parts
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.predict import Prediction, predict_described

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from jaxscale.base.documents import json_elements
 from jaxscale.base.errors import InputError, unreadable
-from jaxscale.explaining.kernel_terms import CollectiveGroup, rule_of
+from jaxscale.explaining.predicted_parts import CollectiveGroup, rule_of
 
 MOST_LETTERS = 8 * 2**30
 """Maximum number of characters of an unpacked trace [1]."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.errors import InputError
-from jaxscale.explaining.kernel_terms import HOST, IS_COLLECTIVE, NAMES
+from jaxscale.explaining.predicted_parts import HOST, IS_COLLECTIVE, NAMES
 from jaxscale.explaining.trace_files import KernelTrace
 
 AGREEING, AS_GOOD = 0.98, 0.002

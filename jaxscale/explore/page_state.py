@@ -13,8 +13,13 @@ from jaxscale.calibration.record import Fit, load_fit
 from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.models.model_catalogue import catalogue_model, model_entries, unknown_model
-from jaxscale.models.model_file import ModelDescription, described_model
+from jaxscale.models.model_catalogue import (
+    ModelDescription,
+    catalogue_model,
+    described_model,
+    model_entries,
+    unknown_model,
+)
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.plan import RECOMPUTE
 from jaxscale.plans.plan_questions import PlanQuestion, plan_question

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxscale.fitting.multistart import Solution
 from jaxscale.fitting.objective import MEMORY_SIGMA, FitProblem, of_runs, standardised_errors, weights
-from jaxscale.fitting.polish import Solution
 from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM, robust, student_loss
 
 

@@ -13,12 +13,12 @@ from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
 from jaxscale.fitting.diagnostics import Diagnostics, diagnose, weights_of_measured
+from jaxscale.fitting.multistart import Solution
 from jaxscale.fitting.objective import FitProblem
 from jaxscale.fitting.parameters import Effect
-from jaxscale.fitting.polish import Solution
 from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.siblings import deviations
+from jaxscale.runs.table_checks import deviations
 
 
 def mean_percent(log_errors: Float[np.ndarray, " row"]) -> float:
@@ -173,7 +173,7 @@ class FitEstimates(LogErrors):
     def repeats(self) -> np.ndarray:
         """Deviation of log step time from the mean of runs with equal settings; nan without a repeat [1], [row].
 
-        The scatter is a lower bound of the prediction error for further repeats; see `jaxscale.runs.siblings`.
+        The scatter is a lower bound of the prediction error for further repeats; see `jaxscale.runs.table_checks`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 

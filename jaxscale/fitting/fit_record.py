@@ -1,23 +1,186 @@
-"""Record of a fit to measured runs: coefficients, effects, scatter and levels, merged with the record of the parent."""
+"""Calibration problem of measured runs, and the record of their fit, merged with the record of the parent."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxscale.base.errors import InputError
 from jaxscale.calibration.base_record import LevelEffect, effects_of
-from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, names, unconstrain
+from jaxscale.calibration.coefficients import (
+    Coefficients,
+    constrain_values,
+    from_values,
+    names,
+    prior_medians,
+    priors,
+    unconstrain,
+)
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.calibration.seen import SETTINGS, UNNAMED
-from jaxscale.fitting.fit_problem import answering
+from jaxscale.calibration.seen import SETTINGS, UNNAMED, is_apart
 from jaxscale.fitting.held_out import measured_scatter, wider
-from jaxscale.fitting.objective import FitProblem
-from jaxscale.fitting.parameters import FEW_RUNS, Effect
-from jaxscale.fitting.polish import Solution
+from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
+from jaxscale.fitting.multistart import Solution
+from jaxscale.fitting.objective import FitProblem, make_problem, reweighted
+from jaxscale.fitting.parameters import (
+    FEW_RUNS,
+    OFFSETS,
+    PACE,
+    Effect,
+    Stage,
+    find_effects,
+    membership,
+    parametrisation,
+)
 from jaxscale.runs.arrays import Measured
+
+
+def named_as(start: Fit, measured: Measured) -> Measured:
+    """Runs with the source and framework that a fit assigns to runs without either."""
+    return dataclasses.replace(measured, levels=start.seen.named(measured.levels))
+
+
+def answering(start: Fit, measured: Measured) -> Fit:
+    """Fit that predicts the runs: the start, or its parent where only the parent knows their sources or frameworks.
+
+    Raises:
+        InputError: the start predicts a subset of the runs only.
+    """
+    is_parents = start.seen.only_parent_knows(measured.levels)
+    if start.parent is None or not is_parents.any():
+        return start
+    if not is_parents.all():
+        raise InputError(
+            f"{np.sum(is_parents)} of {len(is_parents)} runs are of a source or framework that {start.name!r} knows "
+            "from the fit it started from alone, and the others are not; expected one kind: fit each from its own start"
+        )
+    return answering(start.parent, measured)
+
+
+def base_of(measured: Measured, start: Fit) -> np.ndarray:
+    """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
+    return start.unconstrained(measured.levels)
+
+
+def fit_problem(measured: Measured, start: Fit, stage: Stage = OFFSETS) -> tuple[FitProblem, tuple[Effect, ...]]:
+    """Calibration problem of measured runs, with the priors' spreads around a start.
+
+    Args:
+        measured: the runs.
+        start: fit at whose coefficients, effects included, the priors are centred.
+        stage: stage of the calibration, which selects the levels with effects.
+
+    Returns:
+        The problem, and its effects in parameter order.
+    """
+    base = base_of(measured, start)
+    bounds = bounds_memory(measured, base)
+    effects = find_effects(measured.levels, informed_coefficients(measured, bounds), stage)
+    members = membership(measured.levels, effects)
+    problem = make_problem(measured, parametrisation(effects, stage), base, members, bounds)
+    # The centre predicts unknown stacks: stacks count alike.
+    return (stacks_alike(problem, measured) if stage.is_centre else problem), effects
+
+
+RUNS_OF_A_STACK = 40.0
+"""Maximum total weight of the runs of a stack in the centre: thousands of runs of a stack are no more informative about
+further stacks than forty runs [1]."""
+
+CENTRE_SCATTER = 0.05
+"""Minimum sigma of log step time in the centre: differences between shapes that few effects cannot explain [1]."""
+
+
+SET_APART = 0.25
+"""Weight in the centre of a run that its table sets apart (composed steps, a faulty release), relative to an
+ordinary run [1]."""
+
+CENTRE_MEMORY_SCATTER = 0.15
+"""Sigma of log peak memory in the centre: allocators of different stacks differ by more than repeats of a run [1]."""
+
+
+def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
+    """Problem of the centre: capped weight per stack, and Gaussian effects."""
+    apart = measured.levels.numbers(lambda source: SET_APART if is_apart(source) else 1.0, "source", of_none=1.0)
+    weight = np.asarray(problem.weight)[: len(apart)] * apart
+    _, stack = np.unique(measured.levels.column("stack"), return_inverse=True)
+    of_stack = np.bincount(stack, weights=weight)[stack]
+    # Runs of a large stack share the weight of RUNS_OF_A_STACK.
+    alike = reweighted(problem, apart * np.minimum(1.0, RUNS_OF_A_STACK / np.maximum(of_stack, 1e-9)))
+    scatter = jnp.maximum(problem.scatter, CENTRE_SCATTER)
+    return dataclasses.replace(alike, scatter=scatter, is_gaussian=True, memory_scatter=CENTRE_MEMORY_SCATTER)
+
+
+def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> np.ndarray:
+    """Standardised parameters of a fit from the priors; effects of levels absent from the problem are dropped.
+
+    Args:
+        fit: the fit.
+        problem: a problem whose base is the priors' medians.
+        effects: effects of the problem in parameter order.
+
+    Returns:
+        Standardised parameters [parameter].
+    """
+    mapping = problem.parametrisation
+    # z = (u - median) / spread
+    pooled = (unconstrain(fit.pooled) - unconstrain(prior_medians())) / np.asarray(mapping.spread)
+    shifts = {(effect.kind, effect.level): dict(effect.shifts) for effect in fit.effects}
+    scale = np.asarray(mapping.scale)
+    values = np.zeros(len(scale))
+    for index, effect in enumerate(effects):
+        values[index] = shifts.get((effect.kind, effect.level), {}).get(effect.coefficient, 0.0) / scale[index]
+    return np.concatenate([pooled, values])
+
+
+PACE_SPREAD = 0.1
+"""Typical deviation of the log pace of held-out stacks from the centre [1]."""
+
+LEAST_SPREAD = 0.25
+"""Standard deviation of the coefficients of a new stack about the centre, where the effects of stacks state none larger
+[1]."""
+
+PACE_RUNS = 5
+"""Number of runs up to which only the pace is fitted: the deviation of a row from the middle of its stack is as
+large as the deviation of the stack from the centre [1]."""
+
+ALONE = 1e-3
+"""Spread of a coefficient that stays fixed [1]."""
+
+
+def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
+    """Problem of a new stack around a fit: the pace alone for few runs, all coefficients for more runs.
+
+    Args:
+        problem: problem of the runs of the stack.
+        n_runs: number of runs [1].
+
+    Returns:
+        The problem with the spreads between stacks.
+    """
+    widths = {name: max(prior.levels.get("stack", 0.0), LEAST_SPREAD) for name, prior in priors().items()}
+    # Few rows of a new stack tell the pace alone.
+    spread = [PACE_SPREAD if name == PACE else ALONE if n_runs <= PACE_RUNS else widths[name] for name in widths]
+    return eqx.tree_at(lambda p: p.parametrisation.spread, problem, jnp.asarray(spread))
+
+
+def held_at(problem: FitProblem) -> FitProblem:
+    """Problem with the pooled coefficients held fixed: the second stage of a calibration never moves the centre."""
+    # Fixed, yet with a finite prior: the shapes of the problem stay.
+    spread = jnp.full(problem.parametrisation.spread.shape, 1e-6)
+    return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
+
+
+def tightened(problem: FitProblem, tightness: float) -> FitProblem:
+    """Problem with all prior spreads times a factor, below 1 for a trusted start [1]."""
+    spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
+    return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)
+
 
 OWN_KINDS = ("architecture", "mixture", "gpu", "precision", "attention_kernel")
 """Kinds of level recorded for the fitted runs alone; levels of the start's sources stay in the record of the start."""

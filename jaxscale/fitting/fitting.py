@@ -13,16 +13,17 @@ import numpy as np
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.record import AnyFit, Fit, fit_of, load_fit
-from jaxscale.fitting.fit_problem import (
+from jaxscale.fitting.fit_record import (
     PACE_RUNS,
+    Attempt,
     about_start,
     answering,
     fit_problem,
+    fit_record,
     named_as,
     parameters_of,
     tightened,
 )
-from jaxscale.fitting.fit_record import Attempt, fit_record
 from jaxscale.fitting.held_out import cross_validate, groups_to_leave_out
 from jaxscale.fitting.memory_outcomes import with_memory_limits
 from jaxscale.fitting.multistart import one_blas_thread, random_starts, solve

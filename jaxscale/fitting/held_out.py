@@ -7,13 +7,12 @@ import numpy as np
 
 from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fitting.multistart import refine
+from jaxscale.fitting.multistart import Solution, refine
 from jaxscale.fitting.objective import FitProblem, reweighted, time_scatter
-from jaxscale.fitting.polish import Solution
-from jaxscale.fitting.statistics.group_quantiles import half_width
+from jaxscale.fitting.statistics.student import half_width
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import fold_of, groups_of
-from jaxscale.runs.siblings import SOFTWARE
+from jaxscale.runs.table_checks import SOFTWARE
 
 MIN_RUNS = 5
 """Minimum number of held-out runs for a scatter estimate of a level [1]."""

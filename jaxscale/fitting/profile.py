@@ -15,9 +15,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.intervals import Z90
-from jaxscale.fitting.multistart import one_blas_thread
+from jaxscale.fitting.multistart import Held, Solution, Tolerance, minimised, one_blas_thread
 from jaxscale.fitting.objective import SHARP, FitProblem, smoothed
-from jaxscale.fitting.polish import Held, Solution, Tolerance, minimised
 
 NEAR = Tolerance(1e-4, 1e-3)
 """Tolerance of the free parameters at each trial value."""

@@ -138,7 +138,7 @@ def loose_law() -> LooseLaw:
     return _shipped().law
 
 
-def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
+def loose_law_samples(count: int) -> LooseLaw:
     """Random laws from the uncertainty of the shipped law, every leaf [sample].
 
     Args:
@@ -147,7 +147,7 @@ def loose_law_samples(count: int = 200, seed: int = 0) -> LooseLaw:
     Returns:
         The laws; numbers without a stated spread are equal in all draws.
     """
-    return LooseLaw(**_shipped().draws(count, seed))
+    return LooseLaw(**_shipped().draws(count))
 
 
 TOKENS_PER_PARAM = 20.0
@@ -209,7 +209,7 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
     return LossGoal(aim, counted, total, factor, loose, rules.loss, rules.batch, rules.failure)
 
 
-def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, seed: int = 0) -> LossGoal:
+def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int) -> LossGoal:
     """Goal, followed by random goals under sampled laws, every leaf [1 + sample].
 
     Laws of looseness are drawn from their uncertainty. A fitted law of the loss contributes its resampled laws in
@@ -223,18 +223,22 @@ def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int, see
     Returns:
         Goals on the host.
     """
-    loose = loose_law_samples(count, seed).looseness_alone()
+    loose = loose_law_samples(count).looseness_alone()
     samples = [
         with_fields(goal, {"loose": jax.tree.map(lambda leaf, row=sample: leaf[row], loose)}) for sample in range(count)
     ]
     if isinstance(laws, FittedLaw):
-        samples = _under_draws(samples, goal, laws, seed + 1)
+        samples = _under_draws(samples, goal, laws)
     return stacked([goal, *samples])
 
 
-def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw, seed: int) -> list[LossGoal]:
+SEED_OF_ERRORS = 1
+"""Seed of the errors beyond the range of a law, another than that of the draws of laws [1]."""
+
+
+def _under_draws(samples: Sequence[LossGoal], goal: LossGoal, law: FittedLaw) -> list[LossGoal]:
     """Samples of a goal under the draws of a fitted loss law in rotation, with the error of extrapolation."""
-    count, errors = len(law.fitted.draws), np.random.default_rng(seed).standard_normal(len(samples))
+    count, errors = len(law.fitted.draws), np.random.default_rng(SEED_OF_ERRORS).standard_normal(len(samples))
     # Error of the law beyond the range of the runs, normal in the log loss.
     targets = number(goal.target) * np.exp(_extrapolation(goal, law) * errors)
     moved = []

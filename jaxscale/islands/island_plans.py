@@ -16,8 +16,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.batch_shares import Pace, island_paces
 from jaxscale.islands.fleet import Fleet
 from jaxscale.models.transformer import Transformer
+from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import every_plan, plan_question
 
 FINENESS = 8

@@ -214,12 +214,11 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
     return []
 
 
-def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.ndarray, " row"]:
+def left_out_errors(law: FittedLaw) -> Float[np.ndarray, " row"]:
     """Logarithm of measured over predicted loss of each row, by a fit to the rows of all further groups [row].
 
     Args:
         law: law fitted to a table.
-        cluster: rows that form a group, as in `fit_law`.
 
     Raises:
         InputError: a law from a file, or a single group.
@@ -227,7 +226,7 @@ def left_out_errors(law: FittedLaw, cluster: str | None = "auto") -> Float[np.nd
     table = law.table
     if table is None:
         raise InputError("left-out errors need the runs; expected a law fitted to a table")
-    groups: Int[np.ndarray, " row"] = cluster_ids(table, cluster)
+    groups: Int[np.ndarray, " row"] = cluster_ids(table, "auto")
     count = int(groups.max()) + 1
     if count < 2:
         raise InputError(f"{table.name}: one group of rows alone; expected at least two to leave one out")
@@ -275,13 +274,11 @@ def compare_forms(
     terms: Sequence[str] = (),
     *,
     prior: str | None = "shipped",
-    n_draws: int = BACKTEST_DRAWS,
     progress: Callable[[str], None] | None = None,
 ) -> list[Compared]:
     """Scores of several forms on a table, the best prediction first.
 
     Args:
-        n_draws: draws of each fit [1].
         progress: function that receives a message for each fit.
 
     Raises:
@@ -292,7 +289,7 @@ def compare_forms(
         law = fit_law(table, form, terms, prior=prior, n_draws=2, progress=progress)
         # Objectives without a prior are log likelihoods.
         free = fit_law(table, form, terms, prior=None, n_draws=0)
-        tested = backtest_of(law, n_draws, progress)
+        tested = backtest_of(law, progress=progress)
         rows.append(Compared(form, tested.error_percent, tested.coverage_90, law.fitted.scale, free.fitted.objective))
     # nan sorts last.
     return sorted(rows, key=lambda row: (row.error_percent != row.error_percent, row.error_percent, row.objective))

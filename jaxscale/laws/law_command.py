@@ -125,8 +125,7 @@ class LawFit:
         from jaxscale.base.files import check_writable
         from jaxscale.laws.backtest import checked_law
         from jaxscale.laws.fitted_law import law_document, save_law
-        from jaxscale.laws.law_report import law_report
-        from jaxscale.laws.law_tables import law_summary
+        from jaxscale.laws.law_report import law_report, law_summary
         from jaxscale.laws.loss_fit import fit_law
         from jaxscale.report.figures.loss_laws import loss_against_compute
 
@@ -176,7 +175,7 @@ class LawCompare:
             InputError: a malformed table or an unknown word.
         """
         from jaxscale.laws.backtest import compare_forms
-        from jaxscale.laws.law_tables import comparison_table
+        from jaxscale.laws.law_report import comparison_table
         from jaxscale.laws.loss_forms import FORMS
 
         table = self.source.losses()
@@ -213,8 +212,8 @@ class LawPredict:
         """
         from jaxscale.base.files import check_writable
         from jaxscale.laws.fitted_law import load_law
-        from jaxscale.laws.law_tables import prediction_table
-        from jaxscale.laws.loss_checks import check_needed
+        from jaxscale.laws.law_report import prediction_table
+        from jaxscale.laws.loss_fit import check_needed
         from jaxscale.laws.loss_reader import read_losses, with_count
         from jaxscale.tables.table import write_extended
 
@@ -272,8 +271,7 @@ class LawOptimal(Outputs):
             InputError: a malformed law, a compute or time out of range, days without chips, or no design that fits.
         """
         from jaxscale.laws.fitted_law import load_law
-        from jaxscale.laws.law_report import optimum_report
-        from jaxscale.laws.law_tables import law_choice_table, optimum_table
+        from jaxscale.laws.law_report import law_choice_table, optimum_report, optimum_table
         from jaxscale.report.figures.loss_laws import optima_against_compute
 
         given, days = every_value(self.flop), every_value(self.days)

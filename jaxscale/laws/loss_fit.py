@@ -6,9 +6,8 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from jaxscale.base.errors import check_known
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.laws.fitted_law import Fitted, FittedLaw
-from jaxscale.laws.loss_checks import check_losses
 from jaxscale.laws.loss_forms import BASE, TRAITS, Form, LawPrior, form_of, holding, number_names, prior_of, traits
 from jaxscale.laws.loss_reader import Losses
 from jaxscale.laws.loss_solver import (
@@ -21,6 +20,152 @@ from jaxscale.laws.loss_solver import (
     optimum_of,
     searches,
 )
+
+FEWEST_ROWS = 4
+"""Least number of rows for a fit, with or without a prior [1]."""
+
+FEW_BUDGETS = 3
+"""Least number of distinct training computes that separates exponents from coefficients [1]."""
+
+SPAN = 2.0
+"""Least ratio of the largest to the smallest size, or tokens, that identifies the term [1]."""
+
+UNIGRAM = 6.5
+"""Loss above which a language model has learnt little beyond word frequencies [nat per token]."""
+
+
+def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
+    """Warnings about a table, one line each.
+
+    Args:
+        table: table of the runs for the fit.
+
+    Raises:
+        InputError: too few rows, or a term with an empty column.
+    """
+    if len(table) < FEWEST_ROWS:
+        raise InputError(f"{table.name}: {len(table)} rows are too few for a law; expected at least {FEWEST_ROWS}")
+    _check_batches(table)
+    check_needed(table, terms)
+    return [*table.notes, *_mixtures(table), *_spans(table), *_duplicates(table), *_schedules(table), *_units(table)]
+
+
+def _check_batches(table: Losses) -> None:
+    bad = np.flatnonzero(table.number("batch_tokens") > table.tokens * (1.0 + 1e-6))
+    if len(bad):
+        row = bad[0]
+        raise InputError(
+            f"{table.name}:{table.lines[row]}: column 'tokens' = {table.tokens[row]:g} is below batch_tokens = "
+            f"{table.number('batch_tokens')[row]:g}; expected all tokens of the run"
+        )
+
+
+NEEDED = {
+    "shape": ("n_layers", "d_model"),
+    "batch": ("batch_tokens",),
+    "repetition": ("epochs_unique_tokens",),
+    "experts": ("n_experts",),
+}
+"""Columns required by a term."""
+
+
+def check_needed(table: Losses, terms: tuple[str, ...]) -> None:
+    """Check that a table has the columns of each term.
+
+    Raises:
+        InputError: an unknown term, or an empty cell.
+    """
+    for term in terms:
+        if term not in NEEDED:
+            raise InputError(f"term {term!r} is unknown; expected some of {', '.join(NEEDED)}")
+        for column in NEEDED[term]:
+            empty = np.flatnonzero(~np.isfinite(table.number(column)))
+            if len(empty):
+                raise InputError(
+                    f"{table.name}:{table.lines[empty[0]]}: column {column!r} is empty; the term {term!r} needs it"
+                )
+
+
+def _mixtures(table: Losses) -> list[str]:
+    """Warnings about rows that may follow different laws."""
+    doubts = []
+    kinds = sorted(set(table.text("loss_kind")) - {""})
+    if len(kinds) > 1:
+        doubts.append(
+            f"losses of {len(kinds)} kinds are fitted as one ({'; '.join(kinds[:3])}): "
+            "keep one by --where loss_kind=..."
+        )
+    groups = sorted(set(table.text("group")) - {""})
+    if 1 < len(groups) <= 6:
+        doubts.append(f"rows of {len(groups)} series are fitted as one ({', '.join(groups)})")
+    return doubts
+
+
+def _spans(table: Losses) -> list[str]:
+    doubts = []
+    for name, values in (("n_params", table.n_params), ("tokens", table.tokens)):
+        sizes = len(np.unique(values))
+        if sizes == 1:
+            doubts.append(f"one value of {name} alone: its term and the floor follow the prior")
+        elif values.max() / values.min() < SPAN:
+            doubts.append(f"{name} spans a factor of {values.max() / values.min():.2f}: its term follows the prior")
+    # Runs within 15 % of compute are a budget.
+    budgets = len(np.unique(np.round(table.log_flop / np.log(1.15))))
+    if budgets < FEW_BUDGETS:
+        doubts.append(f"{budgets} budgets of compute: exponents follow the prior; expected at least {FEW_BUDGETS}")
+    ratio = np.log10(table.tokens / table.n_params)
+    # A factor of 2.
+    if len(table) > FEWEST_ROWS and ratio.max() - ratio.min() < 0.3 and len(np.unique(table.n_params)) > 1:
+        doubts.append(
+            "tokens per parameter span less than a factor of 2: the terms of parameters and tokens move together"
+        )
+    return doubts
+
+
+def _duplicates(table: Losses) -> list[str]:
+    keys = [table.n_params, table.tokens, table.loss, *map(table.number, ("lr", "batch_tokens", "n_layers", "d_model"))]
+    # Empty cells of two rows are equal: nan is not.
+    rows = np.stack([np.nan_to_num(key) for key in keys], axis=1)
+    repeated = len(rows) - len(np.unique(rows, axis=0))
+    return [f"{repeated} rows repeat another row: duplicates count twice; drop them"] if repeated else []
+
+
+def _schedules(table: Losses) -> list[str]:
+    doubts = []
+    final = table.number("final")
+    if (final == 0.0).any():
+        doubts.append(
+            f"{int((final == 0.0).sum())} rows are checkpoints before the end of a schedule: they are drawn by run, "
+            "and a law of finished runs lies lower"
+        )
+    untuned = _pairs_of_several_rates(table)
+    if untuned:
+        doubts.append(
+            f"{untuned} pairs of n_params and tokens were trained at several learning rates: keep the best of each by "
+            "--best, or the law describes a mean over the sweep"
+        )
+    return doubts
+
+
+def _pairs_of_several_rates(table: Losses) -> int:
+    """Number of pairs of parameters and tokens with several learning rates [1]."""
+    stated = np.isfinite(table.number("lr"))
+    if not stated.any():
+        return 0
+    runs = np.stack([table.n_params, table.tokens, table.number("lr")], axis=1)[stated]
+    # Pairs of size and tokens, once per learning rate.
+    _, tried = np.unique(np.unique(runs, axis=0)[:, :2], axis=0, return_counts=True)
+    return int((tried > 1).sum())
+
+
+def _units(table: Losses) -> list[str]:
+    doubts = []
+    if np.median(table.loss) > UNIGRAM:
+        doubts.append(f"the median loss is {np.median(table.loss):.3g}: expected nat per token of a trained model")
+    if table.tokens.max() < 1e6 or table.n_params.max() < 1e4:
+        doubts.append("n_params and tokens look as if they were in millions or billions; expected plain numbers")
+    return doubts
+
 
 LIKELIHOODS = ("student", "huber")
 

@@ -19,10 +19,10 @@ from jaxscale.base.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import Column, Parsed, parse_cells
-from jaxscale.tables.names import Names
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header, Headings, joined_words
 from jaxscale.tables.table import AbstractTable
+from jaxscale.tables.words import Names
 
 
 def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:

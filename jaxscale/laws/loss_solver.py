@@ -51,15 +51,9 @@ def bucket_rows(count: int) -> np.ndarray:
     return np.minimum(np.arange(size), count - 1)
 
 
-def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = None) -> Covariates:
-    """Covariates of rows of a table, with neutral values for absent columns [row].
-
-    Args:
-        middle: means of ln N and ln D; those of the table where None.
-    """
+def covariates_of(table: Losses, rows: np.ndarray) -> Covariates:
+    """Covariates of rows of a table, with neutral values for absent columns [row]."""
     log_params, log_tokens = np.log(table.n_params), np.log(table.tokens)
-    if middle is None:
-        middle = np.asarray([log_params.mean(), log_tokens.mean()])
 
     def logarithm(values: np.ndarray, plain: np.ndarray | float) -> np.ndarray:
         # Neutral value of a term: no effect on the loss.
@@ -70,7 +64,7 @@ def covariates_of(table: Losses, rows: np.ndarray, middle: np.ndarray | None = N
         return Covariates(
             log_params=log_params[rows],
             log_tokens=log_tokens[rows],
-            middle=middle,
+            middle=np.asarray([log_params.mean(), log_tokens.mean()]),
             log_aspect=logarithm(aspect, 1.0),
             log_batch=logarithm(table.number("batch_tokens"), 1.0),
             log_unique=logarithm(table.number("epochs_unique_tokens"), table.tokens),

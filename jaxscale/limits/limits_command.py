@@ -79,8 +79,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
             study_report,
             threshold_table,
         )
-        from jaxscale.limits.run_cost import run_cost
-        from jaxscale.limits.study import band, study
+        from jaxscale.limits.study import band, run_cost, study
 
         stage("searching the best plan of each training compute")
         studied = study(chosen, sizes)

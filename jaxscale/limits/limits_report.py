@@ -9,8 +9,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import DAY
 from jaxscale.limits.frontier_scenario import FrontierScenario
-from jaxscale.limits.run_cost import RunCost, paid_run
-from jaxscale.limits.study import Study
+from jaxscale.limits.study import RunCost, Study, paid_run
 from jaxscale.limits.thresholds import NAMES
 from jaxscale.limits.transformer_curve import TransformerCurve
 from jaxscale.report.document import Report

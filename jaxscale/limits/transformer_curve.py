@@ -32,9 +32,8 @@ from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import SHARES
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
-from jaxscale.plans.framework_space import stated_space
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_questions import PlanQuestion, plan_question
+from jaxscale.plans.plan_questions import PlanQuestion, plan_question, stated_space
 from jaxscale.plans.score import score_plans
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of

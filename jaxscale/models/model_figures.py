@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from jaxscale.models.model_file import ModelDescription
+from jaxscale.models.model_catalogue import ModelDescription
 from jaxscale.models.transformer import (
     Transformer,
     attention_layers,

@@ -30,9 +30,7 @@ BLOCK = 64
 """Rows processed simultaneously, few enough for a core's cache [1]."""
 
 
-def work_on_rows(
-    wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any, size: int = BLOCK
-) -> Rows:
+def work_on_rows(wanted: Bool[Array, " row"], work: Callable[[Any, Any], Any], state: Rows, given: Any) -> Rows:
     """Apply a function to selected rows of a batch, in blocks.
 
     Args:
@@ -40,12 +38,11 @@ def work_on_rows(
         work: function from the old state of a block of rows and `given` to the new state.
         state: arrays [row, ...].
         given: further input arrays of `work` [row, ...].
-        size: rows per block [1].
 
     Returns:
         The state, changed in the selected rows.
     """
-    size = min(size, wanted.shape[0])
+    size = min(BLOCK, wanted.shape[0])
     order = jnp.argsort(~wanted)
 
     def block(index: Array, state: Rows) -> Rows:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,16 +20,24 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import model as model_of
 from jaxscale.models.transformer import Transformer
 from jaxscale.models.work import AbstractWork
-from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.choice import (
+    PlanChoice,
+    ScoredPlan,
+    alternatives,
+    binding,
+    hottest_experts,
+    nothing_fits,
+    nothing_valid,
+)
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.node_links import NodeLinks, NodePlacement, linked, load_links, placed_plans
+from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import DEGREES, Plan
-from jaxscale.plans.plan_problem import PlanTask
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
-from jaxscale.plans.reasons import alternatives, binding, hottest_experts, nothing_fits, nothing_valid
 from jaxscale.plans.score import detailed
 from jaxscale.tables.words import respelt
+
+if TYPE_CHECKING:
+    from jaxscale.plans.node_links import NodeLinks, NodePlacement
 
 ROOMY_BATCH = 2.0**40
 """Sequences per chip of a batch that every degree divides, to find the degrees that the requested batch forbids [1]."""
@@ -84,7 +92,12 @@ def best_plan(
         return _of_own_plans(model, machine, global_batch, record, levels, oom_probability, top)
     shape = model if isinstance(model, Transformer) else model_of(model)
     question = question_of_levels(shape, machine, global_batch, levels, space)
-    measured = None if links is None else load_links(Path(links))
+    measured = None
+    if links is not None:
+        # Nodes with unequal links are rare.
+        from jaxscale.plans.node_links import load_links
+
+        measured = load_links(Path(links))
     return answered(question, record, top=top, oom_probability=oom_probability, exhaustive=exhaustive, links=measured)
 
 
@@ -152,7 +165,7 @@ def answered(
     top: int = 10,
     oom_probability: float = ACCEPTED_RISK,
     exhaustive: bool | None = None,
-    links: NodeLinks | None = None,
+    links: "NodeLinks | None" = None,
 ) -> PlanChoice:
     """Ranked plans that answer a question, with reasons.
 
@@ -167,7 +180,7 @@ def answered(
     Raises:
         InputError: no valid plan, none that fits, or links of a different number of nodes.
     """
-    question = question if links is None else linked(question, links)
+    question = question if links is None else links.linked(question)
     found = searched(question, fit, oom_probability, exhaustive)
     return choice_of(found, question, fit, top, oom_probability, links)
 
@@ -189,14 +202,14 @@ def choice_of(
     fit: Fit,
     top: int,
     oom_probability: float,
-    links: NodeLinks | None = None,
+    links: "NodeLinks | None" = None,
 ) -> PlanChoice:
     """Ranked plans with reasons, from the plans of a finished search; see `answered`."""
     if top < 1:
         raise InputError(f"top = {top} is out of range; expected at least 1")
     placements: dict[int, NodePlacement] = {}
     if links is not None:
-        found, placements = placed_plans(found, question, fit, links, top)
+        found, placements = links.placed(found, question, fit, top)
     rows = found.ranked(top).tolist()
     plans = [found.table.plan(row) for row in rows]
     ranked = scored_plans(question.task(fit, oom_probability), question.usable(fit), plans)

@@ -1,12 +1,15 @@
-"""Results of a search for a plan: scored plans, and the nearby continuous optimum."""
+"""A search for a plan: its task, and its results, scored plans and the nearby continuous optimum."""
 
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxscale.optimise.interior_point import CONVERGED
-from jaxscale.plans.enumerate import PlanTable
+from jaxscale.base.arrays import number
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer
+from jaxscale.plans.enumerate import PlanSpace, PlanTable
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.score import Scores
 
@@ -22,6 +25,36 @@ SAME_TIME = 1.01
 """Largest time ratio of two plans with equal work on each chip at which the plans count as one [1]."""
 
 
+class PlanTask(NamedTuple):
+    """Task of a search for a plan: model, cluster and batch with limits.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network, all used by a plan.
+        batch: sequences of a step; None where the batch follows from each plan [sequence].
+        coefficients: fitted parameters, effects applied.
+        memory_limit: largest predicted peak of a chip [byte].
+        space: open choices.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    batch: float | int | None
+    coefficients: Coefficients
+    memory_limit: float
+    space: PlanSpace = PlanSpace()
+
+    @property
+    def n_chips(self) -> float:
+        """Chips of the cluster [1]."""
+        return number(self.cluster.n_chips)
+
+    @property
+    def stated_batch(self) -> float:
+        """Sequences of a step; one per chip without a stated batch [sequence]."""
+        return self.n_chips if self.batch is None else float(self.batch)
+
+
 class RelaxedPlan(NamedTuple):
     """Continuous optimum of the smooth model.
 
@@ -29,18 +62,15 @@ class RelaxedPlan(NamedTuple):
         plan: degrees.
         step_time: step time of the smooth model [s].
         residual: KKT residual [1].
+        converged: whether the residual certifies an optimum.
         multipliers: - d ln step time / d ln bound, for the bounds on memory and batch [quantity].
     """
 
     plan: Plan
     step_time: float
     residual: float
+    converged: bool
     multipliers: np.ndarray
-
-    @property
-    def converged(self) -> bool:
-        """Whether the residual certifies an optimum."""
-        return self.residual <= CONVERGED
 
 
 class FoundPlans(NamedTuple):

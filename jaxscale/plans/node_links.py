@@ -71,20 +71,41 @@ class NodeLinks(NamedTuple):
         """Bandwidth of the fastest link [byte/s]."""
         return float(self.bandwidth[~np.eye(len(self.names), dtype=bool)].max())
 
+    def linked(self, question: PlanQuestion) -> PlanQuestion:
+        """The question with the fastest link between all nodes.
 
-def linked(question: PlanQuestion, links: NodeLinks) -> PlanQuestion:
-    """The question with the fastest link between all nodes.
+        Raises:
+            InputError: the links are of fewer or more nodes than the cluster has.
+        """
+        chips, node = question.n_chips, number(question.cluster.network.domain_size[0])
+        if len(self.names) * node != chips:
+            raise InputError(
+                f"links of {len(self.names)} nodes: {chips:g} chips, {node:g} in a node, make {chips / node:g} nodes; "
+                "expected a link from each node to each"
+            )
+        return question._replace(cluster=at_bandwidth(question.cluster, self.fastest))
 
-    Raises:
-        InputError: the links are of fewer or more nodes than the cluster has.
-    """
-    chips, node = question.n_chips, number(question.cluster.network.domain_size[0])
-    if len(links.names) * node != chips:
-        raise InputError(
-            f"links of {len(links.names)} nodes: {chips:g} chips, {node:g} in a node, make {chips / node:g} nodes; "
-            "expected a link from each node to each"
-        )
-    return question._replace(cluster=at_bandwidth(question.cluster, links.fastest))
+    def placed(self, found: FoundPlans, question: PlanQuestion, fit: Fit, top: int) -> "PlacedPlans":
+        """Place the fastest plans, until no unplaced plan could be among them.
+
+        Args:
+            found: plans of the search with the fastest link everywhere.
+            question: model, cluster, batch and open choices.
+            fit: calibration.
+            top: number of plans to rank [1].
+        """
+        placements: dict[int, NodePlacement] = {}
+        known: KnownOrders = {}
+        while ahead := [row for row in found.ranked(top).tolist() if row not in placements]:
+            further = [row for row in found.ranked(len(placements) + PLACED).tolist() if row not in placements]
+            rows = list(dict.fromkeys([*ahead, *further]))
+            part = PlanTable({name: column[rows] for name, column in found.table.columns.items()}, found.table.space)
+            placements |= dict(zip(rows, place_on_nodes(question, fit, self, part, known), strict=True))
+            times = np.array(found.scores.step_time, float)
+            for row, one in placements.items():
+                times[row] = one.step_time
+            found = found._replace(scores=found.scores._replace(step_time=times))
+        return PlacedPlans(found, placements)
 
 
 def load_links(path: Path) -> NodeLinks:
@@ -320,27 +341,3 @@ class PlacedPlans(NamedTuple):
 
     found: FoundPlans
     placements: dict[int, NodePlacement]
-
-
-def placed_plans(found: FoundPlans, question: PlanQuestion, fit: Fit, links: NodeLinks, top: int) -> PlacedPlans:
-    """Place the fastest plans, until no unplaced plan could be among them.
-
-    Args:
-        found: plans of the search with the fastest link everywhere.
-        question: model, cluster, batch and open choices.
-        fit: calibration.
-        links: measured links.
-        top: number of plans to rank [1].
-    """
-    placements: dict[int, NodePlacement] = {}
-    known: KnownOrders = {}
-    while ahead := [row for row in found.ranked(top).tolist() if row not in placements]:
-        further = [row for row in found.ranked(len(placements) + PLACED).tolist() if row not in placements]
-        rows = list(dict.fromkeys([*ahead, *further]))
-        part = PlanTable({name: column[rows] for name, column in found.table.columns.items()}, found.table.space)
-        placements |= dict(zip(rows, place_on_nodes(question, fit, links, part, known), strict=True))
-        times = np.array(found.scores.step_time, float)
-        for row, one in placements.items():
-            times[row] = one.step_time
-        found = found._replace(scores=found.scores._replace(step_time=times))
-    return PlacedPlans(found, placements)

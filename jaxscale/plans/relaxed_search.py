@@ -3,27 +3,195 @@
 All problems and all starts run as one `vmap`. The relaxed optimum is the centre of a window of valid plans: the nearest
 values of every degree crossed with all choices of sharding, schedule and recomputation. The window moves to the best
 plan inside until the best plan no longer improves.
+
+Every degree is a share, in logarithms, of the room left by the earlier degrees. Whole replicas divide chips and batch,
+which gives a second constraint beside memory: dp is at most the greatest common divisor of chips and batch.
+
+By stick-breaking every point of the cube obeys `dp * tp * pp * cp = n_chips`, `pp * vpp <= L` and `tp <= heads`.
+Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans needs a
+separate search.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import number
+from jaxscale.base.arrays import as_float, number, with_fields
 from jaxscale.base.jit import filter_jit
-from jaxscale.optimise.batches import LeafLayout, Problems, in_blocks
-from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
-from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.optimise.problems import Goals, Optimum
+from jaxscale.base.smooth import smooth_min
+from jaxscale.calibration.coefficients import Coefficients
+from jaxscale.costs.step import step_and_memory
+from jaxscale.hardware.cluster import Cluster
+from jaxscale.models.transformer import Transformer, total_layers
+from jaxscale.optimise.interior_point import (
+    CONVERGED,
+    best_candidate,
+    certify,
+    polish,
+    promising,
+    rough_search,
+    start_points,
+)
+from jaxscale.optimise.problems import UNBOUNDED, Goals, LeafLayout, Optimum, Problems, in_blocks
 from jaxscale.plans.enumerate import PlanTable, admissible, enumerate_plans
-from jaxscale.plans.found_plans import FoundPlans, RelaxedPlan
+from jaxscale.plans.found_plans import FoundPlans, PlanTask, RelaxedPlan
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import PLAN_COORDINATES, PlanTask, plan_goals
 from jaxscale.plans.score import Scores, score_plans
+
+TEMPERATURE = 0.02
+"""Smoothing of step time, memory and room during a search; whole numbers are scored by the exact model [1]."""
+
+INTERLEAVING = (1, 2, 3, 4, 6, 8)
+"""Candidate virtual stages per chip; the relaxed number is at most the largest candidate [1]."""
+
+
+class Family(eqx.Module):
+    """Choices that are not relaxed, with a separate search for each family.
+
+    Attributes:
+        zero_stage: ZeRO stage, of 0 to 3 [1].
+        recompute_full: 1 where whole layers are recomputed [1].
+        smallest_pp: fewest stages, 1 or 2 [1].
+        largest_pp: most stages [1].
+    """
+
+    zero_stage: Float[ArrayLike, "*batch"]
+    recompute_full: Float[ArrayLike, "*batch"]
+    smallest_pp: Float[ArrayLike, "*batch"]
+    largest_pp: Float[ArrayLike, "*batch"]
+
+
+KINDS = ((1.0, 1.0, 1.0), (1.0, 2.0, 1e9), (3.0, 1.0, 1.0))
+"""ZeRO stage, fewest and most stages: costs have a corner at two stages, so that no family crosses two stages."""
+
+FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage, low, high in KINDS)
+"""ZeRO 1 without and with a pipeline, and ZeRO 3 without; each with and without recomputation."""
+
+
+def families_for(n_chips: float) -> tuple[Family, ...]:
+    """Families that are possible on a number of chips."""
+    return tuple(family for family in FAMILIES if number(family.smallest_pp) <= n_chips)
+
+
+def splits(
+    share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
+) -> dict[str, Array]:
+    """Logarithms of the degrees tp, cp, pp, vpp, ep, each a share of the room left by the earlier ones, and of dp."""
+    fewest = jnp.log(family.smallest_pp)
+    # Room for the fewest stages of the family.
+    tp = share["tp"] * _least(room - fewest, log_heads)
+    # 2 cp divides the sequence under a causal mask.
+    cp = share["cp"] * _least(room - fewest - tp, jnp.log(model.seq_len / 2.0))
+    # At most a stage per layer.
+    layers = jnp.log(total_layers(model)) - fewest
+    stages = _least(_least(room - fewest - tp - cp, layers), jnp.log(family.largest_pp) - fewest)
+    pp = fewest + share["pp"] * stages
+    vpp = share["vpp"] * _least(jnp.log(total_layers(model)) - pp, jnp.log(INTERLEAVING[-1] * 1.0))
+    # ep lies within the chips of a stage.
+    ep = share["ep"] * _least(jnp.log(model.n_experts), room - pp)
+    # dp = n / (tp cp pp): all chips are used.
+    dp = room - tp - cp - pp
+    return {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "ep": ep, "dp": dp, "shard_group": dp}
+
+
+def plan_with(
+    share: dict[str, Array], split: dict[str, Array], replica_batch: Array, family: Family, software: Plan | None = None
+) -> Plan:
+    """Plan from logarithms of degrees, with sequence parallelism.
+
+    Args:
+        share: shares of the room by name, of which only `micro_batch_size` is used [1].
+        split: logarithms of the degrees, from `splits` [1].
+        replica_batch: logarithm of the sequences per step and replica [1].
+        family: sharding and recomputation.
+        software: plan with the remaining fields; an unknown framework where None.
+
+    Returns:
+        The plan, in numbers.
+    """
+    micro_batch = share["micro_batch_size"] * replica_batch
+    logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
+    changes = {name: jnp.exp(log) for name, log in logs.items()}
+    changes |= {"zero_stage": family.zero_stage, "recompute_full": family.recompute_full}
+    return with_fields(software or Plan(), {"sequence_parallel": 1.0, **changes})
+
+
+def _least(first: ArrayLike, second: ArrayLike) -> Array:
+    return smooth_min(jnp.asarray(first), jnp.asarray(second), TEMPERATURE)
+
+
+PLAN_COORDINATES = ("tp", "cp", "pp", "micro_batch_size", "vpp", "ep")
+"""Degrees of the coordinates, in order."""
+
+PLAN_QUANTITIES = ("step_time", "memory", "replicas")
+"""Log quantities of the problem: natural logarithms, SI units; `replicas` is dp."""
+
+
+class PlanProblem(eqx.Module):
+    """Search problem over continuous plans of one family; every leaf is an array.
+
+    Attributes:
+        model: the transformer.
+        cluster: chips and network, all used by a plan.
+        coefficients: fitted parameters.
+        batch: B, sequences of a step [sequence].
+        software: plan with the fixed fields of all plans; the degrees are not used.
+        family: sharding and recomputation.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    coefficients: Coefficients
+    batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
+    software: Plan
+    family: Family
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the log quantities: `PLAN_QUANTITIES`."""
+        return PLAN_QUANTITIES
+
+    def plan_at(self, point: Float[Array, " coordinate"]) -> Plan:
+        """Continuous plan at a point of the unit cube."""
+        share = {name: point[index] for index, name in enumerate(PLAN_COORDINATES)}
+        room = jnp.log(self.cluster.n_chips)
+        split = splits(share, self.family, self.model, jnp.log(self.model.n_heads), room)
+        # B / dp sequences for each replica.
+        return plan_with(share, split, jnp.log(self.batch) - split["dp"], self.family, self.software)
+
+    def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
+        """Logarithms of `PLAN_QUANTITIES` at a point of the unit cube, by the smooth model."""
+        plan = self.plan_at(point)
+        times, peak = step_and_memory(self.model, plan, self.cluster, self.coefficients, TEMPERATURE)
+        return jnp.log(jnp.stack([times.total, peak.total, plan.dp]))
+
+
+def relaxed_problems(task: PlanTask) -> list[PlanProblem]:
+    """Continuous problems of a task, one for each family of sharding and recomputation."""
+    fixed = (task.model, task.cluster, task.coefficients, task.stated_batch, task.space.base)
+    return [PlanProblem(*fixed, family) for family in families_for(task.n_chips)]
+
+
+def most_replicas(task: PlanTask) -> float:
+    """Largest dp of a task: whole replicas divide chips and batch [1]."""
+    return float(math.gcd(round(task.n_chips), round(task.stated_batch)))
+
+
+def plan_goals(tasks: list[PlanTask]) -> Goals:
+    """Goals of the search, one row per task: least step time within the limits of memory and replicas."""
+    # Step time is the objective and has no bound.
+    unbounded = np.full(len(tasks), UNBOUNDED)
+    memory_limits = np.asarray([task.memory_limit for task in tasks])
+    replicas = np.asarray([most_replicas(task) for task in tasks])
+    upper = np.stack([unbounded, np.log(memory_limits), np.log(replicas)], axis=1)
+    return Goals(PLAN_QUANTITIES, np.tile([1.0, 0.0, 0.0], (len(tasks), 1)), upper)
+
 
 WINDOW = {"tp": 5, "pp": 5, "cp": 5, "vpp": 9, "ep": 4, "micro_batch_size": 4}
 """Values of every degree in a window. Interleavings divide the layers of a stage, so that neighbouring values may be
@@ -36,32 +204,37 @@ PLANS_AT_ONCE = 64
 """Points that one call turns into plans [point]."""
 
 
-def relax_plans(
-    tasks: Sequence[PlanTask], *, n_starts: int = 9, n_steps: int = 60, candidates: int = 4
-) -> list[list[RelaxedPlan]]:
+N_STARTS = 9
+"""Rough searches for each family of sharding and recomputation [1]."""
+
+ROUGH_STEPS = 60
+"""Evaluations of each rough search [1]."""
+
+CANDIDATES = 4
+"""Rough optima per task that are refined to exact optima [1]."""
+
+
+def relax_plans(tasks: Sequence[PlanTask]) -> list[list[RelaxedPlan]]:
     """Continuous optima of many tasks at once.
 
     Args:
         tasks: tasks of the searches.
-        n_starts: rough searches for each family of sharding and recomputation [1].
-        n_steps: evaluations of each rough search [1].
-        candidates: rough optima per task that are refined to exact optima [1].
 
     Returns:
         Optima of each task, the best first.
     """
-    of_task = [task.problems() for task in tasks]
+    of_task = [relaxed_problems(task) for task in tasks]
     # (problems,): index of the task.
     owner = np.repeat(np.arange(len(tasks)), [len(problems) for problems in of_task])
     every = Problems.of([problem for problems in of_task for problem in problems])
     wanted = plan_goals([tasks[index] for index in owner.tolist()])
-    rows = np.repeat(np.arange(len(owner)), n_starts)
-    starts = np.tile(start_points(n_starts, len(PLAN_COORDINATES)), (len(owner), 1))
-    rough = rough_search(starts, every.rows(rows), wanted.rows(rows), n_steps)
+    rows = np.repeat(np.arange(len(owner)), N_STARTS)
+    starts = np.tile(start_points(N_STARTS, len(PLAN_COORDINATES)), (len(owner), 1))
+    rough = rough_search(starts, every.rows(rows), wanted.rows(rows), ROUGH_STEPS)
     chosen = []
     for index in range(len(tasks)):
         mine = np.flatnonzero(owner[rows] == index)
-        chosen.append(mine[promising(rough.merits[mine], rows[mine])[:candidates]])
+        chosen.append(mine[promising(rough.merits[mine], rows[mine])[:CANDIDATES]])
     picked = np.concatenate(chosen)
     kept = rows[picked]
     parts = [np.flatnonzero(owner[kept] == index) for index in range(len(tasks))]
@@ -86,6 +259,7 @@ def _ranked(optimum: Optimum, wanted: Goals, problems: Problems) -> list[Relaxed
             plan=plans[row],
             step_time=float(np.exp(optimum.values[row, 0])),
             residual=float(optimum.residual[row]),
+            converged=bool(optimum.residual[row] <= CONVERGED),
             # The objective has no multiplier.
             multipliers=optimum.multipliers[row, 1:],
         )

@@ -7,12 +7,11 @@ import numpy as np
 
 from jaxscale.base.table import make_table
 from jaxscale.designs.whole_run import RunChoice
-from jaxscale.laws.law_tables import law_choice_table
+from jaxscale.laws.law_report import law_choice_table
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import step_breakdown, time_against_memory
 from jaxscale.report.figures.design import sensitivity_bars
-from jaxscale.report.figures.panels import Panel, panels
+from jaxscale.report.figures.panels import Panel, panels, step_breakdown, time_against_memory
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import PLAN_COLUMNS, plan_cells, plan_ranking, price_list, run_table, shape_choice
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxscale.base.errors import InputError
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
-from jaxscale.report.figures.breakdown import step_breakdown
+from jaxscale.report.figures.panels import step_breakdown
 from jaxscale.report.terminal_tables import error_summary, prediction_rows
 from jaxscale.runs import Runs
 from jaxscale.runs.predict import Prediction

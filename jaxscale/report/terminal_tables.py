@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.base.units import GB
+from jaxscale.base.units import GB, quantity
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.plans.plan import in_short, recomputed
-from jaxscale.report.style import seconds
 
 if TYPE_CHECKING:
     from jaxscale.runs import Row, Runs
@@ -79,11 +78,14 @@ PREDICTION_COLUMNS = (
 """Columns of the table of predictions."""
 
 
-def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_lines: bool = True) -> Table:
+MOST_ROWS = 20
+"""Largest number of shown predictions [1]."""
+
+
+def prediction_rows(runs: "Runs", prediction: "Prediction", has_lines: bool = True) -> Table:
     """Table of the first rows with their predictions.
 
     Args:
-        most: largest number of shown rows [1].
         has_lines: whether the rows are lines of a file, whose numbers and notes have columns; `note_lines` has the
             notes of a run without a file.
     """
@@ -94,7 +96,7 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", most: int = 20, has_
             *_outcome(prediction, index),
             prediction.notes[index] if has_lines else "",
         )
-        for index, row in enumerate(runs.rows[:most])
+        for index, row in enumerate(runs.rows[:MOST_ROWS])
     ]
     first = f", first {len(rows)} of {len(runs)} rows" if len(rows) < len(runs) else ""
     return make_table(f"Predicted step times{first}", PREDICTION_COLUMNS, rows)
@@ -113,14 +115,14 @@ def _identity(row: "Row") -> tuple[str, str, str]:
 def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     """Plan, times, error, utilisation, throughput and memory of a row."""
     time, measured = prediction.step_time[index], prediction.measured[index]
-    measured_text = seconds(measured) if np.isfinite(measured) else "-"
+    measured_text = quantity(measured, "s") if np.isfinite(measured) else "-"
     if not np.isfinite(time):
         return "-", "-", "-", measured_text, "-", "-", "-", "-", "-"
     plan, mfu = prediction.plan(index), prediction.mfu[index]
     return (
         in_short(plan) if plan else "-",
-        seconds(time),
-        f"{seconds(prediction.lo[index])} to {seconds(prediction.hi[index])}",
+        quantity(time, "s"),
+        f"{quantity(prediction.lo[index], 's')} to {quantity(prediction.hi[index], 's')}",
         measured_text,
         f"{100 * (time / measured - 1):+.1f}" if np.isfinite(measured) else "-",
         f"{100 * mfu:.1f}" if np.isfinite(mfu) else "-",
@@ -130,10 +132,10 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
     )
 
 
-def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
-    """Table of errors of measured rows, overall and by group; with peak memory if measured."""
+def error_summary(errors: Mapping[str, Any]) -> Table:
+    """Table of errors of measured rows, overall and by source; with peak memory if measured."""
     columns = [
-        TableColumn(by, is_text=True, says="{}"),
+        TableColumn("source", is_text=True, says="{}"),
         TableColumn("runs", says="{} runs", stays=True),
         TableColumn("mean error", "mean", "%", stays=True),
         TableColumn("median error", "median", "%", stays=True),
@@ -141,8 +143,8 @@ def error_summary(errors: Mapping[str, Any], by: str = "source") -> Table:
         TableColumn("inside 90 % interval", "inside", "%", stays=True),
         TableColumn("mean error of memory", "memory", "%"),
     ]
-    groups = errors["by"].get(by, {})
-    # A single group of all rows equals the whole; rows without a name of their group count in the whole alone.
+    groups = errors["by"].get("source", {})
+    # A single group of all rows equals the whole; rows without a source count in the whole alone.
     is_whole = len(groups) == 1 and all(group["n"] == errors["n"] for group in groups.values())
     entries = list(groups.items()) if is_whole else [("all", errors), *groups.items()]
     rows = [
@@ -204,7 +206,7 @@ def plan_ranking(choice: Mapping[str, Any], objective: str = "step") -> Table:
         (
             rank,
             *plan_cells(plan).values(),
-            seconds(plan["step_time_s"]),
+            quantity(plan["step_time_s"], "s"),
             f"{100 * plan['mfu']:.1f}",
             f"{plan['memory_gb']:.1f}",
         )
@@ -243,7 +245,7 @@ def run_table(run: Mapping[str, Any]) -> Table:
             f"{one['n_chips']:g}",
             f"{one['global_batch_size_seqs']:g}",
             in_short(one["plan"]),
-            seconds(one["step_time_s"]),
+            quantity(one["step_time_s"], "s"),
             f"{one['tokens']:.3g}",
             f"{one['days']:.1f}",
             f"{100 * one['goodput']:.1f}",

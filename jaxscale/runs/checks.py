@@ -14,9 +14,8 @@ from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes, shapes_of
 from jaxscale.tables.categorical import Categorical
-from jaxscale.tables.names import SHAPE, ModelLookup
 from jaxscale.tables.schema import Check
-from jaxscale.tables.words import translate
+from jaxscale.tables.words import SHAPE, ModelLookup, translate
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")

@@ -17,9 +17,8 @@ from jaxscale.calibration.memory_limit import Alternatives, best_and_near, near,
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.framework_space import COUNTS, stated_space
 from jaxscale.plans.plan import END_STAGES
-from jaxscale.plans.plan_questions import PlanQuestion, find_plans
+from jaxscale.plans.plan_questions import COUNTS, PlanQuestion, find_plans, stated_space
 from jaxscale.plans.rules import BATCH_RULE, CHIPS_RULE, RULES, decided, model_columns
 from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
@@ -98,7 +97,7 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
     chips = Categorical.of_numbers(runs.numbers("n_gpus"))
     undecided = {name: Categorical.constant(value, len(runs)) for name, value in UNDECIDED.items()}
     # A placeholder plan: a replica and a sequence on each chip.
-    whole = filled(runs, {**undecided, "dp": chips, "global_batch_size_seqs": chips})
+    whole = runs.with_values({**undecided, "dp": chips, "global_batch_size_seqs": chips})
     described = describe_runs(whole, hardware)
     questions: list[PlanQuestion | None] = [None] * len(runs)
     for place, row in enumerate(described.index.tolist()):
@@ -107,11 +106,6 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
         batch = cells[row].get("global_batch_size_seqs")
         questions[row] = PlanQuestion(run.model, run.cluster, batch, levels, stated_space(cells[row], run.plan))
     return questions
-
-
-def filled(runs: Runs, columns: Mapping[str, Categorical]) -> Runs:
-    """Table with values of columns replaced."""
-    return replace(runs, values={**runs.values, **columns})
 
 
 class Completion(NamedTuple):
@@ -159,7 +153,7 @@ def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
             columns[name][rows] = value
         assumed[rows] = _told(values, plan)
         fastest[rows], slowest[rows] = chosen.fastest, chosen.slowest
-    table = filled(runs, {name: Categorical.of(column.tolist()) for name, column in columns.items()})
+    table = runs.with_values({name: Categorical.of(column.tolist()) for name, column in columns.items()})
     return Completion(table, assumed, fastest, slowest)
 
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from jaxscale.base.units import GB
-from jaxscale.runs.completion import filled
 from jaxscale.runs.defaults import EmptyCells, default_for, framework_defaults
 from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, joined, together
@@ -90,7 +89,7 @@ class Meanings:
         runs = self._found.runs
         some = runs.take(rows)
         said = {column: _where(some.categories(column), is_open[column][rows], word) for column, word in words.items()}
-        ratio = self._predicted(filled(some, said)).step_time / self._found.step_time[rows]
+        ratio = self._predicted(some.with_values(said)).step_time / self._found.step_time[rows]
         # nan of rows without an answer counts for nothing.
         self.fastest[rows] = np.fmin(self.fastest[rows], ratio)
         self.slowest[rows] = np.fmax(self.slowest[rows], ratio)
@@ -130,7 +129,7 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
         if not len(rows):
             continue
         said = {name: Categorical.constant(value, len(rows)) for name, value in cells.items()}
-        then = predicted(filled(runs.take(rows), said))
+        then = predicted(runs.take(rows).with_values(said))
         ratios[place, rows] = np.where(then.fits, then.step_time / times[rows], np.inf)
         peaks[place, rows] = then.memory
     fastest = np.argmin(ratios, axis=0)

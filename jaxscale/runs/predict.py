@@ -20,7 +20,6 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.completion import completed, open_rows
 from jaxscale.runs.meanings import Meanings, remedies
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
@@ -240,7 +239,12 @@ def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware 
         return _with_kinds(runs, fit, hardware)
     unanswered = np.ones(len(runs), dtype=bool)
     unanswered[described.index] = False
-    asked = open_rows(runs, unanswered, hardware) if unanswered.any() else None
+    if not unanswered.any():
+        return _over_meanings(predict_described(runs, described, fit), fit, hardware)
+    # Open rows alone need the search for plans.
+    from jaxscale.runs.completion import completed, open_rows
+
+    asked = open_rows(runs, unanswered, hardware)
     if asked is None:
         return _over_meanings(predict_described(runs, described, fit), fit, hardware)
     completion = completed(runs, asked, fit)

@@ -9,10 +9,9 @@ from jaxscale.base.errors import InputError, one_like
 from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan_domain import PLAN
 from jaxscale.tables.cells import Column, Kind, Value, parse_cells, show
-from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.schema import Headings
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import vocabularies
+from jaxscale.tables.words import SHAPE, Names, vocabularies
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8

@@ -1,23 +1,233 @@
-"""Warnings about a table of measured runs: unusable rows and implausible numbers.
+r"""Warnings about a table of measured runs: unusable rows and implausible numbers.
 
 No row is dropped: the fit is robust to a few wrong runs, and the owner of the table decides.
+
+Replicates, runs of equal settings, scatter; no prediction from these settings has a smaller error on further runs.
+
+Of the n logs of step time of runs whose model, plan, cluster and software are the same, each is $x_i - \bar x$ from
+their mean, the best that a prediction can do. These are a share $(n - 1) / n$ of the variance of one run, since the
+mean has followed them:
+
+$$ \varepsilon_i = \sqrt{\frac{n}{n - 1}} \, (x_i - \bar x) . $$
+
+Siblings may contradict each other; the rule looks at measured times alone, at no model's prediction.
+
+Siblings are runs of one model on one kind of chip and software whose plans differ in nothing but microbatch, pipeline
+stages and replicas, by a factor of at most `REACH` in all. The time of a pipeline slot, $T / (m + (p - 1) / v)$ with v
+virtual stages on a chip, ties them:
+
+- r times as many sequences in a microbatch take at least as long, and at most r times as long;
+- r times as many stages leave at least 1/r of the work to each, and at most all of it;
+- replicas leave it as it is, except that the reduction of gradients may dominate a step of few slots.
+
+A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from jaxscale.base.jit import filter_jit
+from jaxscale.calibration.levels import Levels
 from jaxscale.costs.step import tokens_per_step
 from jaxscale.models.transformer import model_flops
 from jaxscale.plans.adapters import trained_by
-from jaxscale.runs.arrays import Measured, RunBatch, padded
+from jaxscale.runs.arrays import Measured, RunBatch, classes, padded
 from jaxscale.runs.measured import Described
 from jaxscale.runs.schema import Runs
-from jaxscale.runs.siblings import contradicted
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import first_of
+
+REACH = 4.0
+"""Largest product of the factors by which microbatch, stages and replicas of siblings differ [1]."""
+
+MARGIN = 1.2
+"""Factor beyond the bounds that run-to-run scatter may explain [1]."""
+
+FEW_SLOTS = 16
+"""Slots of a step below which the reduction of gradients may take as long as several of them [1]."""
+
+PAIRS_AT_ONCE = 1 << 20
+"""Pairs of runs that are compared at a time [1]."""
+
+REDUCTION = 4.0
+"""Factor by which it may then lengthen a slot [1]."""
+
+LEVELS = ("source", "gpu", "release", "number_format", "attention_kernel")
+"""Levels that siblings share."""
+
+VARIED = ("micro_batch_size", "n_microbatches", "pp", "dp", "shard_group")
+"""Fields of a plan in which siblings differ; the shard group is that of the replicas."""
+
+SOFTWARE = ("source", "framework", "precision", "number_format", "attention_kernel", "fused_norm", "release")
+"""Levels that runs of equal settings share, besides what the batch holds."""
+
+
+def deviations(
+    log_time: Float[np.ndarray, " row"],
+    batch: RunBatch,
+    levels: Levels,
+    kinds: Sequence[str] = SOFTWARE,
+) -> np.ndarray:
+    """Deviation of each run from the mean of runs with equal settings.
+
+    Args:
+        log_time: natural log of measured step times [ln s], [row].
+        batch: models, plans and clusters [row].
+        levels: levels of each run by factor [row].
+        kinds: factors that count as settings.
+
+    Returns:
+        Log ratio of step times, scaled to the scatter of single runs [1]; nan for runs without replicates
+        [row].
+    """
+    group = classes(batch, [levels.column(kind) for kind in kinds])
+    # Mean of each group.
+    count = np.bincount(group)[group]
+    mean = (np.bincount(group, log_time) / np.bincount(group))[group]
+    # The mean follows the runs: sqrt(n / (n - 1)) restores the scatter of a run.
+    widened = np.sqrt(count / np.maximum(count - 1.0, 1.0)) * (log_time - mean)
+    return np.where(count > 1, widened, np.nan)
+
+
+def contradicted(measured: Measured) -> np.ndarray:
+    """Whether each run contradicts more than half of its siblings.
+
+    Args:
+        measured: runs with their step times.
+
+    Returns:
+        Whether each is suspect [row].
+    """
+    if not len(measured.batch):
+        return np.zeros(0, dtype=bool)
+    plan, family = measured.batch.plan, families(measured)
+    varied = np.stack([np.asarray(getattr(plan, name), float) for name in VARIED])
+    # Runs of equal settings have equal siblings and bounds: settings are compared instead of runs.
+    setting = classes((family.astype(float), *varied), [])
+    first = np.unique(setting, return_index=True)[1]
+    micro, count, stages, replicas = varied[:4, first]
+    # m + (p - 1) / v slots of a pipeline.
+    slots = count + (stages - 1.0) / np.asarray(plan.vpp)[first]
+    # The reduction of gradients may dominate a step of few slots.
+    few = np.where(slots < FEW_SLOTS, REDUCTION, 1.0)
+    log_slot = np.log(np.asarray(measured.step_time) / slots[setting])
+    sorted_slots = _SortedGroups(log_slot, setting)
+    siblings, broken = np.zeros(len(setting)), np.zeros(len(setting))
+    for one, other in pairs_within(family[first]):
+        ratios = np.stack([part[other] / part[one] for part in (micro, stages, replicas)])
+        # Product of the factors up or down.
+        is_near = np.prod(np.maximum(ratios, 1.0 / ratios), axis=0) <= REACH
+        one, other, ratios = one[is_near], other[is_near], ratios[:, is_near]
+        # Longest slot of the second setting over the first, with scatter.
+        highest = np.log(MARGIN * _longest(ratios, few[other]))
+        # The reverse bound: a slot of the first over the second.
+        lowest = -np.log(MARGIN * _longest(1.0 / ratios, few[one]))
+        for pairs in _in_parts(sorted_slots.sizes[one]):
+            rows, place = sorted_slots.members(one[pairs])
+            group = other[pairs][place]
+            above = sorted_slots.above(group, log_slot[rows] + highest[pairs][place])
+            below = sorted_slots.below(group, log_slot[rows] + lowest[pairs][place])
+            siblings += np.bincount(rows, sorted_slots.sizes[group], minlength=len(setting))
+            broken += np.bincount(rows, above + below, minlength=len(setting))
+    # Of the runs of its own settings a run contradicts those that took longer or less by the margin.
+    siblings += sorted_slots.sizes[setting] - 1.0
+    broken += sorted_slots.above(setting, log_slot + np.log(MARGIN)) + sorted_slots.below(
+        setting, log_slot - np.log(MARGIN)
+    )
+    return broken > 0.5 * siblings
+
+
+def _longest(ratios: np.ndarray, few: np.ndarray) -> np.ndarray:
+    """Upper bound of the ratio of slot times of two siblings, from microbatch, stages and replicas [1], [pair]."""
+    micro, stages, replicas = ratios
+    # Larger microbatches take at most in proportion, fewer stages at most all work.
+    return np.maximum(micro, 1.0) / np.minimum(stages, 1.0) * np.where(replicas > 1.0, few, 1.0)
+
+
+def _in_parts(sizes: np.ndarray) -> Iterator[slice]:
+    """Slices of pairs of settings with about `PAIRS_AT_ONCE` runs in the first settings."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        limit = (ends[begin - 1] if begin else 0) + PAIRS_AT_ONCE
+        # At least a pair of settings, however many runs.
+        end = max(int(np.searchsorted(ends, limit, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end
+
+
+class _SortedGroups:
+    """Numbers sorted within groups, so that numbers above or below a bound are counted by binary search.
+
+    Args:
+        values: numbers [row].
+        groups: group of each number, integers from 0 [row].
+    """
+
+    def __init__(self, values: np.ndarray, groups: np.ndarray):
+        """Sort the numbers by group and size."""
+        # Groups lie apart on one line: one search serves all of them.
+        self._width = 2.0 * (float(np.ptp(values)) + 1.0)
+        self._low = float(values.min())
+        self._order = np.lexsort((values, groups))
+        self._line = self._at(groups, values)[self._order]
+        self.sizes = np.bincount(groups)
+        self._start = np.cumsum(self.sizes) - self.sizes
+
+    def _at(self, groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Sort key of a value of a group; values beyond all numbers lie between two groups."""
+        return groups * self._width + np.clip(values - self._low, -0.25 * self._width, 0.74 * self._width)
+
+    def members(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the given groups, concatenated, and the position of each row's group."""
+        place = np.repeat(np.arange(len(groups)), self.sizes[groups])
+        before = np.cumsum(self.sizes[groups]) - self.sizes[groups]
+        return self._order[self._start[groups][place] + np.arange(len(place)) - before[place]], place
+
+    def above(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        """How many numbers of a group exceed a bound, for each pair [pair]."""
+        ends = self._start[groups] + self.sizes[groups]
+        return ends - np.searchsorted(self._line, self._at(groups, bounds), side="right")
+
+    def below(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+        """How many numbers of a group are less than a bound, for each pair [pair]."""
+        return np.searchsorted(self._line, self._at(groups, bounds), side="left") - self._start[groups]
+
+
+def pairs_within(groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Positions of all ordered pairs of rows within a group, in blocks.
+
+    Args:
+        groups: group of each row, integers from 0 [row].
+
+    Yields:
+        The first and the second row of each pair [pair].
+    """
+    order = np.argsort(groups, kind="stable")
+    size = np.bincount(groups)[groups[order]]
+    start = np.searchsorted(groups[order], groups[order])
+    n_pairs = np.cumsum(size)
+    begin = 0
+    while begin < len(order):
+        end = int(np.searchsorted(n_pairs, n_pairs[begin] - size[begin] + PAIRS_AT_ONCE, side="right"))
+        rows = np.arange(begin, max(end, begin + 1))
+        first = np.repeat(rows, size[rows])
+        before = np.repeat(np.cumsum(size[rows]) - size[rows], size[rows])
+        second = start[first] + np.arange(len(first)) - before
+        is_pair = first != second
+        yield order[first[is_pair]], order[second[is_pair]]
+        begin = int(rows[-1]) + 1
+
+
+def families(measured: Measured) -> np.ndarray:
+    """Number of the family of each run: model, chip, software and the rest of the plan are the same [row]."""
+    batch = measured.batch
+    plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
+    return classes((batch.model, batch.cluster.chip, plan), [measured.levels.column(name) for name in LEVELS])
+
 
 LINES_TOLD = 10
 """Lines of runs that are named one by one [1]."""

@@ -13,7 +13,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.report.document import Report
 from jaxscale.report.figures.accuracy import intervals, predicted_against_measured, residuals_by_column
-from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
+from jaxscale.report.figures.panels import ranked_bars, step_breakdown
 from jaxscale.report.style import seconds
 from jaxscale.report.terminal_tables import rounded_text
 from jaxscale.runs.schema import Runs

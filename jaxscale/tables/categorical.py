@@ -196,9 +196,9 @@ def together(*columns: Categorical) -> Categorical:
     return Categorical(codes, tuple(zip(*values, strict=True)))
 
 
-def joined(columns: Sequence[Categorical], separator: str = "; ") -> Categorical:
+def joined(columns: Sequence[Categorical]) -> Categorical:
     """Column of joined texts of several columns, empty texts left out."""
-    return together(*columns).map(lambda texts: separator.join(text for text in texts if text))
+    return together(*columns).map(lambda texts: "; ".join(text for text in texts if text))
 
 
 def chained(columns: Sequence[Categorical]) -> Categorical:

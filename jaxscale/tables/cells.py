@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxscale.tables.names import Names
-from jaxscale.tables.words import question, respelt, translate, vocabularies, without_separators
+from jaxscale.tables.words import Names, question, respelt, translate, vocabularies, without_separators
 
 Kind = Literal["integer", "number", "amount", "share", "flag", "word", "words", "name", "chip", "text"]
 Value = float | bool | str

@@ -11,9 +11,8 @@ import numpy as np
 
 from jaxscale.base.errors import InputError, one_like, similar
 from jaxscale.tables.cells import Column, Parsed, parse_cells, show
-from jaxscale.tables.names import SHAPE, Names
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import without_separators
+from jaxscale.tables.words import SHAPE, Names, without_separators
 
 Kind = TypeVar("Kind", bound=AbstractTable)
 

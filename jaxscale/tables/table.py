@@ -71,6 +71,10 @@ class AbstractTable(abc.ABC):
         """A table of this class with the columns of a given table, and the further fields of the class."""
         return cls(table.path, table.columns, table.lines, table.cells, table.values, table.problems, **more)
 
+    def with_values(self: Own, columns: Mapping[str, Categorical]) -> Own:
+        """Table with the values of some columns replaced, the cells as written kept."""
+        return replace(self, values={**self.values, **columns})
+
     def texts(self) -> dict[str, list[str]]:
         """Cells as written, in the order of the header [column, row]."""
         return {name: self.cells[name].array().tolist() for name in self.columns}

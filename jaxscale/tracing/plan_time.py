@@ -125,20 +125,17 @@ def code_of(kind: str) -> int:
     return {"attention": ATTENTION, "gather": LOOK_UP, "scatter": LOOK_UP}.get(kind, TRAFFIC)
 
 
-def kernel_rows(
-    work: ClassedProgram, columns: KernelColumns | None = None, eager: bool = False, fused_norms: Number = 0.0
-) -> KernelRows:
-    """Kernels of a workload in columns.
+def kernel_rows(work: ClassedProgram, eager: bool = False, fused_norms: Number = 0.0) -> KernelRows:
+    """Kernels of a workload in columns, at its sizes.
 
     Args:
-        columns: quantities of the kernels; at the sizes of the workload where None.
         eager: whether the program is eager, without copies of inputs of rematerialised blocks.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
 
     Returns:
         Kernels by row.
     """
-    columns = work.columns() if columns is None else columns
+    columns = work.columns()
     tables = work.tables
     phases = [{"recompute": 1, "update": 2}.get(phase, 0) for phase in tables.phases]
     precisions = [PRECISIONS.index(WIDE_PEAKS.get(float(width), "fp32")) for width in tables.widths]

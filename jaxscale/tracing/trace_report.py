@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jaxscale.report.document import Report
-from jaxscale.report.figures.breakdown import ranked_bars, step_breakdown
+from jaxscale.report.figures.panels import ranked_bars, step_breakdown
 from jaxscale.tracing.classed_program import group_rows, workload_parts
 from jaxscale.tracing.traced_workload import Workload
 

@@ -11,9 +11,12 @@ from jaxscale.base.lazy import public_face
 if TYPE_CHECKING:
     from jaxscale.trends.crossover import LAYOUTS as LAYOUTS
     from jaxscale.trends.crossover import BestDegree as BestDegree
+    from jaxscale.trends.crossover import Returns as Returns
     from jaxscale.trends.crossover import best_degrees as best_degrees
     from jaxscale.trends.crossover import best_whole_degrees as best_whole_degrees
+    from jaxscale.trends.crossover import last_worthwhile_chip as last_worthwhile_chip
     from jaxscale.trends.crossover import layout_speeds as layout_speeds
+    from jaxscale.trends.crossover import marginal_returns as marginal_returns
     from jaxscale.trends.crossover import overtaking as overtaking
     from jaxscale.trends.deployment_library import CHANGES as CHANGES
     from jaxscale.trends.deployment_library import deployment as deployment
@@ -41,8 +44,5 @@ if TYPE_CHECKING:
     from jaxscale.trends.outcome import Outcome as Outcome
     from jaxscale.trends.outcome import best_tensor_degree as best_tensor_degree
     from jaxscale.trends.outcome import weak_scaling as weak_scaling
-    from jaxscale.trends.returns import Returns as Returns
-    from jaxscale.trends.returns import last_worthwhile_chip as last_worthwhile_chip
-    from jaxscale.trends.returns import marginal_returns as marginal_returns
 
 public_face(__name__)

@@ -13,11 +13,10 @@ from jaxscale.costs.memory import Memory
 from jaxscale.plans.rules import CONTINUOUS_RULES, broken_rules, model_columns, obeys
 from jaxscale.report.document import Report
 from jaxscale.report.figures.panels import Panel, panels
-from jaxscale.trends.crossover import best_whole_degrees
+from jaxscale.trends.crossover import Returns, best_whole_degrees, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.deployment_library import sample_deployments
 from jaxscale.trends.layout import Deployment, ParallelLayout
 from jaxscale.trends.outcome import Batch, Outcome, peak_memory, scaling_outcomes
-from jaxscale.trends.returns import Returns, last_worthwhile_chip, marginal_returns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

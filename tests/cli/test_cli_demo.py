@@ -9,9 +9,8 @@ from screens import WIDTHS, Expected, screen_of, shows, tokens_of, too_long
 
 from jaxscale.base.errors import InputError
 from jaxscale.calibration.record import load_fit
-from jaxscale.cli import console
-from jaxscale.cli.demo import demo_work
-from jaxscale.cli.demo.demo_report import add_plans, add_shape, demo_document, plan_label, summary_lines
+from jaxscale.cli import console, demo_study
+from jaxscale.cli.demo_study import add_plans, add_shape, demo_document, plan_label, summary_lines
 from jaxscale.costs.step import StepTime
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.plans.rules import violations
@@ -25,14 +24,14 @@ pytestmark = pytest.mark.slow
 def design():
     """The choice under the priors."""
     said: list[str] = []
-    design = demo_work.choose(load_fit("prior"), load_hardware(), said.append)
+    design = demo_study.choose(load_fit("prior"), load_hardware(), said.append)
     assert said
     return design
 
 
 def test_plans_without_room_for_a_shape_drop_out(design, monkeypatch: pytest.MonkeyPatch):
     """Negative control: where no plan has room, the first refusal is told."""
-    fast, full, slow = demo_work.distinct(design.plans)[:3]
+    fast, full, slow = demo_study.distinct(design.plans)[:3]
     tried = []
 
     def found(machine: Any, budget: Any, *, plan: Any, **options: Any) -> Any:
@@ -41,13 +40,13 @@ def test_plans_without_room_for_a_shape_drop_out(design, monkeypatch: pytest.Mon
             raise InputError("no shape fits")
         return design.shape
 
-    monkeypatch.setattr(demo_work, "best_design", found)
-    machine = demo_work.cluster(demo_work.GPU, demo_work.N_GPUS)
+    monkeypatch.setattr(demo_study, "best_design", found)
+    machine = demo_study.cluster(demo_study.GPU, demo_study.N_GPUS)
     given = design.model, machine, load_fit("prior")
-    assert demo_work.shapes_under([fast, full, slow], *given) == [design.shape] * 2
+    assert demo_study.shapes_under([fast, full, slow], *given) == [design.shape] * 2
     assert tried == [fast.plan, full.plan, slow.plan]
     with pytest.raises(InputError, match="no shape fits"):
-        demo_work.shapes_under([full], *given)
+        demo_study.shapes_under([full], *given)
 
 
 def group(row):
@@ -56,22 +55,22 @@ def group(row):
 
 
 def test_no_group_is_both_fitted_and_held_out():
-    kept, held_out = demo_work.split(load_hardware())
+    kept, held_out = demo_study.split(load_hardware())
     assert len(kept) > 3 * len(held_out) > 20
     assert not {group(row) for row in kept} & {group(row) for row in held_out}
     assert all(row["step_time_s"] for row in [*kept, *held_out])
 
 
 def test_the_plan_that_was_used_is_valid():
-    assert violations(demo_work.model(demo_work.MODEL), demo_work.AS_TRAINED, demo_work.N_GPUS) == []
-    assert demo_work.AS_TRAINED.global_batch_size_seqs == demo_work.BATCH
+    assert violations(demo_study.model(demo_study.MODEL), demo_study.AS_TRAINED, demo_study.N_GPUS) == []
+    assert demo_study.AS_TRAINED.global_batch_size_seqs == demo_study.BATCH
 
 
 def test_the_planned_run_belongs_to_the_runs_that_were_fitted():
     """Else neither their effects nor the scatter of their memory would count."""
-    kept, _ = demo_work.split(load_hardware())
+    kept, _ = demo_study.split(load_hardware())
     measured, _ = measured_runs(kept)
-    assert all(level in measured.levels.column(kind) for kind, level in demo_work.LEVELS.items())
+    assert all(level in measured.levels.column(kind) for kind, level in demo_study.LEVELS.items())
 
 
 def test_the_best_plan_beats_the_one_that_was_used(design):
@@ -79,13 +78,13 @@ def test_the_best_plan_beats_the_one_that_was_used(design):
     assert design.plans.best.step_time < design.plans_then.best.step_time <= trained * (1 + 1e-6)
     assert 100.0 < design.measured < 110.0
     assert set(design.as_trained) == set(StepTime.__dataclass_fields__)
-    labels = [plan_label(scored.plan) for scored in demo_work.distinct(design.plans)]
+    labels = [plan_label(scored.plan) for scored in demo_study.distinct(design.plans)]
     assert len(set(labels)) == len(labels)
 
 
 def test_the_better_shape_obeys_its_plan(design):
     shape = design.shape.rounded.model
-    assert violations(shape, design.shape_plan, demo_work.N_GPUS) == []
+    assert violations(shape, design.shape_plan, demo_study.N_GPUS) == []
     # The published shape has stages of unequal depth; another one is better by more than that costs.
     is_published = float(shape.n_layers) == float(design.model.n_layers)
     assert is_published or float(shape.n_layers) % design.shape_plan.words()["pp"] == 0
@@ -119,7 +118,7 @@ def test_the_numbers_of_its_document_stand_whole_on_every_terminal(design):
     result.to_json = lambda: vars(result)
     held_out: Any = SimpleNamespace(errors=lambda: errors)
     runs: Any = ()
-    calibration = demo_work.DemoCalibration(result, held_out, runs)
+    calibration = demo_study.DemoCalibration(result, held_out, runs)
     document = demo_document(calibration, design)
     percents = [*(document["fit"][name] for name in ("mape_train", "mape_cv")), errors["mape"], errors["median_ape"]]
     times = (

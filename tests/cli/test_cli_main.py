@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jaxscale as js
-from jaxscale.base.programs import cache_folder
+from jaxscale.base.jit import cache_folder
 from jaxscale.cli.console import PAGES
 from jaxscale.cli.parsing import one_line
 

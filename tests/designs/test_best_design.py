@@ -16,21 +16,17 @@ from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import Budget
-from jaxscale.designs.design_result import pareto_front
-from jaxscale.designs.design_space import N_COORDINATES, design_at
-from jaxscale.designs.quantities import QUANTITIES, DesignProblem
-from jaxscale.designs.shadow_prices import with_more
+from jaxscale.designs.design_result import pareto_front, with_more
+from jaxscale.designs.quantities import N_COORDINATES, QUANTITIES, DesignProblem, design_at
 from jaxscale.designs.shape_report import shape_report
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import BatchLaw, shape_law
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
-from jaxscale.optimise.lagrangian import rough_search, start_points
-from jaxscale.optimise.problems import goals
-from jaxscale.plans.plan_problem import FAMILIES
+from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising, rough_search, start_points
+from jaxscale.optimise.problems import Problems, goals
+from jaxscale.plans.relaxed_search import FAMILIES
 from jaxscale.plans.rules import violations
 
 COEFFICIENTS, H100S = prior_medians(), cluster("h100-80gb", 512)

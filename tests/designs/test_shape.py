@@ -13,11 +13,11 @@ from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
 from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget, budget_goals
-from jaxscale.designs.design_space import depth_of, stretched
+from jaxscale.designs.integer_designs import HEAD_WIDTHS, whole_shapes, width_step
+from jaxscale.designs.quantities import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
 from jaxscale.designs.shape_problem import SHAPE_QUANTITIES
 from jaxscale.designs.time_to_loss import default_laws
-from jaxscale.designs.whole_sizes import HEAD_WIDTHS, whole_shapes, width_step
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.laws.loss import ShapeLaw
 from jaxscale.models import model

@@ -14,8 +14,8 @@ import pytest
 from pages import ROOT
 
 import jaxscale as js
-from jaxscale.launch.options.check_settings import complaints
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.launch.options import complaints
+from jaxscale.plans.plan_questions import framework_space
 
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 LONGEST = 120.0

@@ -15,8 +15,7 @@ from made_traces import made_steps, write_jax, write_kineto, write_nsight
 import jaxscale as js
 from jaxscale.cli.main import main
 from jaxscale.explaining.explain_report import parts_table
-from jaxscale.explaining.kernel_terms import NAMES
-from jaxscale.explaining.predicted_parts import PredictedParts, predicted_parts
+from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, predicted_parts
 from jaxscale.runs.measured import describe_runs
 
 DENSE = {

@@ -13,7 +13,7 @@ from made_traces import STEPS, Made, made_steps, write_jax, write_kineto, write_
 
 from jaxscale.base.errors import InputError
 from jaxscale.cli.main import main
-from jaxscale.explaining.kernel_terms import NAMES, CollectiveGroup, kernel_term_table, parts_of, rule_of
+from jaxscale.explaining.predicted_parts import NAMES, CollectiveGroup, kernel_term_table, parts_of, rule_of
 from jaxscale.explaining.trace_files import read_traces
 from jaxscale.explaining.trace_steps import MeasuredSteps, measured_steps
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import jaxscale as js
 from jaxscale.explore.page_controls import opening_state, shown
-from jaxscale.explore.page_programs import RESOURCES, SIZES, with_factors
 from jaxscale.explore.page_server import bound_socket, is_local
 from jaxscale.explore.page_state import SLIDERS, TABS, PageInputs, PageState, changes, page_inputs, state_of
 from jaxscale.explore.page_tables import (
@@ -28,7 +27,7 @@ from jaxscale.explore.page_tables import (
     tab_html,
     tab_records,
 )
-from jaxscale.explore.page_work import _plans, page_view
+from jaxscale.explore.page_work import RESOURCES, SIZES, _plans, page_view, with_factors
 from jaxscale.models.transformer import n_active_params
 from jaxscale.report.style import seconds
 

@@ -12,11 +12,10 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.fitting.diagnostics import diagnose, log_likelihood
-from jaxscale.fitting.fit_problem import base_of, fit_problem
+from jaxscale.fitting.fit_record import base_of, fit_problem
 from jaxscale.fitting.informed_coefficients import bounds_memory, log_use
-from jaxscale.fitting.multistart import refine, standing_at
+from jaxscale.fitting.multistart import Solution, refine, standing_at
 from jaxscale.fitting.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
-from jaxscale.fitting.polish import Solution
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import MOST_RESERVED, measured_runs, runs_out_of_memory
 

@@ -10,8 +10,7 @@ from synthetic import FRAMEWORK, logs_at, named_runs, start_at_truth, synthetic_
 
 import jaxscale as js
 from jaxscale.calibration.coefficients import names
-from jaxscale.fitting.fit_problem import about_start, base_of, fit_problem
-from jaxscale.fitting.fit_record import Attempt, shared_levels
+from jaxscale.fitting.fit_record import Attempt, about_start, base_of, fit_problem, shared_levels
 from jaxscale.fitting.fitting import fit_measured, near_the_best
 from jaxscale.fitting.multistart import refine
 from jaxscale.runs.arrays import Measured

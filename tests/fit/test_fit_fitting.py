@@ -16,8 +16,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.seen import UNNAMED
-from jaxscale.fitting.fit_problem import base_of, fit_problem
-from jaxscale.fitting.fit_record import own_scatter
+from jaxscale.fitting.fit_record import base_of, fit_problem, own_scatter
 from jaxscale.fitting.fitting import candidates, fit_measured
 from jaxscale.fitting.held_out import MIN_GROUPS, groups_to_leave_out
 from jaxscale.fitting.objective import (

@@ -8,7 +8,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.documents import run_tables
 from jaxscale.calibration.coefficients import MEMORY_COEFFICIENTS, names
-from jaxscale.fitting.fit_problem import base_of
+from jaxscale.fitting.fit_record import base_of
 from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
 from jaxscale.fitting.objective import predicted_logs
 from jaxscale.runs.arrays import Measured, concatenate

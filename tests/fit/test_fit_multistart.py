@@ -15,9 +15,12 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names, priors, unconstrain
 from jaxscale.calibration.levels import Levels
-from jaxscale.fitting.fit_problem import fit_problem, parameters_of
+from jaxscale.fitting.fit_record import fit_problem, parameters_of
 from jaxscale.fitting.multistart import (
+    POLISHED,
+    Held,
     from_exposed,
+    minimised,
     one_blas_thread,
     random_starts,
     refine,
@@ -38,7 +41,6 @@ from jaxscale.fitting.objective import (
     smoothed,
     time_scatter,
 )
-from jaxscale.fitting.polish import POLISHED, Held, minimised
 from jaxscale.fitting.profile import deviance
 from jaxscale.runs.measured import measured_runs
 

@@ -8,7 +8,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.calibration.levels import Levels
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.siblings import deviations
+from jaxscale.runs.table_checks import deviations
 
 
 @pytest.fixture(scope="module")

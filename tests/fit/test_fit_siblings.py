@@ -11,10 +11,10 @@ import jaxscale as js
 from jaxscale.base.arrays import with_fields
 from jaxscale.base.documents import data_path
 from jaxscale.fitting.fitting import fit
-from jaxscale.runs import siblings
+from jaxscale.runs import table_checks
 from jaxscale.runs.arrays import Measured
 from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.siblings import contradicted, families, pairs_within
+from jaxscale.runs.table_checks import contradicted, families, pairs_within
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_ideal_pipelines_contradict_nobody(sweep: Measured, virtual: float):
 @pytest.mark.parametrize("at_once", [1, 5, 10**6])
 def test_every_pair_of_a_group_is_met_once(monkeypatch: pytest.MonkeyPatch, at_once: int):
     """In however many blocks."""
-    monkeypatch.setattr(siblings, "PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(table_checks, "PAIRS_AT_ONCE", at_once)
     groups = np.asarray([2, 0, 2, 1, 2, 0])
     met = [pair for block in pairs_within(groups) for pair in zip(*(rows.tolist() for rows in block), strict=True)]
     expected = [(i, j) for i in range(6) for j in range(6) if i != j and groups[i] == groups[j]]

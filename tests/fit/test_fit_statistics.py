@@ -6,9 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscale.fitting.statistics.group_quantiles import interval_of, shared_variance
 from jaxscale.fitting.statistics.mixed_effects import Block, MixedProblem, MixedSolution, effect_covariance, solve_mixed
-from jaxscale.fitting.statistics.student import robust, robust_slope, student_loss, student_scale, student_weight
+from jaxscale.fitting.statistics.student import (
+    interval_of,
+    robust,
+    robust_slope,
+    shared_variance,
+    student_loss,
+    student_scale,
+    student_weight,
+)
 
 ERRORS = np.asarray([-30.0, -2.0, -1e-3, 1e-5, 0.5, 4.0, 100.0])
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.launch.options.check_settings import check_settings, complaints, pattern_of, stages_of
-from jaxscale.launch.options.option_table import option_table, programs
+from jaxscale.launch.options import check_settings, complaints, option_table, pattern_of, programs, stages_of
 
 HERE = Path(__file__).parent
 ACCEPTED: dict[str, Any] = tomllib.loads((HERE / "accepted_settings.toml").read_text(encoding="utf-8"))
@@ -106,7 +105,7 @@ UNLISTED = {
 
 def names_in(rule: str) -> set[str]:
     """Names of a rule that are neither words of the language nor texts."""
-    from jaxscale.launch.options import check_settings as module
+    from jaxscale.launch import options as module
 
     functions = {"max", "min", "product", "layers", "stages", "segments", "stated"}
     found = {match[0] for match in module._NAME.finditer(rule) if not match[0].startswith("'")}

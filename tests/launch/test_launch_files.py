@@ -8,7 +8,7 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.launch.readers.launch_rules import cells_of, framework_family, understood_cells
+from jaxscale.launch.readers.launch_rules import framework_family, understood_cells
 from jaxscale.launch.readers.read_run import RunRow, run_of, table_columns
 from jaxscale.launch.readers.settings_text import command_line_settings, has_open_parts, python_settings
 from jaxscale.tables.table import write_table
@@ -140,7 +140,7 @@ TITAN = {"pipeline_parallel_degree": 16, "n_layers": 126, "dim": 16384, "pipelin
     ],
 )
 def test_layers_of_the_ends_of_a_pipeline(family: str, settings: dict, ends: tuple):
-    cells = cells_of({**(MEGATRON if family == "megatron" else TITAN), **settings}, family)
+    cells, _ = understood_cells({**(MEGATRON if family == "megatron" else TITAN), **settings}, family)
     assert (cells.get("first_stage_layers"), cells.get("last_stage_layers")) == ends
 
 

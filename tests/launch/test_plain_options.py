@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscale.launch.options.option_table import SETS, Option, option_table
+from jaxscale.launch.options import SETS, Option, option_table
 from jaxscale.launch.readers.launch_rules import FURTHER, TABLES, takes_word, understood_cells
 from jaxscale.launch.readers.read_run import run_of
 from jaxscale.runs.schema import BY_NAME

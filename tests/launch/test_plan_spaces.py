@@ -8,7 +8,7 @@ import jaxscale as js
 from jaxscale.base.errors import InputError
 from jaxscale.launch.writers.launch_text import launch_text
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.plan_questions import framework_space
 
 FRAMEWORKS = ("megatron-lm", "megatron-bridge", "torchtitan", "maxtext", "deepspeed", "nanotron")
 N_PLANS = 8

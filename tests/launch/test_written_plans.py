@@ -14,13 +14,12 @@ from written import CLUSTERS, ENDINGS, FRAMEWORKS, MODELS, fields, n_params_of, 
 
 import jaxscale as js
 from jaxscale.base.errors import InputError
-from jaxscale.launch.options.check_settings import complaints
-from jaxscale.launch.options.option_table import option_key, option_table
+from jaxscale.launch.options import complaints, option_key, option_table
 from jaxscale.launch.readers.read_run import RunRow, run_of
 from jaxscale.launch.writers.launch_text import WRITERS, LaunchText, launch_text
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.plan_questions import framework_space
 from jaxscale.tables.table import write_table
 
 SEQ_LEN = 4096

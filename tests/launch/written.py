@@ -5,9 +5,9 @@ import re
 from functools import cache
 from typing import Any
 
-from jaxscale.launch.options.check_settings import pattern_of
+from jaxscale.launch.options import pattern_of
 from jaxscale.models import catalogue_model
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.plan_questions import framework_space
 
 MODELS = (
     "llama3-8b",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.laws.loss_checks import check_losses
+from jaxscale.laws.loss_fit import check_losses
 from jaxscale.laws.loss_reader import (
     LOSS_COLUMN,
     LOSS_COLUMNS,

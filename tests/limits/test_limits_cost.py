@@ -8,7 +8,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.base.units import YEAR
 from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.limits.frontier_scenario import load_scenarios, scenario_tables
-from jaxscale.limits.run_cost import RunCost, cheaper_from, optical_bandwidth, paid_run, run_cost
+from jaxscale.limits.study import RunCost, cheaper_from, optical_bandwidth, paid_run, run_cost
 
 SIZES = np.array([1e25, 1e26, 1e27])
 FULL = np.full(3, 0.7)

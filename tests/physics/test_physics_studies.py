@@ -15,12 +15,12 @@ from jaxscale.burst.multiplexing import Interference, hand_backs, multiplex
 from jaxscale.costs.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.limits.batch_time import Degrees, ExactOverlap, batch_time
 from jaxscale.limits.scaling_laws import workload
+from jaxscale.plans.choice import alternatives, nothing_fits
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
 from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.reasons import alternatives, nothing_fits
 from jaxscale.plans.score import Scores
 from jaxscale.runs.measured import measured_runs
-from jaxscale.runs.siblings import contradicted
+from jaxscale.runs.table_checks import contradicted
 
 POWER = ChipPower(0.9, 0.6, 0.35, 0.15)
 DRAWN = {

@@ -16,13 +16,11 @@ from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.plans.best_plan import best_plan
+from jaxscale.plans.choice import alternatives
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import PlanTask
-from jaxscale.plans.plan_questions import every_plan
-from jaxscale.plans.reasons import alternatives
+from jaxscale.plans.plan_questions import every_plan, framework_space
 from jaxscale.plans.rules import violations
 from jaxscale.plans.score import Scores, score_plans
 from jaxscale.runs.predict import predict

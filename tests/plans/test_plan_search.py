@@ -13,13 +13,13 @@ from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import load_fit
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.optimise.batches import Problems
+from jaxscale.optimise.problems import Problems
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import within_domains
-from jaxscale.plans.framework_space import framework_space
+from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.plan_problem import FAMILIES, PLAN_COORDINATES, PlanProblem, PlanTask
-from jaxscale.plans.relaxed_search import relax_plans, search_plans
+from jaxscale.plans.plan_questions import framework_space
+from jaxscale.plans.relaxed_search import FAMILIES, PLAN_COORDINATES, PlanProblem, relax_plans, search_plans
 from jaxscale.plans.rules import violations
 
 CASES = (

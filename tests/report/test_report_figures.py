@@ -10,7 +10,7 @@ import jaxscale as js
 from jaxscale.costs.step import StepTime
 from jaxscale.report import figures
 from jaxscale.report.figures.accuracy import ranked_groups
-from jaxscale.report.figures.breakdown import COLOURS
+from jaxscale.report.figures.panels import COLOURS
 from jaxscale.report.style import PALETTE, png, seconds, time_unit
 
 RANDOM = np.random.default_rng(0)

@@ -10,8 +10,7 @@ from jaxscale.designs.law_designs import LawDesign
 from jaxscale.laws.approaches import growth
 from jaxscale.laws.backtest import checked_law
 from jaxscale.laws.fitted_law import load_law, save_law
-from jaxscale.laws.law_report import law_report, optimum_report
-from jaxscale.laws.law_tables import choice_rows
+from jaxscale.laws.law_report import choice_rows, law_report, optimum_report
 from jaxscale.laws.loss_fit import fit_law
 from jaxscale.laws.loss_reader import loss_table
 from jaxscale.report.document import Picture, Table

@@ -9,8 +9,7 @@ import pytest
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.tables.cells import YES_OR_NO, Column, parse_cells
-from jaxscale.tables.names import Names
-from jaxscale.tables.words import spellings, vocabularies
+from jaxscale.tables.words import Names, spellings, vocabularies
 
 N_WORDS = 2000
 OPEN = ("framework", "status")

@@ -5,7 +5,7 @@ import pytest
 
 from jaxscale.calibration.coefficients import names
 from jaxscale.calibration.record import load_fit
-from jaxscale.trends.crossover import LAYOUTS, best_degrees, layout_speeds, overtaking
+from jaxscale.trends.crossover import LAYOUTS, RETURN_TEMPERATURE, best_degrees, layout_speeds, overtaking
 from jaxscale.trends.deployment_library import (
     CHANGES,
     coefficient_spreads,
@@ -15,7 +15,6 @@ from jaxscale.trends.deployment_library import (
     what_if,
 )
 from jaxscale.trends.outcome import Batch
-from jaxscale.trends.returns import RETURN_TEMPERATURE
 
 CHIPS = np.asarray([128.0, 1024.0, 1024.0 * 1.05, 2048.0, 8192.0])
 

@@ -4,9 +4,9 @@ import equinox as eqx
 import numpy as np
 import pytest
 
+from jaxscale.trends.crossover import RETURN_TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import scaling_outcomes
-from jaxscale.trends.returns import RETURN_TEMPERATURE, Totals, last_worthwhile_chip, marginal_returns
 
 CHIPS = np.asarray([16.0, 100.0, 300.0, 1024.0, 2048.0, 9000.0])
 STEP = 1e-4

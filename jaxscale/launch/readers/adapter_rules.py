@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from jaxscale.launch.options.option_table import option_table, programs
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings
+from jaxscale.launch.options import option_table, programs
+from jaxscale.launch.readers.settings_text import Cells, ReadSettings
 from jaxscale.tables.cells import parse_words
 from jaxscale.tables.words import vocabularies
 

@@ -8,11 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.launch.options.check_settings import OFF
-from jaxscale.launch.options.option_table import option_key, option_table, programs
+from jaxscale.launch.options import OFF, option_key, option_table, programs
 from jaxscale.launch.readers.megatron_rules import megatron_cells
-from jaxscale.launch.readers.setting_values import Cells, ReadSettings, Settings
-from jaxscale.launch.readers.settings_text import FORM, OPEN
+from jaxscale.launch.readers.settings_text import FORM, OPEN, Cells, ReadSettings, Settings
 from jaxscale.launch.readers.titan_rules import titan_cells
 from jaxscale.launch.readers.trainer_rules import (
     automodel_cells,
@@ -25,7 +23,7 @@ from jaxscale.launch.readers.trainer_rules import (
 from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, torchprime_cells
 from jaxscale.runs.schema import BY_NAME
 from jaxscale.tables.cells import parse_cells
-from jaxscale.tables.names import Names
+from jaxscale.tables.words import Names
 
 PRECISION_KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", "dtype", "torch_dtype")
 
@@ -164,11 +162,6 @@ def framework_family(settings: Settings) -> str | None:
         return "verl"
     best = max(counts, key=lambda family: counts[family])
     return best if counts[best] else None
-
-
-def cells_of(settings: Settings, family: str, is_complete: bool = False) -> Cells:
-    """Cells of the runs table that settings of a family fill."""
-    return understood_cells(settings, family, is_complete)[0]
 
 
 def understood_cells(settings: Settings, family: str, is_complete: bool = False) -> tuple[Cells, tuple[str, ...]]:

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from jaxscale.launch.options.check_settings import expanded_layout, pattern_of, stages_of
+from jaxscale.launch.options import expanded_layout, pattern_of, stages_of
 from jaxscale.launch.readers.adapter_rules import adapter_cells
-from jaxscale.launch.readers.setting_values import (
+from jaxscale.launch.readers.settings_text import (
     Cells,
     ReadSettings,
     end_cells,

@@ -2,7 +2,7 @@
 
 import math
 
-from jaxscale.launch.readers.setting_values import (
+from jaxscale.launch.readers.settings_text import (
     Cells,
     ReadSettings,
     end_cells,

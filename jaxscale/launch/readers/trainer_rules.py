@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale.launch.options.option_table import option_table, programs
+from jaxscale.launch.options import option_table, programs
 from jaxscale.launch.readers.adapter_rules import adapter_cells
-from jaxscale.launch.readers.setting_values import (
+from jaxscale.launch.readers.settings_text import (
     Cells,
     ReadSettings,
     known_model,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale.launch.writers.launch_values import RunSettings
 from jaxscale.launch.writers.megatron_settings import megatron_settings
-from jaxscale.launch.writers.setting_lines import Code, SettingLines, keyword_lines, python_value, refusal
+from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, python_value, refusal
 
 FIELDS: Mapping[str, str] = {
     "--num-experts": "model.num_moe_experts",

@@ -1,7 +1,6 @@
 """Settings of DeepSpeed, as JSON: batch, sharding, number formats; the model is the user's code."""
 
-from jaxscale.launch.writers.launch_values import RunSettings
-from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
 
 
 def deepspeed_settings(run: RunSettings, lines: SettingLines) -> None:

@@ -6,15 +6,13 @@ from functools import cache
 from typing import Any
 
 from jaxscale.base.errors import InputError
-from jaxscale.launch.options.check_settings import complaints
-from jaxscale.launch.options.option_table import option_table
+from jaxscale.launch.options import complaints, option_table
 from jaxscale.launch.writers.bridge_settings import bridge_script, bridge_settings
 from jaxscale.launch.writers.deepspeed_settings import deepspeed_settings
-from jaxscale.launch.writers.launch_values import RunSettings
 from jaxscale.launch.writers.maxtext_settings import maxtext_settings
 from jaxscale.launch.writers.megatron_settings import megatron_script, megatron_settings
 from jaxscale.launch.writers.nanotron_settings import nanotron_settings
-from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
 from jaxscale.launch.writers.torchtitan_settings import titan_toml_settings, torchtitan_script, torchtitan_settings
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.software import software_of

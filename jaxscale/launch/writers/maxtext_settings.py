@@ -2,8 +2,7 @@
 
 import math
 
-from jaxscale.launch.writers.launch_values import RunSettings
-from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
 
 REMAT = {"none": "none", "selective": "minimal", "full": "full"}
 AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")

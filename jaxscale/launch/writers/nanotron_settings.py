@@ -1,8 +1,7 @@
 """Settings of nanotron, as YAML: the classes llama and qwen2 of its models."""
 
-from jaxscale.launch.writers.launch_values import RunSettings
 from jaxscale.launch.writers.model_shape import padded_vocabulary
-from jaxscale.launch.writers.setting_lines import SettingLines
+from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
 
 MODEL = "model.model_config."
 EXPERTS = MODEL + "moe_config."

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscale.launch.writers.launch_values import RunSettings
-from jaxscale.launch.writers.setting_lines import Code, SettingLines, keyword_lines, refusal
+from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, refusal
 from jaxscale.models import catalogue_model
 
 REGISTRY: Mapping[str, tuple[str, str]] = {

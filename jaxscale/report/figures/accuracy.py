@@ -1,4 +1,4 @@
-"""Figures of accuracy: predictions against measurements, intervals, and errors by column."""
+"""Figures of accuracy and of a fit: predictions against measurements, errors by column, coefficients, profiles."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxscale.calibration.coefficients import names
+from jaxscale.calibration.intervals import Z90
 from jaxscale.report.style import (
+    BLUE,
     FAINT,
+    GREY,
     INK,
     MARKERS,
+    ORANGE,
     PALETTE,
     entries_of,
     legend_below,
@@ -25,6 +30,94 @@ from jaxscale.report.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from jaxscale.fitting.result import FitResult
+
+FEW = 6
+"""Number of best identified coefficients in a figure [1]."""
+
+
+def coefficient_intervals(result: "FitResult") -> "Figure":
+    """90 % intervals of identified coefficients over the intervals of the priors, in prior standard deviations.
+
+    Unidentified coefficients have the intervals of their priors and are counted in the headline. If no coefficient is
+    identified, the `FEW` nearest to identification are drawn.
+    """
+    count = int(result.identified.sum())
+    rows = np.flatnonzero(result.identified) if count else _best_identified(result, FEW)
+    colour, label = (BLUE, "fit, 90 %") if count else (GREY, "rests on its prior, 90 %")
+    ends, centre = result.intervals[rows], np.asarray(result.solution.parameters)[rows]
+    # First coefficient on top.
+    places = np.arange(len(rows))[::-1]
+    with single_axes(7.2, 0.3 * len(rows) + 1.3) as (figure, axes):
+        # In standard deviations of the prior, the prior is standard normal.
+        axes.axvspan(-Z90, Z90, color="#E8EDF2", label="prior, 90 %")
+        axes.hlines(places, *ends.T, color=colour, lw=2.2)
+        axes.plot(centre, places, "o", color=colour, ms=5, label=label)
+        axes.set_yticks(places, [names()[row] for row in rows])
+        axes.set(xlabel="distance from the start [standard deviations of the prior]", ylim=(-0.8, len(rows) - 0.2))
+        axes.grid(axis="y", visible=False)
+        axes.set_title(f"{count} of {len(names())} coefficients are identified by the runs")
+        legend_below(figure, entries_of(axes))
+    return figure
+
+
+def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
+    """Rise of the deviance along the best identified coefficients, with the parabola of the standard errors.
+
+    A gap between curve and parabola shows an asymmetric interval, or a coefficient with a larger uncertainty.
+
+    Args:
+        most: largest number of coefficients [1].
+    """
+    chosen = _best_identified(result, most)
+    with style():
+        figure, grid = small_multiples(len(chosen), 3.3, 2.6)
+        for axes, index in zip(grid.flat, chosen, strict=False):
+            _draw_profile(axes, result, names()[index])
+        for axes in grid[:, 0]:
+            axes.set_ylabel("rise of the deviance")
+        # The interval ends at Z90^2; the room above shows the further rise.
+        grid[0, 0].set_ylim(0.0, 2.5 * Z90**2)
+        legend_below(figure, entries_of(grid[0, 0]))
+    return figure
+
+
+def _draw_profile(axes: "Axes", result: "FitResult", name: str) -> None:
+    profile, entry = result.profile(name), result.parameters[name]
+    axes.axvspan(entry["lo"], entry["hi"], color="#E8EDF2", label="90 % interval")
+    # Rise at the ends of a 90 % interval.
+    axes.axhline(Z90**2, color=GREY, lw=1.0)
+    axes.plot(profile.values, profile.parabola, "--", color=ORANGE, label="parabola of the standard error")
+    axes.plot(profile.values, profile.rises, color=BLUE, lw=2.0, label="profile likelihood")
+    axes.set_xlabel(name if entry["unit"] == "1" else f"{name} [{entry['unit']}]")
+    axes.locator_params(nbins=4)
+
+
+def _best_identified(result: "FitResult", most: int) -> np.ndarray:
+    """Coefficients with the smallest errors relative to the prior spreads, in table order."""
+    # The effects behind the coefficients are left out.
+    error = np.sqrt(np.diag(result.diagnostics.covariance))[: len(names())]
+    return np.sort(np.argsort(error)[:most])
+
+
+def correlation_matrix(result: "FitResult", most: int = 16) -> "Figure":
+    """Posterior correlations of the best identified coefficients.
+
+    Args:
+        most: largest number of coefficients [1].
+    """
+    chosen = _best_identified(result, most)
+    labels = [names()[index] for index in chosen]
+    with single_axes(7.2, 6.2) as (figure, axes):
+        image = axes.imshow(result.correlation[np.ix_(chosen, chosen)], cmap="RdBu_r", vmin=-1.0, vmax=1.0)
+        axes.set_xticks(range(len(chosen)), labels, rotation=60, ha="right", fontsize=8.5)
+        axes.set_yticks(range(len(chosen)), labels, fontsize=8.5)
+        axes.grid(False)
+        axes.set_title("Correlation of the best identified coefficients")
+        figure.colorbar(image, ax=axes, shrink=0.8, label="posterior correlation")
+    return figure
+
 
 BAND = 0.10
 """Half-width of the shaded band: ten per cent [1]."""
@@ -42,12 +135,11 @@ MANY_PLACES, LONG_NUMBER = 20, 1e6
 """Number of distinct values above which medians pool neighbours [1], and least number not written out [1]."""
 
 
-def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, np.ndarray]:
+def ranked_groups(groups: Sequence[str]) -> dict[str, np.ndarray]:
     """Masks of the groups, largest first; groups beyond the palette are pooled.
 
     Args:
         groups: group of each row.
-        most: largest number of groups, the last for the pooled rest [1].
 
     Returns:
         A boolean mask [row] for each name.
@@ -56,7 +148,7 @@ def ranked_groups(groups: Sequence[str], most: int = len(PALETTE)) -> dict[str, 
     names, counts = np.unique(labels, return_counts=True)
     ranked = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
     # The last place is for the pooled rest.
-    kept = ranked if len(ranked) <= most else ranked[: most - 1]
+    kept = ranked if len(ranked) <= len(PALETTE) else ranked[: len(PALETTE) - 1]
     masks = {name: labels == name for name in kept}
     if len(kept) < len(ranked):
         masks[f"{len(ranked) - len(kept)} others"] = ~np.isin(labels, kept)
@@ -135,14 +227,13 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
     axes.annotate(note, xy=(0.98, 0.02), xycoords="axes fraction", ha="right", color="#555555")
 
 
-def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float = 0.9) -> "Figure":
-    """Predictive intervals relative to the measured time, rows in order of the interval's middle.
+def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> "Figure":
+    """90 % intervals relative to the measured time, rows in order of the interval's middle.
 
     Args:
         measured: step times [s], [row].
         low: lower ends [s], [row].
         high: upper ends [s], [row].
-        level: nominal probability of the intervals [1].
     """
     times, lower, upper = (np.asarray(values, dtype=float) for values in (measured, low, high))
     shown = np.isfinite(times) & np.isfinite(lower) & np.isfinite(upper)
@@ -162,7 +253,7 @@ def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike, level: float
         axes.axhline(1.0, color=INK, lw=1)
         axes.set(xlabel="runs, in order of predicted / measured", ylabel="predicted / measured", yscale="log")
         _plain_ratio_ticks(axes)
-        axes.set_title(f"{100 * share:.0f} % of the {100 * level:.0f} % intervals cover the measurement")
+        axes.set_title(f"{100 * share:.0f} % of the 90 % intervals cover the measurement")
         legend_below(figure, entries_of(axes))
     return figure
 

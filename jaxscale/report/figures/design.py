@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+CURVE = "same number of parameters"
+"""Label of the curve in a map of shapes."""
+
+
 def shape_map(
     widths: ArrayLike,
     depths: ArrayLike,
@@ -21,7 +25,6 @@ def shape_map(
     curve: ArrayLike | None = None,
     path: ArrayLike | None = None,
     marks: Mapping[str, tuple[float, float]] | None = None,
-    curve_label: str = "same number of parameters",
     path_label: str = "search path",
     title: str = "Step time over width and depth",
 ) -> "Figure":
@@ -50,7 +53,7 @@ def shape_map(
             round_ticks(axis, (float(np.min(values)), float(np.max(values))))
         if curve is not None:
             line = np.asarray(curve, dtype=float)
-            axes.plot(line[:, 0], line[:, 1], "--", color="white", lw=1.8, path_effects=_outline(), label=curve_label)
+            axes.plot(line[:, 0], line[:, 1], "--", color="white", lw=1.8, path_effects=_outline(), label=CURVE)
             # A curve of constant size may leave the map.
             axes.set(xlim=(np.min(widths), np.max(widths)), ylim=(np.min(depths), np.max(depths)))
         if path is not None:
@@ -75,7 +78,6 @@ def shape_profile(
     times: Mapping[str, ArrayLike],
     *,
     marks: Mapping[str, float] | None = None,
-    title: str = "Shapes of the same number of parameters",
 ) -> "Figure":
     """Time against width at a constant number of parameters, relative to the minimum of each curve.
 
@@ -93,7 +95,8 @@ def shape_profile(
             height = 100.0 * (np.interp(width, np.asarray(widths, dtype=float), last) / np.nanmin(last) - 1.0)
             looks: dict[str, Any] = {"color": "white", "ms": 10} if marker == "o" else {"color": RED, "ms": 16}
             axes.plot(width, height, marker, mec=INK, ls="", label=name, zorder=4, **looks)
-        axes.set(xscale="log", xlabel="width d_model", ylabel="above the minimum [%]", title=title)
+        axes.set(xscale="log", xlabel="width d_model", ylabel="above the minimum [%]")
+        axes.set_title("Shapes of the same number of parameters")
         axes.set_ylim(-2.0, 60.0)
         round_ticks(axes.xaxis, (float(np.min(widths)), float(np.max(widths))))
         legend_below(figure, entries_of(axes))
@@ -105,11 +108,14 @@ def _marks(axes: "Axes", marks: Mapping[str, tuple[float, float]]) -> None:
         axes.plot(width, depth, marker, color=colour, ms=16 if marker == "*" else 10, mec=INK, mew=1, ls="", label=name)
 
 
+MOST_BARS = 14
+"""Largest number of bars of elasticities [1]."""
+
+
 def sensitivity_bars(
     elasticities: Mapping[str, float],
     *,
     step_time: float | None = None,
-    most: int = 14,
     title: str = "What the step time is sensitive to",
     answer: str = "step time",
     words: tuple[str, str] = ("faster", "slower"),
@@ -119,11 +125,10 @@ def sensitivity_bars(
     Args:
         elasticities: d ln(answer) / d ln(quantity) by name [1].
         step_time: step time of the elasticities, for the headline [s].
-        most: largest number of bars [1].
         answer: name of the output.
         words: words for a smaller and a larger output.
     """
-    ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:most]
+    ranked: Sequence[tuple[str, float]] = sorted(elasticities.items(), key=lambda item: -abs(item[1]))[:MOST_BARS]
     values = np.asarray([value for _, value in ranked])
     names = [name.replace("_", " ") for name, _ in ranked]
     headline = title if step_time is None else f"{title} ({seconds(step_time)})"

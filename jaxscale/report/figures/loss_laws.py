@@ -61,11 +61,15 @@ def runs_of(law: FittedLaw) -> Losses:
     return law.table
 
 
-def frontier_flop(law: FittedLaw, count: int = 40) -> Float[np.ndarray, " point"]:
+FRONTIER_POINTS = 40
+"""Computes along the frontier of a law [1]."""
+
+
+def frontier_flop(law: FittedLaw) -> Float[np.ndarray, " point"]:
     """Computes from the least of the runs, or two decades below the largest, to `BEYOND` [flop], [point]."""
     largest = float(np.exp(law.span.log_flop))
     least = 1e-2 * largest if law.table is None else float(np.exp(law.table.log_flop.min()))
-    return np.geomspace(least, BEYOND * largest, count)
+    return np.geomspace(least, BEYOND * largest, FRONTIER_POINTS)
 
 
 def loss_against_compute(law: FittedLaw) -> "Figure":

@@ -1,30 +1,170 @@
-"""Figures of quantities along an axis: rooflines, curves, panels with bands and marks, measured scaling series."""
+"""Figures of terms and of quantities along an axis: bars, rooflines, panels with bands and marks, scaling series."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxscale.base.units import GB
+from jaxscale.costs.step import TERMS
 from jaxscale.hardware.cluster import Chip
 from jaxscale.report.style import (
+    BLUE,
+    COLOUR_NAMES,
     FAINT,
+    GREEN,
+    GREY,
     INK,
     MARKERS,
+    ORANGE,
     PALETTE,
+    RED,
     ROW,
     entries_of,
     fitting_columns,
     legend_below,
+    literal,
     new_figure,
     round_ticks,
     single_axes,
     style,
+    time_unit,
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+COLOURS: Mapping[str, tuple[str, str]] = {term.name: (COLOUR_NAMES[term.colour], term.hatch) for term in TERMS}
+"""Colour of each family (compute, memory, communication, pipeline, overhead), with hatches for its members."""
+
+PASS_COLOURS = {"weights": (BLUE, ""), "collectives": (ORANGE, ""), "floors": (GREY, ""), "prompts": (GREEN, "")}
+"""Colours of the terms of a forward pass in serving."""
+
+LETTERS = 32
+"""Largest line length of a bar's label [character]."""
+
+SMALLEST = 0.01
+"""Terms below this share of every step are pooled [1]."""
+
+
+def step_breakdown(
+    steps: Mapping[str, Mapping[str, float]],
+    title: str = "Where the time of a step goes",
+    xlabel: str = "time of one step",
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+) -> "Figure":
+    """Stacked horizontal bars of steps by term, in a common unit.
+
+    Args:
+        steps: terms of each bar by name, by label of the bar [s].
+        intervals: ends of the time interval by label of the bar, if any [s].
+    """
+    totals = {label: sum(terms.values()) for label, terms in steps.items()}
+    reaches = {label: max([total, *(intervals or {}).get(label, ())]) for label, total in totals.items()}
+    longest = max(reaches.values())
+    unit, word = time_unit(longest)
+    names = list(next(iter(steps.values())))
+    # A term large in a single bar is shown in all bars.
+    large = [n for n in names if any(t[n] >= SMALLEST * totals[label] for label, t in steps.items())]
+    small = [n for n in names if n not in large]
+    with single_axes(8.8, 1.1 + 0.62 * len(steps)) as (figure, axes):
+        for row, (label, terms) in enumerate(steps.items()):
+            shown = {name: terms[name] for name in large}
+            if small:
+                shown["other"] = sum(terms[name] for name in small)
+            _bar(axes, row, {name: value / unit for name, value in shown.items()}, longest / unit)
+            end, total = (reaches[label] + 0.01 * longest) / unit, f"{totals[label] / unit:.3g} {word}"
+            axes.text(end, row, total, va="center", weight="bold")
+            if intervals and label in intervals:
+                low, high = (end / unit for end in intervals[label])
+                # Below the bar, with half-height 0.31.
+                axes.errorbar(0.5 * (low + high), row + 0.4, xerr=0.5 * (high - low), color=INK, capsize=3, lw=1.2)
+        axes.set_yticks(range(len(steps)), [fill(literal(label), LETTERS, break_on_hyphens=False) for label in steps])
+        # First bar on top.
+        axes.set_ylim(len(steps) - 0.45, -0.55)
+        # Room for the total beside the longest bar.
+        axes.set_xlim(0, 1.14 * longest / unit)
+        axes.set(xlabel=f"{xlabel} [{word}]", title=title)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        stacks = {handle.get_label(): handle for handle in axes.containers}
+        stacks = {name: handle for name, handle in stacks.items() if not str(name).startswith("_")}
+        legend_below(figure, stacks, handlelength=1.3)
+    return figure
+
+
+def _bar(axes: "Axes", row: int, terms: Mapping[str, float], longest: float) -> None:
+    left = 0.0
+    for name, value in terms.items():
+        colour, hatch = COLOURS.get(name) or PASS_COLOURS.get(name, ("#D0D0D0", ""))
+        label = name.replace("_", " ")
+        axes.barh(row, value, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0.6, label=label)
+        # A share is legible inside a bar above 13 % of the longest.
+        if value > 0.13 * longest:
+            share = f"{100 * value / sum(terms.values()):.0f} %"
+            # White text on dark colours, ink on light colours.
+            dark = colour in (BLUE, GREY, INK, RED, GREEN)
+            background = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
+            axes.text(
+                left + value / 2, row, share, ha="center", va="center", color="white" if dark else INK, bbox=background
+            )
+        left += value
+
+
+ROW_LETTERS = 30
+"""Largest line length of a row's label [character]."""
+
+
+def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best: str | None = None) -> "Figure":
+    """Horizontal bars of quantities: axes side by side with common rows.
+
+    Args:
+        quantities: values by row, by label and unit of the axis; a row may be absent.
+        best: highlighted row.
+    """
+    rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
+    with style():
+        figure = new_figure(4.2 + 3.2 * len(quantities), 1.3 + 0.36 * len(rows))
+        grid: Any = figure.subplots(1, len(quantities), sharey=True, squeeze=False)[0]
+        for axes, (label, values) in zip(grid, quantities.items(), strict=True):
+            # A row of zeros leaves the axis a positive length.
+            longest = max((abs(value) for value in values.values()), default=0.0) or 1.0
+            for place, row in enumerate(rows):
+                if row in values:
+                    axes.barh(place, values[row], height=0.66, color=BLUE if best in (None, row) else FAINT)
+                    text = f"{values[row]:,.3g}" if abs(values[row]) < 1e3 else f"{values[row]:,.0f}"
+                    axes.text(max(values[row], 0.0) + 0.015 * longest, place, text, va="center", size=9.5)
+            # Room for the number beside the longest bar; first row on top.
+            axes.set(xlabel=label, xlim=(0.0, 1.2 * longest), ylim=(len(rows) - 0.4, -0.6))
+            axes.grid(axis="y", visible=False)
+            axes.tick_params(axis="y", length=0)
+            axes.locator_params(axis="x", nbins=5)
+        grid[0].set_yticks(range(len(rows)), [fill(literal(row), ROW_LETTERS, break_on_hyphens=False) for row in rows])
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
+    return figure
+
+
+def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, title: str) -> "Figure":
+    """Step time against peak memory of plans, with the memory limit.
+
+    Args:
+        plans: peak memory [byte] and step time [s] by label.
+        limit: largest accepted predicted peak [byte].
+    """
+    with single_axes(7.6, 4.0) as (figure, axes):
+        for index, (label, (memory, time)) in enumerate(plans.items()):
+            marker, colour = MARKERS[index % len(MARKERS)], PALETTE[index % len(PALETTE)]
+            axes.plot(memory / GB, time, marker, color=colour, mec=INK, ms=9, ls="", alpha=0.85, label=label)
+        axes.axvline(limit / GB, color=RED, lw=1.4, ls="--", label="memory that a plan may take")
+        axes.set(xlabel="peak memory of the fullest chip [GB]", ylabel="step time [s]", title=title)
+        axes.set_xlim(0.0, 1.05 * max([limit, *(memory for memory, _ in plans.values())]) / GB)
+        axes.margins(y=0.25)
+        legend_below(figure, entries_of(axes))
+    return figure
 
 
 def roofline(
@@ -104,7 +244,7 @@ WIDTH, HEIGHT = 4.2, 2.8
 MARGIN = 0.9
 """Margin of a panel to the left and right of the axes [inch]."""
 
-LETTERS = 8.0
+LETTER_SIZE = 8.0
 """Font size of legends [point]."""
 
 
@@ -163,10 +303,10 @@ def _legends(figure: "Figure", n_rows: int, shown: np.ndarray) -> None:
     for axes in shown:
         entries = entries_of(axes)
         if len(entries) > 1:
-            n_columns = fitting_columns(list(entries), WIDTH - MARGIN, LETTERS)
-            legend_below(figure, entries, axes, fontsize=LETTERS, ncols=n_columns)
+            n_columns = fitting_columns(list(entries), WIDTH - MARGIN, LETTER_SIZE)
+            legend_below(figure, entries, axes, fontsize=LETTER_SIZE, ncols=n_columns)
             tallest = max(tallest, -(-len(entries) // n_columns))
-    figure.set_figheight(figure.get_figheight() + n_rows * ROW * LETTERS * tallest)
+    figure.set_figheight(figure.get_figheight() + n_rows * ROW * LETTER_SIZE * tallest)
 
 
 def power_of_two_ticks(axis: Any, low: float, high: float, most: int = 6) -> None:
@@ -235,12 +375,15 @@ class ScalingSeries:
     slopes: tuple[float, float]
 
 
-def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> "Figure":
+TOLERANCE = 0.02
+"""Half-width of the accepted range of slopes [1]."""
+
+
+def scaling_series(series: Sequence[ScalingSeries]) -> "Figure":
     """Measured and predicted throughput per chip of every series, and predicted against measured slopes.
 
     Args:
         series: the series, in the order of their groups.
-        tolerance: half-width of the accepted range of slopes [1].
     """
     groups = list(dict.fromkeys(one.group for one in series))
     n_columns = 3
@@ -250,7 +393,7 @@ def scaling_series(series: Sequence[ScalingSeries], tolerance: float = 0.02) -> 
         grid = list(np.ravel(np.asarray(figure.subplots(n_rows, n_columns, squeeze=False))))
         for axes, group in zip(grid, groups, strict=False):
             _draw_group(axes, group, [one for one in series if one.group == group])
-        _draw_slopes(grid[len(groups)], groups, series, tolerance)
+        _draw_slopes(grid[len(groups)], groups, series)
         for axes in grid[len(groups) + 1 :]:
             axes.set_axis_off()
         grid[0].plot([], [], "o", color=INK, ms=4, label="measured")
@@ -274,15 +417,15 @@ def _draw_group(axes: Any, group: str, series: Sequence[ScalingSeries]) -> None:
     round_ticks(axes.yaxis, axes.get_ylim())
 
 
-def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries], tolerance: float) -> None:
+def _draw_slopes(axes: Any, groups: Sequence[str], series: Sequence[ScalingSeries]) -> None:
     slopes = np.asarray([one.slopes for one in series])
     ends = np.asarray([slopes.min() - 0.02, slopes.max() + 0.02])
     axes.fill_between(
-        ends, ends - tolerance, ends + tolerance, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {tolerance:g}"
+        ends, ends - TOLERANCE, ends + TOLERANCE, color=FAINT, alpha=0.4, lw=0, label=f"slopes within {TOLERANCE:g}"
     )
     for group, colour, marker in zip(groups, PALETTE, MARKERS, strict=False):
         inside = np.asarray([one.group == group for one in series])
         axes.plot(*slopes[inside].T, marker, color=colour, ms=5, ls="", label=f"slope: {group}")
-    within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= tolerance))
+    within = float(np.mean(np.abs(slopes[:, 1] - slopes[:, 0]) <= TOLERANCE))
     axes.set(xlabel="measured slope", ylabel="predicted slope")
-    axes.set_title(f"Slopes: {100 * within:.0f} % within {tolerance:g}")
+    axes.set_title(f"Slopes: {100 * within:.0f} % within {TOLERANCE:g}")

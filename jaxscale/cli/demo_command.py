@@ -24,8 +24,14 @@ class DemoCommand:
             InputError: a hardware file with a mistake, or a folder that cannot be written to.
         """
         import jaxscale as js
-        from jaxscale.cli.demo.demo_report import demo_document, held_out_figure, make_report, summary_lines
-        from jaxscale.cli.demo.demo_work import calibrate, choose
+        from jaxscale.cli.demo_study import (
+            calibrate,
+            choose,
+            demo_document,
+            held_out_figure,
+            make_report,
+            summary_lines,
+        )
 
         check_pictures(self.plot, self.report, self.hardware)
         hardware = js.load_hardware(self.hardware)

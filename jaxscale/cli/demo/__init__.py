@@ -1,1 +1,0 @@
-"""The demonstration `jaxscale demo`: command, work and report."""

@@ -1,1 +1,0 @@
-"""Options of training frameworks, with the checks that the programs make of them."""

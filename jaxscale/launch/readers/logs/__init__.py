@@ -1,1 +1,0 @@
-"""Formats of training logs, a module per family of programs."""
