@@ -8,8 +8,7 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.coefficients import prior_medians, priors
 from jaxscale.explaining import predicted_parts
-from jaxscale.explaining.kernel_terms import NAMES
-from jaxscale.explaining.predicted_parts import CLOSE, N_DRAWS
+from jaxscale.explaining.predicted_parts import CLOSE, N_DRAWS, NAMES
 
 BASE = np.linspace(1.0, 3.0, len(NAMES))
 """Times of the components without a move of a coefficient [s]."""

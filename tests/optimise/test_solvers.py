@@ -8,11 +8,9 @@ import pytest
 
 from jaxscale.base.errors import InputError
 from jaxscale.optimise.barrier import better, minimise, work_on_rows
-from jaxscale.optimise.batches import Problems
-from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising
-from jaxscale.optimise.lagrangian import rough_search, start_points
+from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising, rough_search, start_points
 from jaxscale.optimise.orders import greedy_order, improved_order
-from jaxscale.optimise.problems import UNBOUNDED, Goals, Optimum, goals
+from jaxscale.optimise.problems import UNBOUNDED, Goals, Optimum, Problems, goals
 
 N = 40
 """Problems of each kind, solved at once [1]."""

@@ -6,7 +6,7 @@ from jaxscale.laws.loss_reader import LOSS_COLUMNS
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.tables.cells import Column, parse_cells
-from jaxscale.tables.names import Names
+from jaxscale.tables.words import Names
 
 NUMERIC = {
     f"{table}.{column.name}": column

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from jaxscale.trends.crossover import marginal_returns
 from jaxscale.trends.layout import ParallelLayout
 from jaxscale.trends.outcome import peak_memory, scaling_outcomes
-from jaxscale.trends.returns import marginal_returns
 from jaxscale.trends.trends_report import Trend, document, trend_table, trends_figure
 
 CHIPS = np.asarray([16.0, 100.0, 300.0, 1024.0, 2048.0, 9000.0])
