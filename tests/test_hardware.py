@@ -7,6 +7,7 @@ from registry import stack
 
 from jaxscale.hardware.catalogue import chip, cluster
 from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.hardware.formats import FORMATS
 
 
 def test_clusters_of_all_kinds_stack_and_sweep():
@@ -51,3 +52,13 @@ def test_a_printed_cluster_tells_the_levels_of_its_network():
     domain, outside, spine = str(cluster("h100-80gb", 512)).splitlines()[-3:]
     assert domain.split()[:5] == ["scale-up", "domain", "8", "chips,", "450"]
     assert "chips" not in outside + spine
+
+
+def test_numbers_take_the_bytes_of_their_bits():
+    """Matmuls read as many bits as the name says; what is gathered has 8 bits at least, what is stored 16."""
+    bits = {"fp32": 32, "tf32": 32, "bf16": 16, "fp8": 8, "fp4": 4}
+    told = {
+        entry.name: (8 * entry.element_bytes, 8 * entry.gathered_bytes, 8 * entry.matmul_bytes) for entry in FORMATS
+    }
+    assert told == {name: (max(width, 16), max(width, 8), width) for name, width in bits.items()}
+    assert all(bits[entry.wide] == max(bits[entry.name], 16) for entry in FORMATS)
