@@ -7,7 +7,7 @@ from registry import stack
 
 from jaxscale.hardware.catalogue import chip, cluster
 from jaxscale.hardware.cluster import Chip, Cluster
-from jaxscale.hardware.formats import FORMATS
+from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 
 def test_clusters_of_all_kinds_stack_and_sweep():
@@ -62,3 +62,11 @@ def test_numbers_take_the_bytes_of_their_bits():
     }
     assert told == {name: (max(width, 16), max(width, 8), width) for name, width in bits.items()}
     assert all(bits[entry.wide] == max(bits[entry.name], 16) for entry in FORMATS)
+
+
+def test_work_in_several_formats_takes_the_sum_of_its_times():
+    """Half of the flop at each of two peaks takes the mean of the times, not the time at the mean of the peaks."""
+    h100 = chip("h100-80gb")
+    shares = np.asarray([0.5 * (name in ("bf16", "fp8")) for name in PRECISIONS])
+    expected = 0.5 / float(h100.peak("bf16")) + 0.5 / float(h100.peak("fp8"))
+    assert float(h100.seconds_per_flop(shares)) == pytest.approx(expected, rel=1e-12)
