@@ -7,6 +7,7 @@ from registry import stack
 
 from jaxscale.hardware.catalogue import chip, cluster
 from jaxscale.hardware.cluster import Chip, Cluster
+from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 
 def test_clusters_of_all_kinds_stack_and_sweep():
@@ -51,3 +52,21 @@ def test_a_printed_cluster_tells_the_levels_of_its_network():
     domain, outside, spine = str(cluster("h100-80gb", 512)).splitlines()[-3:]
     assert domain.split()[:5] == ["scale-up", "domain", "8", "chips,", "450"]
     assert "chips" not in outside + spine
+
+
+def test_numbers_take_the_bytes_of_their_bits():
+    """Matmuls read as many bits as the name says; what is gathered has 8 bits at least, what is stored 16."""
+    bits = {"fp32": 32, "tf32": 32, "bf16": 16, "fp8": 8, "fp4": 4}
+    told = {
+        entry.name: (8 * entry.element_bytes, 8 * entry.gathered_bytes, 8 * entry.matmul_bytes) for entry in FORMATS
+    }
+    assert told == {name: (max(width, 16), max(width, 8), width) for name, width in bits.items()}
+    assert all(bits[entry.wide] == max(bits[entry.name], 16) for entry in FORMATS)
+
+
+def test_work_in_several_formats_takes_the_sum_of_its_times():
+    """Half of the flop at each of two peaks takes the mean of the times, not the time at the mean of the peaks."""
+    h100 = chip("h100-80gb")
+    shares = np.asarray([0.5 * (name in ("bf16", "fp8")) for name in PRECISIONS])
+    expected = 0.5 / float(h100.peak("bf16")) + 0.5 / float(h100.peak("fp8"))
+    assert float(h100.seconds_per_flop(shares)) == pytest.approx(expected, rel=1e-12)

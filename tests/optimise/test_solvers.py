@@ -5,8 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxscale.base.errors import InputError
+from jaxscale.optimise import barrier, interior_point
 from jaxscale.optimise.barrier import better, minimise, work_on_rows
 from jaxscale.optimise.interior_point import best_candidate, certify, polish, promising, rough_search, start_points
 from jaxscale.optimise.orders import greedy_order, improved_order
@@ -229,6 +232,18 @@ def test_a_binding_limit_on_the_curved_quantity_shortens_the_way():
     np.testing.assert_allclose(found.multipliers[:, -1], scale - 1.0, rtol=1e-3)
     np.testing.assert_allclose(found.values[:, 0], LEAST, rtol=1e-3)
     assert float(jnp.max(found.point[:, 2])) < 1e-6, "the limit can be kept, so nothing exceeds it"
+
+
+POSITIVE = st.lists(st.tuples(st.floats(1e-3, 10.0), st.floats(-100.0, 100.0)), min_size=1, max_size=6)
+
+
+@given(POSITIVE)
+def test_the_longest_step_uses_up_a_share_of_the_first_number_that_vanishes(numbers: list[tuple[float, float]]):
+    """Or is whole, where no number falls so far; both interior-point methods have the rule."""
+    values, changes = np.asarray(numbers).T
+    expected = min([1.0, *(0.99 * value / -change for value, change in numbers if change < 0.0)])
+    assert float(barrier._longest(jnp.asarray(values), jnp.asarray(changes))) == pytest.approx(expected)
+    assert float(interior_point._longest(values[None], changes[None], 0.99)[0]) == pytest.approx(expected)
 
 
 def test_rows_that_are_not_asked_for_stay_as_they_are():

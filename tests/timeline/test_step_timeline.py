@@ -57,6 +57,12 @@ def test_a_file_is_what_viewers_draw(tmp_path, capsys):
         assert (starts[1:] >= starts[:-1] + lengths[:-1] - 1e-3).all()
     # Collectives of tensor parallelism run beside passes, and none does without it.
     assert {event["name"] for event in drawn if event["tid"] == 1} >= {"tensor_parallel"}
+    # What is exposed adds up to the term, on the first rank or, where that has less to do, on the mean rank.
+    exposed = np.zeros(4)
+    for event in drawn:
+        if event["name"] == "tensor_parallel":
+            exposed[event["pid"]] += event["args"]["exposed_s"]
+    assert max(exposed[0], exposed.mean()) == pytest.approx(predicted["term_tensor_parallel_s"], rel=1e-5)
 
 
 def test_a_table_of_several_runs_and_a_traced_workload_are_refused(tmp_path, capsys):
