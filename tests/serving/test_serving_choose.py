@@ -243,8 +243,7 @@ def test_deepseek_v3_on_h800():
     """
     measured = np.asarray([1850.0, 2324.0, 7839.0])
     ratios = [np.log(deepseek(name, overlap=1.0, expert_nodes=4.0) / measured) for name in ("vllm", "sglang")]
-    # Prompts of the open stacks are slower than those of DeepSeek's own, whose dispatch hides in full.
-    assert np.all(np.abs(np.expm1(np.mean(ratios, axis=0))) < [0.25, 0.2, 0.3])
+    assert np.all(np.abs(np.expm1(np.mean(ratios, axis=0))) < [0.25, 0.2, 0.2])
     bare = [np.log(deepseek(name) / measured) for name in ("vllm", "sglang")]
     # Collectives that nothing hides cost a fifth at least, and take prompts out of the tolerance.
     slower = np.mean(bare, axis=0) - np.mean(ratios, axis=0)
