@@ -62,7 +62,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "held_bytes": (BASE, 3e9), "cached_share": ({**BASE, "mem_kind": "reserved"}, 0.3),
     "host_time_layer": (BASE, 0.01), "cached_gradients": (BASE, True),
     "gathered_stages": ({**BASE, "zero_stage": 3}, True),
-    "queued_collectives": ({**BASE, "n_microbatches": 8}, False),
+    "queued_collectives": ({**BASE, "pp": 4}, False),
     "micro_batch_size": (BASE, 2), "global_batch_size_seqs": (BASE, 128),
     "n_microbatches": ({**OPEN, "pp": 2}, 4), "mem_kind": (BASE, "driver"),
 }  # fmt: skip
