@@ -23,8 +23,10 @@ KILOWATT_HOUR = 3.6e6
 
 
 def plural(count: float | int, noun: str) -> str:
-    """Noun behind a count: `chip` of one, else `chips`."""
-    return noun if count == 1 else f"{noun}s"
+    """Noun behind a count: `chip` of one, else `chips`; `copies` of `copy`."""
+    if count == 1:
+        return noun
+    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeo" else f"{noun}s"
 
 
 def quantity(value: float, unit: str) -> str:

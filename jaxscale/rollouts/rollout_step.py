@@ -18,7 +18,7 @@ from typing import Any
 from jaxscale.base.arrays import number
 from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.show import Printout, printed
-from jaxscale.base.units import HOUR, quantity
+from jaxscale.base.units import HOUR, plural, quantity
 from jaxscale.calibration.record import AnyFit, fit_of
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.hardware.cluster import Cluster
@@ -109,7 +109,8 @@ class RolloutStep:
         """Degrees and copies of the engines in a few words."""
         degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
         words = [f"{name} {number(value):g}" for name, value in degrees if value > 1.0 or name == "tp"]
-        return "  ".join([*words, f"{number(self.engine.copies):g} copies of {self.in_flight:.3g} answers"])
+        copies = number(self.engine.copies)
+        return "  ".join([*words, f"{copies:g} {plural(copies, 'copy')} of {self.in_flight:.3g} answers"])
 
     @property
     def n_chips(self) -> float:

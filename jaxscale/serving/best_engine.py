@@ -14,6 +14,7 @@ from jaxscale.base.arrays import host_arrays, number, with_fields
 from jaxscale.base.domains import Bound
 from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import array_jit
+from jaxscale.base.units import plural
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer, total_layers
@@ -235,7 +236,8 @@ class ScoredEngine:
         degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
         words = " ".join(f"{name} {number(degree):g}" for name, degree in degrees)
         split = f" + {self.n_prefill} for prompts" if self.n_prefill else ""
-        return f"{words}, {number(self.engine.copies):g} copies{split}, {self.precision}"
+        copies = number(self.engine.copies)
+        return f"{words}, {copies:g} {plural(copies, 'copy')}{split}, {self.precision}"
 
     def to_json(self) -> dict[str, Any]:
         """Fields as a document."""
