@@ -248,7 +248,7 @@ def test_the_longest_step_uses_up_a_share_of_the_first_number_that_vanishes(numb
 
 def test_rows_that_are_not_asked_for_stay_as_they_are():
     wanted = jnp.arange(11) % 3 == 0
-    doubled = work_on_rows(wanted, lambda state, given: state * given, jnp.arange(11.0), jnp.full(11, 2.0), size=4)
+    doubled = work_on_rows(wanted, lambda state, given: state * given, jnp.arange(11.0), jnp.full(11, 2.0))
     np.testing.assert_array_equal(doubled, np.where(wanted, 2.0, 1.0) * np.arange(11.0))
 
 
