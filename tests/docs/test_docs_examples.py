@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from pages import PAGES, ROOT, Block, blocks, page_id, with_outputs
 
-from jaxscale.cli import console
+from jaxscale.base import table
 from jaxscale.cli.main import main
 
 NOT_RUN = {
@@ -195,7 +195,7 @@ def test_an_example_runs(example: Example, tmp_path: Path, monkeypatch, capsys):
         Path(name).write_text(text, encoding="utf-8")
     for block, shown in example.steps:
         if columns(block):
-            monkeypatch.setattr(console, "WIDE", columns(block))
+            monkeypatch.setattr(table, "WIDE", columns(block))
         printed = ran(block, capsys)
         assert not shown or not stale(shown, printed), printed
 
