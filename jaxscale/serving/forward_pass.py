@@ -300,9 +300,9 @@ def weight_times(
     return read / bandwidth, 2.0 * computed / efficiency
 
 
-def _overlapped(read: Array, computed: Array) -> Array:
-    """Time of matmuls that read their weights while they compute, (R^3 + C^3)^(1/3) [s]."""
-    return p_norm(jnp.stack([read, computed]), ROOFLINE)
+def _overlapped(one: Array, other: Array) -> Array:
+    """Time of two kinds of work beside each other, such as reads of weights and matmuls, (R^3 + C^3)^(1/3) [s]."""
+    return p_norm(jnp.stack([one, other]), ROOFLINE)
 
 
 def _floors(shares: Shares, coefficients: ServingCoefficients, n_sequences: ArrayLike) -> Array:

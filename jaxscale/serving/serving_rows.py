@@ -334,8 +334,11 @@ def _engine(
 
 def _is_copied(runs: Runs, model: Transformer, engine: Engine, cluster: Cluster, loads: Requests) -> np.ndarray:
     """Whether the attention ranks of a mixture are copies: no split of experts is stated and a copy fits [row]."""
+    is_open = np.isnan(runs.numbers("ep")) & (np.asarray(engine.attention_dp) > 1.0)
+    if not is_open.any():
+        return is_open
     room = max_batch(model, with_fields(engine, {"attention_dp": 1.0}), cluster, loads.input_len + loads.output_len)
-    return np.isnan(runs.numbers("ep")) & (np.asarray(engine.attention_dp) > 1.0) & (np.asarray(room) >= 1.0)
+    return is_open & (np.asarray(room) >= 1.0)
 
 
 def _with_copies(engine: Engine, is_copied: np.ndarray) -> Engine:
