@@ -16,7 +16,7 @@ from strangers import figures_of_strangers, hierarchy, stacks_table, strangers_t
 
 from jaxscale.calibration.intervals import Z90
 from jaxscale.calibration.record import load_fit
-from jaxscale.fitting.statistics.student import half_width
+from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.report.style import INK, RED, new_figure, save_figure, style
 from jaxscale.runs.arrays import concatenate
 from jaxscale.runs.defaults import meets, table_facts

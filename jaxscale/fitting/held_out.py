@@ -9,7 +9,7 @@ from jaxscale.calibration.intervals import Z90, Scatter
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fitting.multistart import Solution, refine
 from jaxscale.fitting.objective import FitProblem, reweighted, time_scatter
-from jaxscale.fitting.statistics.student import half_width
+from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.measured import fold_of, groups_of
 from jaxscale.runs.table_checks import SOFTWARE

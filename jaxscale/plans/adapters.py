@@ -1,14 +1,7 @@
-"""Optimizers and low-rank adapters (LoRA): stored bytes of optimizer state, matmuls with an adapter, and its widths.
+"""Low-rank adapters (LoRA) beside frozen weights: matmuls with an adapter, and widths of the adapters.
 
 An adapter of rank r beside a matmul of $d_{in}$ by $d_{out}$ has $r (d_{in} + d_{out})$ weights and takes
 $2 r (d_{in} + d_{out})$ flops per token (Hu et al. 2021, arXiv 2106.09685, section 4).
-
-A 16-bit weight has a 32-bit master copy, 4 byte, beside the moments of the optimizer; a 32-bit weight needs no master
-copy. Software that trains in pure 16 bits states fewer bytes by `Plan.optimizer_bytes`.
-References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1 (Adam); Dettmers et al. 2022, arXiv 2110.02861 (8-bit
-moments, with one 32-bit scale for each block of 2,048); Shazeer & Stern 2018, arXiv 1804.04235 (Adafactor: a row and a
-column of factors for a matrix); Chen et al. 2023, arXiv 2302.06675 (Lion: one moment); Jordan et al. 2024, Muon: one
-moment of matrices.
 """
 
 from typing import Any, NamedTuple
@@ -19,8 +12,6 @@ from jaxtyping import Array
 
 from jaxscale.base.arrays import Number
 from jaxscale.base.domains import is_concrete
-from jaxscale.base.errors import check_known
-from jaxscale.hardware.formats import FORMATS, PRECISIONS
 from jaxscale.models.transformer import (
     Transformer,
     attention_layers,
@@ -30,45 +21,6 @@ from jaxscale.models.transformer import (
     is_latent,
     moe_layers,
 )
-
-MASTER_BYTES = 4.0
-"""Bytes of the 32-bit master copy of a 16-bit weight [byte]."""
-
-MOMENT_BYTES = {"adamw": 8.0, "adamw-8bit": 2.0, "adafactor": 0.0, "lion": 4.0, "muon": 4.0, "sgd": 4.0}
-"""Bytes of the moments per weight, by optimizer: two in 32 bits, two in 8 bits, a vanishing number, one (`sgd`:
-momentum) [byte]."""
-
-
-class StateBytes(NamedTuple):
-    """Stored bytes per trained weight.
-
-    Attributes:
-        weight: bytes of the weight [byte].
-        optimizer: bytes of moments and master copy [byte].
-    """
-
-    weight: float
-    optimizer: float
-
-
-def mixed_precision_bytes(precision: str, optimizer: str = "adamw") -> StateBytes:
-    """Stored bytes per trained weight under mixed precision.
-
-    Args:
-        precision: format of the weight matmuls; an unknown format counts as 16 bits, callers check the name.
-        optimizer: name from `MOMENT_BYTES`.
-
-    Returns:
-        Bytes of the weight and of the optimizer state.
-
-    Raises:
-        InputError: unknown optimizer; lists the valid names.
-    """
-    check_known("optimizer =", optimizer, MOMENT_BYTES)
-    element = FORMATS[PRECISIONS.index(precision)].element_bytes if precision in PRECISIONS else 2.0
-    # A 32-bit weight needs no master copy.
-    return StateBytes(element, MOMENT_BYTES[optimizer] + MASTER_BYTES * (element < 4.0))
-
 
 MATMULS = ("q", "k", "v", "o", "gate", "up", "down")
 """Matmuls of a layer that may have an adapter, in the order of `Plan.lora_targets`."""

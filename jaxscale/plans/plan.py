@@ -15,7 +15,8 @@ import numpy as np
 from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number, number_field, with_properties
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.plans.adapters import mixed_precision_bytes, target_shares, target_words
+from jaxscale.plans.adapters import target_shares, target_words
+from jaxscale.plans.optimizers import mixed_precision_bytes
 from jaxscale.plans.plan_domain import FLAGS, PLAN
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {

@@ -8,7 +8,7 @@ import numpy as np
 from jaxscale.base.arrays import stated_or
 from jaxscale.calibration.levels import Levels
 from jaxscale.models.model_catalogue import variant_note
-from jaxscale.plans.adapters import MASTER_BYTES, mixed_precision_bytes
+from jaxscale.plans.optimizers import MASTER_BYTES, mixed_precision_bytes
 from jaxscale.plans.plan import END_STAGES, FLAGS, ROUTING, SOFTWARE_CHOICES
 from jaxscale.plans.stages import shortened_ends
 from jaxscale.runs.checks import degrees, quotes_count

@@ -12,8 +12,8 @@ from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import array_jit
 from jaxscale.calibration.base_record import effects_of
 from jaxscale.calibration.levels import Levels
+from jaxscale.fitting.statistics.group_quantiles import interval_of
 from jaxscale.fitting.statistics.mixed_effects import Block, Evaluate, MixedProblem, MixedSolution, solve_mixed
-from jaxscale.fitting.statistics.student import interval_of
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of

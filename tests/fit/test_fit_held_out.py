@@ -11,7 +11,7 @@ from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.record import Fit
 from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fitting.held_out import measured_scatter
-from jaxscale.fitting.statistics.student import half_width
+from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.runs.measured import measured_runs
 
 

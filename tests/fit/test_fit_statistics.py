@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from jaxscale.fitting.statistics.group_quantiles import interval_of, shared_variance
 from jaxscale.fitting.statistics.mixed_effects import Block, MixedProblem, MixedSolution, effect_covariance, solve_mixed
 from jaxscale.fitting.statistics.student import (
-    interval_of,
     robust,
     robust_slope,
-    shared_variance,
     student_loss,
     student_scale,
     student_weight,
