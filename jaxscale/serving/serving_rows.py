@@ -234,7 +234,9 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     usual = np.where(has_clients | rated, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
     # A stream is a separate kind: a fit to clients that wait for answers need not hold for a stream.
-    serving = np.where(rated, "stream", np.where(_is_burst(runs), "offline_max", serving))
+    is_burst = _is_burst(runs)
+    serving = np.where(rated, "stream", np.where(is_burst, "offline_max", serving))
+    waits = runs.categories("arrival").matches(bool) & ~rated & (serving != "static")
     source = runs.categories("source").map(lambda name: name or "").array()
     model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
@@ -255,6 +257,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "pair": _joined(framework, model),
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
+        "arrivals": np.where(is_burst, "burst", np.where(waits, "closed", "")).astype(object),
         # A source measures streams, closed loops and bursts by different programs or options.
         "client": np.where(source == "", "", _joined(source, serving)),
     }
