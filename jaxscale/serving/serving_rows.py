@@ -17,7 +17,7 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
 from jaxscale.runs.schema import Runs
-from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS, Engine, Requests, usual_cache_bytes
 from jaxscale.serving.serving_coefficients import (
     EngineDefaults,
     defaults_of,
@@ -311,7 +311,6 @@ def _engine(
     copies = np.maximum(np.floor(chips * decoding / (tp * pp * attention_dp)), 1.0)
     precision = runs.categories("precision").map(lambda cell: cell or "bf16")
     cache = runs.categories("kv_precision")
-    narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
     stacks = together(Categorical.of(levels["release"].tolist()), runs.categories("gpu"))
 
@@ -321,7 +320,7 @@ def _engine(
 
     by_stack = stacks.map(defaults)
     usual = {name: by_stack.numbers(operator.attrgetter(name)) for name in EngineDefaults._fields}
-    usual_cache = np.maximum(usual["cache_bytes"], np.where(narrow, 1.0, 2.0))
+    usual_cache = np.maximum(usual["cache_bytes"], precision.numbers(usual_cache_bytes))
     cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), usual_cache)
     return Engine(
         tp, pp,
