@@ -174,17 +174,26 @@ def _missing(arguments: Sequence[str], listed: Sequence[Listed], path: Sequence[
     return f"{' '.join(path)} needs {', '.join(lacking)}" if lacking else ""
 
 
+_DIGITS = "; expected digits alone, as 4096"
+
+_NUMBER = "; expected a number without a unit, as 0.05 or 15e12"
+
 REWRITTEN = (
-    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 = \2 is no whole number"),
-    (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 = \2 is no number"),
+    (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 = \2 is no whole number" + _DIGITS),
+    (r"Error parsing (\S+): could not convert string to float: (.*)", r"\1 = \2 is no number" + _NUMBER),
     (
         r"Error parsing (\S+): no type matching \{None\}\|INT could be instantiated from \['(.*)'\].*",
-        r"\1 = '\2' is no whole number",
+        r"\1 = '\2' is no whole number" + _DIGITS,
     ),
     (
         r"Error parsing (\S+): no type matching \{None\}\|FLOAT could be instantiated from \['(.*)'\].*",
-        r"\1 = '\2' is no number",
+        r"\1 = '\2' is no number" + _NUMBER,
     ),
+    (
+        r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]",
+        r"\1 = \2 is no number" + _NUMBER,
+    ),
+    (r"Missing from jaxscale (.*?): (\S+) .*", r"\1 needs \2"),
     (r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.", r"\2 = \1; expected one of \3"),
     (r"Unrecognized options: (.*)", r"not understood: \1"),
 )
@@ -195,7 +204,8 @@ def one_line(box: str) -> str:
     """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
     lines: list[str] = []
     for line in box.splitlines()[1:]:  # the first line is the title of the box
-        text = line.strip("│╰╯ ")
+        # Tyro colours a box where stdout is a terminal.
+        text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│╰╯ ")
         is_rule = not text.strip("─- ")
         if is_rule and lines or text.startswith(("Available subcommands", "Arguments are applied")):
             break

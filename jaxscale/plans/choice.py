@@ -330,8 +330,9 @@ def nothing_valid(
         return InputError(
             f"{where}: the chips do not split into dp * tp * pp * cp with {heads}{told}; expected {other}"
         )
-    degrees = ", ".join(str(dp) for dp in np.unique(unbatched.columns["dp"])[:4])
-    return InputError(f"{where}: dp must divide the batch; expected a multiple of one of {degrees}")
+    degrees = [str(dp) for dp in np.unique(unbatched.columns["dp"])[:4]]
+    valid = f"one of {', '.join(degrees)}" if len(degrees) > 1 else degrees[0]
+    return InputError(f"{where}: dp must divide the batch; expected a multiple of {valid}")
 
 
 def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster) -> InputError:

@@ -97,7 +97,7 @@ SHORT = ("gen", "tail", "score", "train", "move", "beside")
 
 COLUMNS = (
     text_column("mode"),
-    TableColumn("generating chips", "gen", stays=True),
+    TableColumn("generating chips", "chips", stays=True),
     *(TableColumn(name, short) for name, short in zip(TERMS, SHORT, strict=True)),
     TableColumn("step", stays=True),
 )

@@ -275,7 +275,9 @@ def _check(algorithm: str, mode: str, n_chips: float, generation_chips: int | No
     if mode == "split" and n_chips < 2.0:
         raise InputError(f"mode = 'split' on {n_chips:g} chips; expected at least 2")
     if generation_chips is not None and (mode != "split" or not 1 <= generation_chips < n_chips):
-        valid = f"1 to {n_chips - 1.0:g} of mode 'split'"
+        if mode != "split":
+            raise InputError(f"generation_chips = {generation_chips} beside mode = {mode!r}; expected mode 'split'")
+        valid = f"1 to {n_chips - 1.0:g}"
         raise InputError(f"generation_chips = {generation_chips} is out of range; expected {valid}")
     if updates < 1:
         raise InputError(f"updates = {updates} is out of range; expected a whole number of at least 1")

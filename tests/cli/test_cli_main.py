@@ -57,6 +57,14 @@ def test_an_unreadable_refusal_still_gives_a_line():
     assert one_line("") == "the arguments are not valid"
 
 
+def test_a_box_in_colours_is_said_as_the_plain_one():
+    words = "Error parsing --tokens: no type matching {None}|FLOAT could be instantiated from ['15T']."
+    plain = f"title\n│ {words}  │\n│ ─────── │\n│ Argument helptext: │"
+    coloured = plain.replace("│", "\x1b[31m│\x1b[0m").replace("───────", "\x1b[2m───────\x1b[0m")
+    assert one_line(coloured) == one_line(plain)
+    assert one_line(plain).startswith("--tokens = '15T' is no number; expected")
+
+
 def test_any_other_failure_is_exit_1_and_not_hidden():
     broken = "from jaxscale.cli import hardware, main; hardware.HardwareCommand.run = lambda self: 1 / 0"
     code = f"{broken}; raise SystemExit(main.main(['hardware']))"
