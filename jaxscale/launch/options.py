@@ -165,23 +165,6 @@ _NAME = re.compile(r"'[^']*'|[A-Za-z_][\w.]*(?:\[\])?")
 _WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False", "axis")
 
 
-def check_settings(framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()) -> None:
-    """Raise an error for launch settings that the framework would refuse.
-
-    Args:
-        framework: name of a framework with a table of options, such as `megatron-lm`.
-        settings: value by option, as the program spells it; `env.NAME` for the environment.
-        n_chips: chips of the run [1].
-        may_miss: required options that are told as missing.
-
-    Raises:
-        InputError: settings that the program's checks refuse, each with the option and the broken rule.
-    """
-    found = complaints(framework, settings, n_chips, may_miss)
-    if found:
-        raise InputError(f"{framework} refuses these settings: {found[0]}", found)
-
-
 def complaints(
     framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
