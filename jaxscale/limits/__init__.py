@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jaxscale.limits.frontier_scenario import stack_scenarios as stack_scenarios
     from jaxscale.limits.joint_optimum import joint_optimum as joint_optimum
     from jaxscale.limits.limits_points import PLAN_DEGREES as PLAN_DEGREES
-    from jaxscale.limits.limits_points import integer_survey as integer_survey
     from jaxscale.limits.limits_points import utilisation_of_best_plans as utilisation_of_best_plans
     from jaxscale.limits.limits_points import utilisation_of_plans as utilisation_of_plans
     from jaxscale.limits.limits_report import curve_figure as curve_figure

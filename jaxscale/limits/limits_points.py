@@ -1,55 +1,19 @@
-"""Utilisation at many points at once, by array functions: on a given plan, or on the best relaxed plan of each.
+"""Utilisation at many points at once, by array functions: on a given plan, or on the best relaxed plan of each."""
 
-Plans of powers of two follow from the relaxed plan by a hill climb over lattice neighbourhoods: every round tries all
-plans whose degrees differ by a factor of two, or not at all, in any number of coordinates at once, and goes to the best
-of them.
-"""
-
-import itertools
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxscale.base.jit import filter_jit
-from jaxscale.limits.batch_time import EP, AbstractOverlap, ExactOverlap, SmoothOverlap, batch_time
-from jaxscale.limits.frontier_problem import N_DEGREES, FrontierProblem, degrees_at, utilisation_problem
-from jaxscale.limits.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.relaxed_plan import CHUNK, relaxed_plans, survey
+from jaxscale.limits.batch_time import EP, AbstractOverlap, SmoothOverlap, batch_time
+from jaxscale.limits.frontier_problem import FrontierProblem, degrees_at, utilisation_problem
+from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.relaxed_plan import CHUNK, relaxed_plans
 from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
-
-N_ROUNDS = 10
-"""Rounds of a climb [1]."""
-
-MISS_PRICE = 1e3
-"""Price of a missed limit, per e-fold, and of missing any, however little [1]."""
 
 SLACK_ERROR = 1e-6
 """Miss of a limit that counts as rounding [1]."""
-
-SIMULTANEOUS = 8
-"""Searches that run side by side: each has thousands of neighbours [1]."""
-
-
-class IntegerPlan(NamedTuple):
-    """Best plan of powers of two.
-
-    Attributes:
-        utilisation: share of the peak that the run sustains; zero where no plan ends it in time [1].
-        degrees: ranks of TP_FF, TP_WIDTH, EP, DP, PP, then microbatches and interleave [degree].
-    """
-
-    utilisation: Float[Array, "*batch"]
-    degrees: Float[Array, "*batch 7"]
-
-
-def lattice_steps() -> np.ndarray:
-    """Steps in every combination of coordinates, none at all first [neighbour, degree]."""
-    # No step first: argmin stays where no neighbour is better.
-    return np.asarray(list(itertools.product((0.0, 1.0, -1.0), repeat=N_DEGREES)))
 
 
 def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
@@ -74,11 +38,6 @@ class Rating(NamedTuple):
     log_time: Array
     missed: Float[Array, " 15"]
 
-    @property
-    def merit(self) -> Array:
-        """The cost with a price on missed limits."""
-        return self.cost + MISS_PRICE * (jnp.sum(self.missed) + jnp.any(self.missed > 0.0))
-
 
 def rate(degrees: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Rating:
     """Cost and missed limits of a plan, by the whole model."""
@@ -86,55 +45,6 @@ def rate(degrees: Float[Array, " 7"], problem: FrontierProblem, overlap: Abstrac
     time = jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
     missed = jnp.maximum(-problem.slacks(point, time[None]) - SLACK_ERROR, 0.0)
     return Rating(problem.objective(point, time[None]), time, missed)
-
-
-def climb(start: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Array:
-    """Best plan that the hill climb reaches [degree]."""
-    factors = jnp.asarray(2.0 ** lattice_steps(), start.dtype)
-
-    def tried(_: Array, degrees: Array) -> Array:
-        moved = jnp.maximum(degrees * factors, 1.0)
-        merits = jax.vmap(lambda plan: rate(plan, problem, overlap).merit)(moved)
-        return moved[jnp.argmin(merits)]
-
-    return jax.lax.fori_loop(0, N_ROUNDS, tried, start)
-
-
-@filter_jit
-def _climb_all(log_flop: Array, scenario: FrontierScenario, starts: Array, overlap: AbstractOverlap) -> IntegerPlan:
-    def one(case: tuple[Array, Array]) -> IntegerPlan:
-        problem = utilisation_problem(case[0], scenario)
-        best = climb(case[1], problem, overlap)
-        rating = rate(best, problem, overlap)
-        utilisation = jnp.exp(log_ideal_chip_seconds(problem.work, scenario) - rating.cost)
-        return IntegerPlan(jnp.where(jnp.any(rating.missed > 0.0), 0.0, utilisation), best)
-
-    return jax.lax.map(one, (log_flop, starts), batch_size=SIMULTANEOUS)
-
-
-def integer_survey(
-    training_flop: Float[np.ndarray | Array, " size"],
-    scenario: FrontierScenario,
-    overlap: AbstractOverlap | None = None,
-) -> IntegerPlan:
-    """Best plans of powers of two along a curve.
-
-    Args:
-        training_flop: T [flop].
-        overlap: how activities join; exact where None.
-
-    Returns:
-        Plans [size].
-    """
-    relaxed = survey(training_flop, stack_scenarios([scenario]))
-    points = np.array(relaxed.optimum.point[0, :, :N_DEGREES], float)
-    # From a share of ln E to ln EP.
-    points[:, EP] *= math.log(float(scenario.sparsity) * float(scenario.active_experts))
-    logs = jnp.asarray(np.log(np.asarray(training_flop, float)), jnp.result_type(float))
-    # Nearest powers of two.
-    starts = jnp.asarray(2.0 ** np.round(points / math.log(2.0)), logs.dtype)
-    numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, logs.dtype), scenario)
-    return _climb_all(logs, numbers, starts, overlap or ExactOverlap())
 
 
 PLAN_DEGREES = ("tp_ff", "tp_width", "ep", "dp", "pp", "n_microbatches", "interleave")
