@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
-    from jaxscale.plans.found_plans import FoundPlans
     from jaxscale.plans.node_links import NodeLinks
     from jaxscale.plans.plan import Plan
     from jaxscale.plans.plan_questions import PlanQuestion
+    from jaxscale.plans.score import FoundPlans
 
 
 WRITTEN_AMONG = 50

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_column
 from jaxscale.calibration.coefficients import constrain_values, names, priors
-from jaxscale.calibration.seen import UNNAMED
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.fitting.fit_estimates import FitEstimates
 from jaxscale.fitting.informed_coefficients import TELLING, informs
 from jaxscale.fitting.objective import loss

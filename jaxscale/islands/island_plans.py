@@ -16,9 +16,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.batch_shares import Pace, island_paces
 from jaxscale.islands.fleet import Fleet
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import every_plan, plan_question
+from jaxscale.plans.score import PlanTask
 
 FINENESS = 8
 """Batches are rounded to multiples of a power of two, at least 1 / `FINENESS` of the batch, for many divisors [1]."""

@@ -23,10 +23,10 @@ from jaxscale.models import model as model_of
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.best_plan import cluster_and_chip, question_of_levels, scored_plans, searched
 from jaxscale.plans.choice import ScoredPlan
-from jaxscale.plans.found_plans import SAME_DIGITS, FoundPlans, PlanTask
 from jaxscale.plans.plan import END_STAGES, FLAGS, SIZES, SOFTWARE_CHOICES, Plan, in_short
 from jaxscale.plans.plan_questions import COUNTS, SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.rules import RULES, violations
+from jaxscale.plans.score import SAME_DIGITS, FoundPlans, PlanTask
 from jaxscale.runs.schema import BY_NAME
 
 PLAN_SPREAD = 0.074

@@ -31,9 +31,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.optimise.orders import greedy_order, improved_order
 from jaxscale.plans.choice import ScoredPlan
 from jaxscale.plans.enumerate import PlanTable
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_questions import PlanQuestion
-from jaxscale.plans.score import Judged, judge
+from jaxscale.plans.score import FoundPlans, Judged, judge
 from jaxscale.tables.reader import csv_table
 
 SMOOTHED = 30.0

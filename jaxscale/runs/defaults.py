@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscale.base.documents import data_path, read_toml
-from jaxscale.calibration.seen import table_of
+from jaxscale.calibration.levels import table_of
 from jaxscale.runs.schema import Runs
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.words import translate, vocabularies

@@ -15,7 +15,7 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.intervals import Scatter
-from jaxscale.calibration.seen import UNNAMED
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.fitting.fit_record import base_of, fit_problem, own_scatter
 from jaxscale.fitting.fitting import candidates, fit_measured
 from jaxscale.fitting.held_out import MIN_GROUPS, groups_to_leave_out

@@ -16,8 +16,7 @@ import jaxscale as js
 from jaxscale.base.arrays import with_fields
 from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.anchors import chip_anchors
-from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.calibration.coefficients import chip_anchors, prior_medians
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients
 from jaxscale.cli.main import main
 from jaxscale.costs.collectives import gather_time, reduce_time

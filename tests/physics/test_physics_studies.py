@@ -17,8 +17,7 @@ from jaxscale.limits.batch_time import Degrees, ExactOverlap, batch_time
 from jaxscale.limits.scaling_laws import workload
 from jaxscale.plans.choice import alternatives, nothing_fits
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.score import Scores
+from jaxscale.plans.score import FoundPlans, Scores
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.table_checks import contradicted
 
