@@ -12,8 +12,8 @@ Technometrics 19, 15-18; Cook and Weisberg 1980, Technometrics 22, 495-508 (seve
 JRSS B 64, 583-639, section 4.
 
 The profile of coefficient j reoptimises all others: its deviance at value v is
-$D_j(v) = 2 (\min_{\theta: \theta_j = v} F - \min F)$, F the negative log posterior; the 90 % interval ends
-where the deviance reaches the 90 % quantile of chi-square with one degree of freedom. Reference: Venzon & Moolgavkar 1988,
+$D_j(v) = 2 (\min_{\theta: \theta_j = v} F - \min F)$, F the negative log posterior; the 90 % interval ends where the
+deviance reaches the 90 % quantile of chi-square with one degree of freedom. Reference: Venzon & Moolgavkar 1988,
 Applied Statistics 37, 87-94, section 2.
 """
 

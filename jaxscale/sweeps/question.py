@@ -28,7 +28,6 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import described_model
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS
-from jaxscale.plans.plan_domain import DEGREE
 
 Point = Mapping[str, Any]
 """Values of the inputs at a point, by name: axes and fixed inputs."""
@@ -128,7 +127,7 @@ NETWORK_INPUTS = {
     "network_latency": number_input("latency of a hop between domains and beyond", Bound(0.0, 1e3), "s"),
 }
 MODEL_INPUTS = {name: bound_input(MODEL.bounds[name]) for name in ARGUMENTS if name in MODEL.bounds}
-BATCH_INPUT = {"global_batch": number_input("sequences of a step", DEGREE, "sequence")}
+BATCH_INPUT = {"global_batch": number_input("sequences of a step", Bound(1.0, 1e12), "sequence")}
 COUNT_INPUT = {"n_gpus": number_input("chips", COUNT)}
 FIT_INPUT = {"fit": word_input("name or file of a fit", load_fit)}
 NAMED_MODEL = {"model": word_input("name or file of a model", lambda name: _known_model(name))}
