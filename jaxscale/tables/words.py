@@ -2,13 +2,13 @@
 
 import functools
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.hardware.catalogue import ChipNames, Hardware, load_hardware
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model, model_fields
@@ -61,17 +61,13 @@ class Names:
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\u00a0\u202f]\d{3})+(\.\d+)?")
 
 
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("jaxscale.tables").joinpath(name).read_text(encoding="utf-8"))
-
-
 @cache
 def vocabularies() -> Mapping[str, Any]:
     """Tables of `vocabularies.toml`: words of cells and their meaning to the model.
 
     Names of number formats come first, the narrowest format first, then the synonyms of the file.
     """
-    tables = _read("vocabularies.toml")
+    tables = read_toml(Path(__file__).with_name("vocabularies.toml"))
     own_names = {name: name for name in reversed(PRECISIONS)}
     return {**tables, "precisions": {**own_names, **tables["precisions"]}}
 
@@ -106,7 +102,7 @@ def _format_in(word: str, known: Mapping[str, str]) -> str | None:
 @cache
 def spellings() -> Mapping[str, Any]:
     """Words of schemas by column and spelling, from `spellings.toml`; `questions` has the answers to unclear words."""
-    return _read("spellings.toml")
+    return read_toml(Path(__file__).with_name("spellings.toml"))
 
 
 _ENUMERATION = re.compile(r"(?:[A-Z][a-z]+){2,}\.")
