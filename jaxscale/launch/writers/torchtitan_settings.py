@@ -1,42 +1,19 @@
 """Settings of torchtitan: a function of its Python registry, or the TOML of releases until February 2026."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, refusal
 from jaxscale.models import catalogue_model
 
-REGISTRY: Mapping[str, tuple[str, str]] = {
-    "llama3.2-1b": ("llama3", "1B"),
-    "llama3.2-3b": ("llama3", "3B"),
-    "llama3-8b": ("llama3", "8B"),
-    "llama3-70b": ("llama3", "70B"),
-    "llama3.1-405b": ("llama3", "405B"),
-    "qwen3-0.6b": ("qwen3", "0.6B"),
-    "qwen3-1.7b": ("qwen3", "1.7B"),
-    "qwen3-4b": ("qwen3", "4B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-14b": ("qwen3", "14B"),
-    "qwen3-32b": ("qwen3", "32B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
-    "deepseek-v2": ("deepseek_v3", "236B"),
-    "deepseek-v3": ("deepseek_v3", "671B"),
-    "gpt-oss-20b": ("gpt_oss", "20b"),
-    "gpt-oss-120b": ("gpt_oss", "120b"),
-}
+_NAMES = read_toml(Path(__file__).with_name("names.toml"))["torchtitan"]
+
+REGISTRY: Mapping[str, tuple[str, str]] = {name: tuple(entry) for name, entry in _NAMES["registry"].items()}
 """Models of the registry of release 0.3.0 by the name of an equal shape in the catalogue."""
 
-TOML_MODELS = (
-    "llama3-8b",
-    "llama3-70b",
-    "llama3.1-405b",
-    "deepseek-v2",
-    "deepseek-v3",
-    "qwen3-0.6b",
-    "qwen3-1.7b",
-    "qwen3-32b",
-)
+TOML_MODELS: list[str] = _NAMES["toml"]["models"]
 """Those that the registry of v0.2.2 has, too."""
 
 BUILDERS = {
@@ -48,9 +25,7 @@ BUILDERS = {
 """Builder of the layers of a family, and the model of it whose other parts are taken over."""
 
 
-def registered(
-    run: RunSettings, names: Mapping[str, Any] | tuple[str, ...] = tuple(REGISTRY)
-) -> tuple[str, str] | None:
+def registered(run: RunSettings, names: Iterable[str] = tuple(REGISTRY)) -> tuple[str, str] | None:
     """Family and flavour of the registry with the shape of the model; None where it has none."""
     # The sequence length is of the run, not of the shape.
     own = {**run.model, "seq_len": 0}
