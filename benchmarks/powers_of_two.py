@@ -16,10 +16,8 @@ from jaxtyping import Array, Float
 from jaxscale.base.jit import filter_jit
 from jaxscale.limits.batch_time import EP, AbstractOverlap, ExactOverlap
 from jaxscale.limits.frontier_problem import N_DEGREES, FrontierProblem, utilisation_problem
-from jaxscale.limits.frontier_scenario import FrontierScenario, stack_scenarios
-from jaxscale.limits.limits_points import Rating, rate
-from jaxscale.limits.relaxed_plan import survey
-from jaxscale.limits.scaling_laws import log_ideal_chip_seconds
+from jaxscale.limits.frontier_scenario import FrontierScenario, log_ideal_chip_seconds, stack_scenarios
+from jaxscale.limits.relaxed_plan import Rating, rate, survey
 
 N_ROUNDS = 10
 """Rounds of a climb [1]."""

@@ -48,8 +48,7 @@ from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.engine import REQUESTS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.sweeps import read_spec
-from jaxscale.tables.cells import Column
-from jaxscale.tables.words import vocabularies
+from jaxscale.tables.cells import Column, vocabularies
 from jaxscale.tracing.classed_program import read_tables
 
 PATIENCE = 10.0

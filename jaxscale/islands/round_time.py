@@ -26,8 +26,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
-from jaxscale.islands.batch_shares import Pace
 from jaxscale.islands.fleet import Links, PerIsland
+from jaxscale.islands.island_plans import Pace
 
 WORD_BITS = 32.0
 """Bits per uncompressed gradient or parameter difference [bit]."""

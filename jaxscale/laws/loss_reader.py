@@ -18,11 +18,10 @@ from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import Column, Parsed, parse_cells
+from jaxscale.tables.cells import Column, Names, Parsed, parse_cells
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header, Headings, joined_words
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import Names
 
 _TABLE = read_toml(data_path("loss_columns.toml"))
 

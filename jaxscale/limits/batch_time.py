@@ -21,8 +21,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.smooth import p_norm, p_norm_smaller, smaller
-from jaxscale.limits.frontier_scenario import FrontierScenario
-from jaxscale.limits.scaling_laws import FrontierWork
+from jaxscale.limits.frontier_scenario import FrontierScenario, FrontierWork
 
 SHARPNESS = 16
 """Exponent q of the smooth minimum; at equality it is 4 % of the logarithm low [1]."""

@@ -33,7 +33,7 @@ from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.score import FoundPlans, PlanTask, detailed
-from jaxscale.tables.words import respelt
+from jaxscale.tables.cells import respelt
 
 if TYPE_CHECKING:
     from jaxscale.plans.node_links import NodeLinks, NodePlacement

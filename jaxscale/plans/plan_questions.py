@@ -19,7 +19,7 @@ from jaxscale.plans.score import FoundPlans, Judged, PlanTask, score_tables
 from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
-from jaxscale.tables.words import respelt, translate
+from jaxscale.tables.cells import respelt, translate
 
 COUNTS = (
     *("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group"),

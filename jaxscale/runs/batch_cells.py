@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxscale.tables.categorical import Categorical
-from jaxscale.tables.words import without_separators
+from jaxscale.tables.cells import without_separators
 
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?) ?([kmgbt]?) ?(?:tok|toks|tokens?)", re.IGNORECASE)
 # Decimal prefix first, then binary: 4M tokens is 4e6 or 4 x 2^20.

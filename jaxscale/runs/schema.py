@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.models.model_domain import MODEL
-from jaxscale.plans.plan_domain import PLAN
-from jaxscale.tables.cells import Column, Value, parse_cells, show
+from jaxscale.plans.plan import PLAN
+from jaxscale.tables.cells import SHAPE, Column, Names, Value, parse_cells, show, vocabularies
 from jaxscale.tables.schema import Headings
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import SHAPE, Names, vocabularies
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
 MAX_GPUS = 1e8

@@ -18,8 +18,7 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import described_model
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
-from jaxscale.plans.plan import DEGREES, SWITCHES, Plan
-from jaxscale.plans.plan_domain import PLAN
+from jaxscale.plans.plan import DEGREES, PLAN, SWITCHES, Plan
 from jaxscale.plans.rules import model_columns, obeys, plan_columns
 from jaxscale.sweeps.question import (
     BATCH_INPUT,

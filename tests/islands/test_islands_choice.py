@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from jaxscale.base.arrays import stacked
-from jaxscale.islands.batch_shares import equal_finish, pace_of_rates
 from jaxscale.islands.fleet import Links, uniform_links
+from jaxscale.islands.island_plans import equal_finish, pace_of_rates
 from jaxscale.islands.islands_choice import break_even_sweep, price_table
 from jaxscale.islands.mode_scores import best_pipeline, candidate_subsets, ring_subset, sub_job, with_scaled_links
 from jaxscale.islands.modes import (

@@ -14,8 +14,7 @@ from jaxscale.base.jit import filter_jit
 from jaxscale.limits.batch_time import ExactOverlap
 from jaxscale.limits.frontier_problem import N_DEGREES, utilisation_problem
 from jaxscale.limits.frontier_scenario import stack_scenarios
-from jaxscale.limits.limits_points import rate
-from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.relaxed_plan import rate, survey
 from jaxscale.limits.study import band, threshold_bands, uncertainties
 from jaxscale.limits.thresholds import utilisation
 

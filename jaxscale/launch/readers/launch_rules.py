@@ -22,8 +22,7 @@ from jaxscale.launch.readers.trainer_rules import (
 )
 from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, torchprime_cells
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.tables.cells import parse_cells
-from jaxscale.tables.words import Names
+from jaxscale.tables.cells import Names, parse_cells
 
 _TABLES = read_toml(Path(__file__).with_name("families.toml"))
 
@@ -34,7 +33,7 @@ KNOWN: Mapping[str, list[str]] = _TABLES["known"]
 """Keys of number formats, of launchers and without effect, and tables without effect."""
 
 
-def tables_of(family: str, kinds: tuple[str, ...] = ("tables", "further")) -> list[str]:
+def option_tables(family: str, kinds: tuple[str, ...] = ("tables", "further")) -> list[str]:
     """Tables of options of a family: those whose columns its settings fill, and further ones."""
     return [name for kind in kinds for name in FAMILIES.get(family, {}).get(kind, ())]
 
@@ -70,7 +69,7 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
     found: dict[str, Mapping[str, str]] = {}
     for family, own in read_toml(Path(__file__).with_name("settings_columns.toml")).items():
         columns: dict[str, str] = {}
-        for framework in tables_of(family, ("tables",)):
+        for framework in option_tables(family, ("tables",)):
             for key, column in option_table(framework).columns().items():
                 columns.setdefault(key.rsplit(".", 1)[-1], column)
         found[family] = {**columns, **own}
@@ -80,7 +79,7 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 @cache
 def words_of_switches(family: str) -> Mapping[str, tuple[str, str]]:
     """Column of the runs table and its word by flag, for words that the column takes; switches of formats are apart."""
-    found = {key.lower(): told for name in tables_of(family) for key, told in option_table(name).switches().items()}
+    found = {key.lower(): told for name in option_tables(family) for key, told in option_table(name).switches().items()}
     switches = {key: told for key, told in found.items() if not {*KNOWN["formats"], "enabled"} & {*key.split(".")[-2:]}}
     return {key: told for key, told in switches.items() if told[0] in BY_NAME and takes_word(*told)}
 
@@ -93,7 +92,7 @@ def takes_word(column: str, word: str) -> bool:
 @cache
 def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
     """Keys of a family by last part, with the defaults of those that decide a column."""
-    names = [name for name in tables_of(family) if name in programs()]
+    names = [name for name in option_tables(family) if name in programs()]
     found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
     for name in names:
         for key, option in option_table(name).options.items():
@@ -176,7 +175,7 @@ UNSPLIT = ("vpp", "cp", "ep")
 def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
     """Columns of the runs table by the last part of the key that decides them."""
     found = {name: {column} for name, column in columns_by_key().get(family, {}).items()}
-    for name in tables_of(family):
+    for name in option_tables(family):
         for key, option in option_table(name).options.items():
             first = re.match(r"\w+", option.column)
             columns = {first[0]} & BY_NAME.keys() if first else set()

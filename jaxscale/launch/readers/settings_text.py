@@ -12,7 +12,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.models import catalogue_model
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.tables.words import respelt, translate
+from jaxscale.tables.cells import respelt, translate
 
 FORM = "launch.form"
 """Key that says of which form settings are: `options` of a command line, of which an absent one has its default."""
