@@ -28,6 +28,7 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import described_model
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS
+from jaxscale.plans.plan import PLAN
 
 Point = Mapping[str, Any]
 """Values of the inputs at a point, by name: axes and fixed inputs."""
@@ -196,20 +197,9 @@ def whole(value: Any) -> Any:
     return int(value) if float(value).is_integer() else value
 
 
-PLAN_RESULTS = {
-    name: Result(what)
-    for name, what in {
-        "dp": "data-parallel degree",
-        "tp": "tensor-parallel degree",
-        "pp": "pipeline stages",
-        "vpp": "virtual stages of a chip",
-        "cp": "context-parallel degree",
-        "ep": "expert-parallel degree",
-        "zero_stage": "ZeRO stage",
-        "micro_batch_size": "sequences of a microbatch",
-        "n_microbatches": "microbatches of a step",
-    }.items()
-}
+_PLACED = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
+PLAN_RESULTS = {name: Result(PLAN.bounds[name].meaning) for name in _PLACED}
+"""Degrees and batches of a plan."""
 
 
 def fields_of(kind: type) -> tuple[str, ...]:
