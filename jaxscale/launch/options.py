@@ -35,8 +35,6 @@ class Option:
         requires: expressions that must be true where the option is set.
         excludes: expressions that must be false where the option is set.
         column: column of the runs table, or a description of the option's effect.
-        since: first sampled release with the option.
-        until: last sampled release with the option, empty for the newest.
     """
 
     name: str
@@ -47,8 +45,6 @@ class Option:
     requires: tuple[str, ...]
     excludes: tuple[str, ...]
     column: str
-    since: str
-    until: str
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,6 @@ def _option(row: Mapping[str, str]) -> Option:
         rules["requires"],
         rules["excludes"],
         row["column"],
-        row["since"],
-        row["until"],
     )
 
 

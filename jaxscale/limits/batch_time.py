@@ -282,7 +282,6 @@ class BatchTime(NamedTuple):
             [s], [activity].
         matrix: time of that matrix and microbatch, with latency [s].
         stage: of a microbatch on a stage [s].
-        slots: stage times in a batch [1].
         gradients: transfers of the gradients, which overlap with the rest [s].
         total: of the batch [s].
     """
@@ -290,7 +289,6 @@ class BatchTime(NamedTuple):
     busy: Float[Array, " 4"]
     matrix: Array
     stage: Array
-    slots: Array
     gradients: Array
     total: Array
 
@@ -334,4 +332,4 @@ def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario,
     stage = overlap.longest(jnp.stack([compute, link[PP], network[PP]])) + hop
     slots = pipeline_slots(degrees, scenario.pipeline_wait, overlap)
     total = overlap.longest(jnp.stack([slots * stage, link[DP], network[DP]])) + gradient_latency(tree)
-    return BatchTime(busy, per_matrix, stage, slots, link[DP] + network[DP], total)
+    return BatchTime(busy, per_matrix, stage, link[DP] + network[DP], total)
