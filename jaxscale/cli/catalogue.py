@@ -32,7 +32,7 @@ class ModelCommand:
         """
         from jaxscale.base.table import make_table, text_column
         from jaxscale.models import described_model
-        from jaxscale.models.model_catalogue import model_entries
+        from jaxscale.models.model_catalogue import model_entries, model_figures
 
         if self.model is None:
             names = {name: list(entry.get("aliases", ())) for name, entry in model_entries().items()}
@@ -40,8 +40,6 @@ class ModelCommand:
             table = make_table("", columns, [(name, ", ".join(aliases)) for name, aliases in rows])
             answer(self.json, lambda: {"models": names}, lambda: [table])
             return
-        from jaxscale.models.model_figures import model_figures
-
         figures = model_figures(self.model, described_model(self.model))
         answer(self.json, lambda: figures, lambda: model_lines(figures))
 
