@@ -252,16 +252,7 @@ def _not_measured(name: str, what: str) -> InputError:
     return InputError(f"network {name}: no measured time for {what}; expected one of {shipped}")
 
 
-REGIMES = (
-    "vgg-graph",
-    "wrn-graph",
-    "inception-graph",
-    "resnet-graph",
-    "inception-eager",
-    "resnet-eager",
-    "vgg-eager",
-    "vit-eager",
-)
+REGIMES = tuple(dict.fromkeys(RECORDED_REGIMES.values()))
 """Software regimes of the profiles; `graph`: CUDA graphs, `eager`: separate launches of kernels."""
 
 _FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS], np.int32)
