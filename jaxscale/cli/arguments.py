@@ -154,7 +154,7 @@ def checked_batch(text: str, seq_len: Any) -> int:
     Raises:
         InputError: no number, or a number out of range.
     """
-    from jaxscale.runs.batch_cells import sequences_in
+    from jaxscale.runs.schema import sequences_in
 
     sequences = sequences_in(text, float(seq_len))
     if sequences is None or not 1 <= sequences <= LARGEST_COUNT:

@@ -8,10 +8,9 @@ from pathlib import Path
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_catalogue import model_file_fields
-from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, run_headings
+from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, batches_in_sequences, run_headings
 from jaxscale.tables.categorical import Categorical, together
 from jaxscale.tables.cells import SHAPE, ModelLookup, Names, show
 from jaxscale.tables.reader import AnyTable, read
