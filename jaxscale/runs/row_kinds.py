@@ -15,7 +15,7 @@ from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.schema import Runs
 
-KINDS = {"workload": "jaxscale.tracing.predict_traced:TracedKind"}
+KINDS = {"workload": "jaxscale.tracing.traced_kind:TracedKind"}
 """Class of each kind of row, by the column in which its rows have a cell."""
 
 

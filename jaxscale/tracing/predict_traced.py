@@ -1,7 +1,6 @@
-"""Predictions for rows of a runs table with a traced workload, and the class of such rows."""
+"""Predictions for rows of a runs table with a traced workload."""
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,15 +21,11 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.runs import Runs
 from jaxscale.runs.arrays import clusters_of
 from jaxscale.runs.predict import BESIDE, as_measured
-from jaxscale.runs.row_kinds import AbstractRowKind, RowAnswers
+from jaxscale.runs.row_kinds import RowAnswers
 from jaxscale.tracing.class_plan import ClassPlan
 from jaxscale.tracing.plan_time import traced_terms
-from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows, workload_problems
+from jaxscale.tracing.traced_rows import TracedRows, by_workload, traced_rows
 from jaxscale.tracing.traced_workload import Workload
-
-if TYPE_CHECKING:
-    from jaxscale.tracing.pace_fit import PaceResult
-
 
 BLOCK = 64
 """Plans of a workload per call [1]; a fixed number needs one compilation."""
@@ -158,35 +153,3 @@ def _evaluate(
         return {**every, "step_time": sum(terms.values()), "memory": held.total, BESIDE: held.framework}
 
     return jax.vmap(one)(sizes, plans, clusters, coefficients, kernels, fused_norms)
-
-
-class TracedKind(AbstractRowKind):
-    """Rows with a cell in the column `workload`: predicted by kernels, fitted by paces."""
-
-    def problems(
-        self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
-    ) -> dict[int, list[str]]:
-        """Problems of rows with a workload, by row."""
-        return workload_problems(runs, is_kind, is_catalogue_model, bad)
-
-    def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions from kernels, under the plan of each row or the best plan."""
-        return predict_traced(runs, fit, hardware)
-
-    def fit(
-        self,
-        runs: Runs,
-        start: Fit,
-        *,
-        n_folds: int,
-        name: str,
-        hardware: Hardware | None,
-        progress: Callable[[str], None] | None,
-    ) -> "PaceResult":
-        """Fit of the paces of workloads and chips."""
-        # Fits ask for predictions, and their module for this one.
-        from jaxscale.tracing.pace_fit import fit_paces
-
-        if progress is not None:
-            progress(f"fitting the paces of {len(runs)} rows of traced workloads")
-        return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)
