@@ -225,6 +225,38 @@ def test_a_switch_is_an_option_or_is_told(changes: dict[str, Any], options: dict
     assert [part.split(" = ")[0].split(":")[0] for part in text.not_expressed] == [told] * bool(told)
 
 
+# Each column, and two values of which one is not the habit of a program.
+EITHER: tuple[tuple[str, Any, Any], ...] = (
+    *((name, False, True) for name in ("fused_glu", "fused_norm", "flash_attention", "chunked_loss")),
+    *((name, False, True) for name in ("vocab_parallel_loss", "sequence_parallel", "overlap_gradients")),
+    *((name, 0.0, 0.5) for name in ("offload_optimizer", "offload_activations")),
+    ("precision", "bf16", "fp16"),
+    ("precision", "bf16", "fp8"),
+    ("tp_overlap", "none", "full"),
+    ("execution", "eager", "compiled"),
+    ("execution", "eager", "cuda-graphs"),
+    ("optimizer_bytes", 12.0, 6.0),
+    ("weight_bytes", 2.0, 4.0),
+    ("gradient_bytes", 2.0, 4.0),
+    ("recompute", "none", "full"),
+    ("micro_batch_size", 1, 2),
+    ("n_microbatches", 8, 4),
+    ("zero_stage", 1, 3),
+    ("schedule", "1f1b", "gpipe"),
+)
+
+
+@pytest.mark.parametrize("framework", [name for name in WRITERS if name != "deepspeed"])
+def test_no_choice_of_a_plan_is_lost_in_silence(framework: str):
+    """Two plans that differ in a column differ in a setting, or one says what it lacks; DeepSpeed has no model."""
+    lost = []
+    for name, *values in EITHER:
+        texts = [written(framework, "llama3-8b", **{"zero_stage": 3, name: value}) for value in values]
+        if len({(repr(text.settings), text.not_expressed) for text in texts}) == 1:
+            lost.append(name)
+    assert not lost
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_toml_has_a_table_for_each_level_of_a_key(precision: str):
     text = written("torchtitan-toml", "llama3-8b", zero_stage=3, precision=precision).text
