@@ -16,6 +16,7 @@ from jaxscale.serving.serving_coefficients import serving_spec
 from jaxscale.serving.serving_memory import max_batch
 from jaxscale.serving.serving_predict import predict_serving
 from jaxscale.serving.serving_problem import (
+    LEAST_SPARSE_GROUPS,
     TARGETS,
     HeldOutServing,
     MeasuredServing,
@@ -28,11 +29,12 @@ from jaxscale.serving.serving_problem import (
 )
 from jaxscale.serving.serving_record import (
     NOVELTIES,
+    USUAL,
     ServingFit,
     ServingWidth,
     ServingWidths,
+    classes_of_width,
     load_serving_fit,
-    with_density,
 )
 from jaxscale.serving.serving_table import read_serving
 from jaxscale.serving.under_load import PERCENTILES
@@ -43,14 +45,17 @@ TABLES = (*sorted((ROOT / "data/serving").glob("*.csv")), *sorted((ROOT / "data/
 LOADED = ROOT / "data/restricted/load_serving.csv"
 """Runs that state how their requests arrive: the fit of times does not see them."""
 
+LOAD_FOLDS = 10
+"""Folds of the groups of runs under load [1]."""
+
 LOAD_HEAD = "## Under load"
 
 LOAD_INTRODUCTION = f"""{LOAD_HEAD}
 
 Runs at a rate, bursts and closed loops, none of which the fit of times has seen (data/restricted/load_serving.csv).
 Effects of their sources alone are fitted to them, by kind of serving: clients and options differ. Groups (source,
-model, chip) are left out of these effects and of the widths of intervals. Median / 90 % quantile of the errors in
-percent, and percent of runs inside 90 % intervals.
+model, chip) are left out of these effects, a tenth at a time, and of the widths of intervals. Median / 90 % quantile of
+the errors in percent, and percent of runs inside 90 % intervals.
 
 """
 
@@ -147,7 +152,7 @@ def coverage_table(held: HeldOutServing) -> str:
     measured, problem = held.measured, held.problem
     half = folds(names_left_out(measured, "seen"), 2, seed=1)[problem.row]
     targets = np.asarray(TARGETS, dtype=object)[problem.target]
-    levels = with_density(measured.levels.take(problem.row))
+    levels = classes_of_width(measured.levels.take(problem.row))
     inside = {novelty: np.full(len(targets), np.nan) for novelty in NOVELTIES}
     for side in (0, 1):
         hidden = {key: np.where(half == side, held.log_errors[key], np.nan) for key in NOVELTIES}
@@ -190,28 +195,30 @@ def load_errors(runs: Runs, measured: MeasuredServing, fit: ServingFit) -> np.nd
     return np.where(measured.measured > 0.0, errors, np.nan)
 
 
+def is_under_load(width: ServingWidth) -> bool:
+    """Whether a width is that of runs under load."""
+    return width.serving in ("stream", *USUAL) or width.target in PERCENTILES
+
+
 def load_widths(measured: MeasuredServing, errors: np.ndarray, rows: np.ndarray) -> tuple[ServingWidth, ...]:
-    """Widths of the intervals of runs at a rate, and of percentiles of the others, from the errors of some rows."""
+    """Widths of the intervals under load from the errors of some rows."""
     row, target = np.nonzero(np.isfinite(errors) & rows[:, None])
     names = np.asarray(TARGETS, dtype=object)[target]
     groups = load_groups(measured)[row].astype(str)
-    found = widths_of({"seen": errors[row, target]}, names, measured.levels.take(row), groups)
-    return tuple(
-        width
-        for width in found
-        if not width.stack and width.target and (width.serving == "stream" or width.target in PERCENTILES)
-    )
+    levels = measured.levels.take(row)
+    found = widths_of({"seen": errors[row, target]}, names, levels, groups, LEAST_SPARSE_GROUPS)
+    return tuple(width for width in found if not width.stack and width.target and is_under_load(width))
 
 
 def under_load(fit: ServingFit) -> tuple[ServingFit, str]:
     """A fit with effects of clients and widths under load, and the section of the scoreboard."""
     runs = read_serving(LOADED)
     runs = runs.take(np.flatnonzero(runs.categories("status").matches(lambda word: word == "ok")))
-    kept = tuple(width for width in fit.widths if width.serving != "stream" and width.target not in PERCENTILES)
+    kept = tuple(width for width in fit.widths if not is_under_load(width))
     with jax.enable_x64(True):
         measured = measured_serving([runs])
         fit = replace(fit, effects=tuple(one for one in fit.effects if one.kind != "client"), widths=kept)
-        parts = folds(load_groups(measured), 5)
+        parts = folds(load_groups(measured), LOAD_FOLDS)
         held = np.full_like(measured.measured, np.nan)
         inside = np.full_like(held, np.nan)
         for part in range(parts.max() + 1):

@@ -27,6 +27,7 @@ from jaxscale.serving.engine import (
     WEIGHT_FORMATS,
     Engine,
     Requests,
+    usual_cache_bytes,
 )
 from jaxscale.serving.serving_coefficients import ServingCoefficients, defaults_of
 from jaxscale.serving.serving_memory import serving_memory, usable_bytes
@@ -153,14 +154,13 @@ def _table(
 ) -> EngineTable:
     place, tp, pp, dp, copies, prefill = rows.T
     words = [WEIGHT_FORMATS[word] for word in space.precisions]
-    # Default of tables: the cache in 8 bits with weights below 16 bits.
-    narrow = np.asarray([1.0 if word in ("fp8", "fp4") else 2.0 for word in space.precisions])
+    cache = np.asarray([usual_cache_bytes(word) for word in space.precisions])
     formats = np.asarray([[1.0 if name == entry[1] else 0.0 for name in PRECISIONS] for entry in words])
     index, n, zeros = place.astype(int), len(batch), np.zeros(len(batch))
     engine = Engine(
         tp, pp,
         attention_dp=dp, copies=copies, weight_bytes=np.asarray([entry[0] for entry in words])[index],
-        cache_bytes=narrow[index], formats=formats[index], overlap=zeros,
+        cache_bytes=cache[index], formats=formats[index], overlap=zeros,
         # No limit on the domains of a token.
         expert_nodes=np.full(n, 1e3), max_sequences=np.full(n, ANY_NUMBER), token_budget=np.full(n, TOKEN_BUDGET),
         mixed_passes=np.ones(n), memory_share=np.full(n, MEMORY_SHARE),

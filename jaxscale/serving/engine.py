@@ -150,12 +150,11 @@ class Engine(eqx.Module):
             InputError: a precision that is not in the tables of this module.
         """
         stored, computed = _entry("precision", precision, WEIGHT_FORMATS)
-        # Default of tables: the cache in 8 bits with weights below 16 bits.
-        usual_cache = "bf16" if precision not in ("fp8", "fp4") else "fp8"
         self.tp, self.pp, self.attention_dp, self.copies = map(as_float, (tp, pp, attention_dp, copies))
         self.weight_bytes = stored if weight_bytes is None else as_float(weight_bytes)
-        word = cache_precision or usual_cache
-        self.cache_bytes = _entry("cache_precision", word, CACHE_FORMATS) if cache_bytes is None else cache_bytes
+        usual_cache = usual_cache_bytes(precision)
+        stored_cache = _entry("cache_precision", cache_precision, CACHE_FORMATS) if cache_precision else usual_cache
+        self.cache_bytes = stored_cache if cache_bytes is None else cache_bytes
         # Words become switches: all rows stack, and a single program evaluates all rows.
         one_hot = [1.0 if name == computed else 0.0 for name in PRECISIONS]
         self.formats = as_float(formats) if formats is not None else _row(one_hot)
@@ -172,6 +171,11 @@ class Engine(eqx.Module):
     def n_chips(self) -> Number:
         """Chips of all copies [1]."""
         return self.tp * self.pp * self.attention_dp * self.copies
+
+
+def usual_cache_bytes(precision: str) -> float:
+    """Stored bytes of an element of the cache beside weights of a format: 1 beside fp8 and fp4, else 2 [byte]."""
+    return 1.0 if precision in ("fp8", "fp4") else 2.0
 
 
 def _row(values: list[float]) -> ArrayLike:

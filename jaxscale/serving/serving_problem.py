@@ -19,7 +19,7 @@ from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of
 from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
-from jaxscale.serving.serving_record import ServingFit, ServingWidth, sign_of, with_density
+from jaxscale.serving.serving_record import WIDTH_KINDS, ServingFit, ServingWidth, classes_of_width, sign_of
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving
 from jaxscale.serving.spread import QUANTILES
 from jaxscale.serving.under_load import ANSWERS, KINDS, PERCENTILES, answers
@@ -310,6 +310,7 @@ def widths_of(
     targets: np.ndarray,
     levels: Levels,
     groups: np.ndarray,
+    least_groups: int = LEAST_GROUPS,
 ) -> tuple[ServingWidth, ...]:
     """Interval widths from the errors of left-out runs.
 
@@ -319,14 +320,15 @@ def widths_of(
         log_errors: log predicted minus log measured by left-out factor, nan for rows not left out
             [novelty][measurement].
         targets: column of each measurement [measurement].
-        levels: `serving`, `kind`, `stack` and the novelties of each measurement [measurement].
+        levels: `arrivals`, `serving`, `kind`, `stack` and the novelties of each measurement [measurement].
         groups: group of runs of each measurement [measurement].
+        least_groups: groups of runs of a class with a width of its own [1].
 
     Returns:
         Widths of every class with enough errors, and of their unions.
     """
-    levels = with_density(levels)
-    columns = (targets, *(levels.column(kind) for kind in ("serving", "density", "stack")))
+    levels = classes_of_width(levels)
+    columns = (targets, *(levels.column(kind) for kind in WIDTH_KINDS))
     classes = {tuple(key) for key in zip(*columns, strict=True)}
     # A class, then without stack, without density, without serving.
     unions = {key for t, s, d, k in classes for key in ((t, s, d, k), (t, s, d, ""), (t, s, "", ""), (t, "", "", ""))}
@@ -337,7 +339,7 @@ def widths_of(
             if place[3] and novelty != "seen":
                 continue
             mask = np.isfinite(errors) & _is_in(place, columns)
-            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= LEAST_GROUPS and _count(units[mask]) >= LEAST_UNITS:
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= least_groups and _count(units[mask]) >= LEAST_UNITS:
                 # log measured - log predicted.
                 widths.append(_width(place, novelty, -errors[mask], units[mask]))
     if "seen" in log_errors:

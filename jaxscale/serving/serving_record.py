@@ -44,6 +44,12 @@ MEANS = ("ttft_s", "tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 STAND_INS = ("tpot_s", "e2e_latency_s", "output_tokens_per_s_total")
 """Substitutes for a missing target, in order."""
 
+WIDTH_KINDS = ("arrivals", "density", "stack")
+"""Factors that define classes of widths."""
+
+USUAL = {"burst": "offline_max", "closed": "online"}
+"""Kind of serving by stated arrivals."""
+
 WIDEST = math.log(4.0)
 """Interval without further information: a factor of four [1]."""
 
@@ -54,7 +60,7 @@ class ServingWidth:
 
     Attributes:
         target: measured column; empty for any.
-        serving: kind of serving; empty for any.
+        serving: kind of serving, `burst` or `closed` where a table states such arrivals; empty for any.
         density: `dense` or `mixture`; empty for either.
         stack: framework and chip; empty for any.
         novelty: one of `NOVELTIES`.
@@ -96,7 +102,7 @@ class ServingWidths:
             Lower and upper ends of log measured over predicted [1], [row].
         """
         # Widths depend on three kinds of level alone: a single look-up for each combination.
-        classed, index = with_density(levels).only(dict.fromkeys(("serving", "density", "stack"), bool)).distinct()
+        classed, index = classes_of_width(levels).only(dict.fromkeys(WIDTH_KINDS, bool)).distinct()
         usual = (np.zeros(len(levels)), np.zeros(len(levels)))
         # Intervals grow with novelty; quantiles alone may not, as their classes differ.
         sides, below, above = {}, np.zeros(len(classed)), np.zeros(len(classed))
@@ -109,7 +115,7 @@ class ServingWidths:
 
     def interval(self, target: str, serving: str, density: str, stack: str, novelty: str) -> tuple[float, float]:
         """Ends of the interval of log measured over predicted, from the narrowest class with runs [1]."""
-        one = Levels.of_rows([{"serving": serving, "density": density, "stack": stack}])
+        one = Levels.of_rows([{"arrivals": serving, "density": density, "stack": stack}])
         below, above = self.sides(target, one, novelty)
         return -float(below[0]), float(above[0])
 
@@ -120,7 +126,7 @@ class ServingWidths:
 
         Args:
             target: predicted column.
-            levels: `serving`, `density` and `stack` of the rows.
+            levels: those of `WIDTH_KINDS` of the rows.
             novelty: one of `NOVELTIES`.
 
         Returns:
@@ -133,8 +139,11 @@ class ServingWidths:
         def places(serving: str, density: str, stack: str) -> list[tuple[str, ...]]:
             classes = ((density, stack), (density, ""), ("", ""))
             # Percentiles of a time come from one class of runs, so that larger percentiles have larger ends.
-            of_serving = [(name, serving, *place) for place in classes for name in near]
-            of_serving += [(name, serving, *place) for name in means for place in classes]
+            of_serving = []
+            # Errors of the usual kind of serving substitute where no run states arrivals.
+            for kind in dict.fromkeys((serving, USUAL.get(serving, serving))):
+                of_serving += [(name, kind, *place) for place in classes for name in near]
+                of_serving += [(name, kind, *place) for name in means for place in classes]
             return [*of_serving, (target, "", "", ""), ("", "", "", "")]
 
         entries = {}
@@ -144,12 +153,16 @@ class ServingWidths:
             sides = (width.hi, -width.lo) if is_swapped else (-width.lo, width.hi)
             if width.novelty == novelty:
                 entries[(width.target, width.serving, width.density, width.stack)] = sides
-        return looked_up(entries, levels, ("serving", "density", "stack"), places, (WIDEST, WIDEST))
+        return looked_up(entries, levels, WIDTH_KINDS, places, (WIDEST, WIDEST))
 
 
-def with_density(levels: Levels) -> Levels:
-    """Levels with `density`, the last word of the kind of model: `dense` or `mixture`."""
-    return levels.renamed("kind", lambda words: words.split()[-1], to="density")
+def classes_of_width(levels: Levels) -> Levels:
+    """Levels with the factors of `WIDTH_KINDS`.
+
+    `density` is the last word of the kind of model, `dense` or `mixture`; `arrivals` the kind of serving where none are
+    stated.
+    """
+    return levels.renamed("kind", lambda words: words.split()[-1], to="density").filled("arrivals", "serving")
 
 
 def sign_of(target: str) -> float:

@@ -17,7 +17,7 @@ from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models import catalogue_model
 from jaxscale.models.transformer import ARGUMENTS, Transformer, customary, ssm_layers
 from jaxscale.runs.schema import Runs
-from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS, Engine, Requests
+from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS, Engine, Requests, usual_cache_bytes
 from jaxscale.serving.serving_coefficients import (
     EngineDefaults,
     defaults_of,
@@ -234,7 +234,9 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
     usual = np.where(has_clients | rated, "online", np.where(has_batch, "static", "offline_max"))
     serving = np.where(serving == np.asarray(None), usual, serving)
     # A stream is a separate kind: a fit to clients that wait for answers need not hold for a stream.
-    serving = np.where(rated, "stream", np.where(_is_burst(runs), "offline_max", serving))
+    is_burst = _is_burst(runs)
+    serving = np.where(rated, "stream", np.where(is_burst, "offline_max", serving))
+    waits = runs.categories("arrival").matches(bool) & ~rated & (serving != "static")
     source = runs.categories("source").map(lambda name: name or "").array()
     model = runs.categories("model").map(lambda cell: model_level(cell or "")).array()
     latent, state, window = (np.nan_to_num(shapes[name]) for name in ("kv_lora_rank", "ssm_d_inner", "window"))
@@ -255,6 +257,7 @@ def _levels(runs: Runs, shapes: Mapping[str, np.ndarray], hardware: Hardware) ->
         "pair": _joined(framework, model),
         "kind": _joined(attention, np.where(is_mixture, "mixture", "dense").astype(object)),
         "serving": serving.astype(object),
+        "arrivals": np.where(is_burst, "burst", np.where(waits, "closed", "")).astype(object),
         # A source measures streams, closed loops and bursts by different programs or options.
         "client": np.where(source == "", "", _joined(source, serving)),
     }
@@ -308,7 +311,6 @@ def _engine(
     copies = np.maximum(np.floor(chips * decoding / (tp * pp * attention_dp)), 1.0)
     precision = runs.categories("precision").map(lambda cell: cell or "bf16")
     cache = runs.categories("kv_precision")
-    narrow = precision.matches(lambda word: word in ("fp8", "fp4"))
     formats = [precision.matches(lambda word, name=name: WEIGHT_FORMATS[word][1] == name) for name in PRECISIONS]
     stacks = together(Categorical.of(levels["release"].tolist()), runs.categories("gpu"))
 
@@ -318,7 +320,7 @@ def _engine(
 
     by_stack = stacks.map(defaults)
     usual = {name: by_stack.numbers(operator.attrgetter(name)) for name in EngineDefaults._fields}
-    usual_cache = np.maximum(usual["cache_bytes"], np.where(narrow, 1.0, 2.0))
+    usual_cache = np.maximum(usual["cache_bytes"], precision.numbers(usual_cache_bytes))
     cache_bytes = stated_or(cache.numbers(lambda word: CACHE_FORMATS.get(word or "")), usual_cache)
     return Engine(
         tp, pp,

@@ -220,3 +220,22 @@ def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.M
         with pytest.raises(Solving):
             module.fit_and_hold_out(measured, progress=progress)
     assert told == ["fitting 1 measurements of 2 rows"]
+
+
+def test_arrivals_have_widths_of_their_own():
+    """Runs in closed loops err by 0.6, those of clients without stated arrivals by 0.1; no burst was measured."""
+    rng = np.random.default_rng(0)
+    n = 1600
+    arrivals = np.repeat(["closed", ""], n // 2)
+    columns = {"serving": ["online"] * n, "kind": ["gqa dense"] * n, "stack": ["vllm h100"] * n}
+    levels = Levels.of_columns({**columns, "arrivals": arrivals.tolist()}, n)
+    errors = np.where(arrivals == "closed", 0.6, 0.1) * rng.normal(size=n)
+    groups = np.repeat(np.arange(n // 20), 20).astype(str)
+    widths = ServingWidths(widths_of({"seen": errors}, np.full(n, "tpot_s", dtype=object), levels, groups))
+    closed, online, burst = (
+        np.diff(widths.interval("tpot_s", kind, "dense", "vllm h100", "seen"))[0]
+        for kind in ("closed", "online", "burst")
+    )
+    assert closed == pytest.approx(2.0 * 1.645 * 0.6, rel=0.1)
+    assert online == pytest.approx(2.0 * 1.645 * 0.1, rel=0.1)
+    assert burst > online
