@@ -112,6 +112,18 @@ def test_shares_by_gradient_reach_the_closed_form():
     assert equal > 1.5 * float(finish), "negative control: equal shares are far from it"
 
 
+@pytest.mark.parametrize("moving", [0.0, 0.5])
+def test_a_pipeline_takes_each_stage_once_and_the_slowest_again(moving):
+    """64 microbatches of 16 sequences; hops that take a time come once each way, or again where they are slowest."""
+    size, share = 16.0, np.asarray([0.2, 0.3, 0.5])
+    stages = share * size * 4096.0 / RATES[:3]
+    volume = ACTIVATION_BYTES * 4096.0 * size * 4096.0
+    job = job_of(volume / moving if moving else 1e30, latency=0.0)
+    expected = 0.05 * share.max() + stages.sum() + 2.0 * 2.0 * moving + 63.0 * max(stages.max(), moving)
+    assert stages.max() < 0.5
+    assert float(pipeline_step(job, share)) == pytest.approx(expected, rel=1e-6)
+
+
 def brute_pipeline(job, held):
     """Least time of whole layers over all islands, all orders and all cuts [s]."""
     count, depth = len(held), int(job.n_layers)

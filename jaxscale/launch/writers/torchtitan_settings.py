@@ -90,8 +90,8 @@ def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
     if run.precision == "fp8":
         lines.add("model.converters", ["quantize.linear.float8"], "matmuls in 8 bits")
         lines.add("quantize.linear.float8.recipe_name", "rowwise")
-    elif run.precision == "fp4":
-        lines.lacks("precision = fp4: bf16 is written")
+    elif run.precision in ("fp4", "fp16"):
+        lines.lacks(f"precision = {run.precision}: bf16 is written")
     lines.add("optimizer.name", "AdamW")
     lines.add("optimizer.lr", 3e-4)
     lines.add("training.dataset", "c4", "put the data set here")
@@ -116,6 +116,8 @@ def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
     if mode == "selective":
         lines.add("activation_checkpoint.selective_ac_option", "op")
     lines.add("compile.enable", overlaps or run.plan.get("execution") == "compiled")
+    if run.plan.get("execution") == "cuda-graphs":
+        lines.lacks("execution = cuda-graphs: kernels are launched one by one")
     if run.does("chunked_loss"):
         lines.lacks("chunked_loss: logits are made at once")
     lines.facts |= _facts(run)
@@ -230,6 +232,8 @@ def _recompute(run: RunSettings, lines: SettingLines) -> str:
 def _precision(run: RunSettings, lines: SettingLines) -> None:
     if run.precision == "tf32":
         lines.lacks("precision = tf32: float32 is written; torch decides about tf32")
+    if run.precision == "fp16":
+        lines.lacks("precision = fp16: bf16 is written")
     if run.precision == "fp8":
         lines.facts["converter"] = "Float8LinearConverter"
     if run.precision == "fp4":
