@@ -1,9 +1,9 @@
 """Burst parallelism of layer graphs, by a layer-by-layer model separate from the calibrated step time of transformers.
 
-Planner, multiplexing and batch limit follow arXiv 2112.10065. The time of a layer is measured
-(profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow the paper. The calibrated
-model does not apply, because it describes transformers whose layers all run on the same chips, and no measured runs of
-convolutional networks in bursts exist for a fit. `network_step` supplies the networks to `js.trace`.
+Planner, multiplexing and batch limit follow arXiv 2112.10065, spatial parallelism arXiv 2007.12856. The time of a layer
+is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow the papers. The
+calibrated model does not apply, because it describes transformers whose layers all run on the same chips, and no measured
+runs of convolutional networks in bursts exist for a fit. `network_step` supplies the networks to `js.trace`.
 """
 
 from typing import TYPE_CHECKING
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from jaxscale.burst.soft_planner import plan_soft as plan_soft
     from jaxscale.burst.soft_planner import prices as prices
     from jaxscale.burst.soft_planner import soft_plan_time as soft_plan_time
+    from jaxscale.burst.spatial import spatial_network as spatial_network
+    from jaxscale.burst.spatial import spatial_step as spatial_step
+    from jaxscale.burst.spatial import spatial_table as spatial_table
     from jaxscale.burst.step_costs import BurstJob as BurstJob
     from jaxscale.burst.traced_network import network_step as network_step
 
