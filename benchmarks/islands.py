@@ -13,9 +13,9 @@ import numpy as np
 
 import jaxscale as js
 from jaxscale.base.arrays import stacked
-from jaxscale.islands.batch_shares import pace_of_rates
 from jaxscale.islands.choose_fleet import best_fleet_plan
 from jaxscale.islands.fleet import read_fleet, uniform_links
+from jaxscale.islands.island_plans import pace_of_rates
 from jaxscale.islands.mode_scores import with_scaled_links
 from jaxscale.islands.modes import IslandJob, survey_fleets
 from jaxscale.islands.pipeline_split import best_cut, best_order

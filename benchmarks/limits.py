@@ -16,9 +16,9 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import numpy as np
+from powers_of_two import integer_survey
 
 from jaxscale.limits.frontier_scenario import FrontierScenario, scenario
-from jaxscale.limits.limits_points import integer_survey
 from jaxscale.limits.relaxed_plan import CERTIFIED, SIZES, survey
 
 SIZES_FLOP = np.geomspace(1e25, 10.0**31.7, SIZES)

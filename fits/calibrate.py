@@ -23,8 +23,8 @@ from stages import OF_UNKNOWN, Stages, centre_scatter, solve_stages, stacks_left
 
 from jaxscale.base.documents import run_tables
 from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.levels import software_stack, table_of
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.calibration.seen import software_stack, table_of
 from jaxscale.fitting.fit_record import Attempt, fit_record
 from jaxscale.fitting.fitting import fit_measured
 from jaxscale.fitting.held_out import groups_to_leave_out, scatter_by, typical

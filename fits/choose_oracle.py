@@ -15,7 +15,6 @@ from scipy.optimize import minimize
 
 from jaxscale.optimise.interior_point import start_points
 from jaxscale.optimise.problems import Problems
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.relaxed_search import (
     PLAN_COORDINATES,
     PLAN_QUANTITIES,
@@ -24,6 +23,7 @@ from jaxscale.plans.relaxed_search import (
     relax_plans,
     relaxed_problems,
 )
+from jaxscale.plans.score import PlanTask
 
 SIZE, KEPT = len(PLAN_COORDINATES), [1, 2]
 """Coordinates of a plan; bounded quantities."""

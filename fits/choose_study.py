@@ -25,9 +25,8 @@ from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.enumerate import enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.relaxed_search import search_plans
-from jaxscale.plans.score import score_plans
+from jaxscale.plans.score import FoundPlans, PlanTask, score_plans
 
 FOLDER = Path(__file__).parent
 CHIPS = ("a100-80gb", "h100-80gb", "b200", "mi300x", "tpu-v5p", "gb200")

@@ -33,9 +33,9 @@ from jaxscale.designs.integer_designs import (
 from jaxscale.designs.time_to_loss import default_laws
 from jaxscale.models.transformer import embedding_params, n_active_params, n_params
 from jaxscale.plans.enumerate import PlanSpace, within_domains
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan_questions import every_plan
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys
+from jaxscale.plans.score import PlanTask
 from jaxscale.runs.arrays import RunBatch
 
 PLANS = 60

@@ -10,8 +10,8 @@ import jax
 from markdown_text import markdown_table
 
 import jaxscale as js
+from jaxscale.plans.against import Comparison, compare_design, published_designs
 from jaxscale.plans.plan import in_short
-from jaxscale.plans.published_designs import Comparison, compare_design, published_designs
 
 PAGE = Path(__file__).parent.parent / "docs" / "choose.md"
 COLUMNS = ("run", "published plan", "reported", "predicted", "memory", "runs out", "the planner's own", "takes")

@@ -10,7 +10,7 @@ from markdown_text import markdown_table
 from scoreboard import read_residuals
 
 from jaxscale.report.figures import residuals_by_column
-from jaxscale.report.fit_report import varied_columns
+from jaxscale.report.reports import varied_columns
 from jaxscale.report.style import png
 from jaxscale.runs.arrays import Measured, classes
 from jaxscale.runs.defaults import table_facts

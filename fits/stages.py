@@ -17,12 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxscale.base.documents import data_path
-from jaxscale.calibration.anchors import timed_chips
+from jaxscale.calibration.coefficients import timed_chips
 from jaxscale.calibration.intervals import EAGER, Z90, Scatter
-from jaxscale.calibration.levels import GUESSES, Levels
+from jaxscale.calibration.levels import GUESSES, Levels, is_apart
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.calibration.seen import is_apart
 from jaxscale.fitting.fit_record import Attempt, fit_problem, fit_record, held_at
 from jaxscale.fitting.multistart import Solution, one_blas_thread, refine, solve
 from jaxscale.fitting.objective import FitProblem, reweighted

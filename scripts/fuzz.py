@@ -37,9 +37,8 @@ from jaxscale.hardware.catalogue import load_hardware
 from jaxscale.islands.fleet import read_fleet
 from jaxscale.launch.readers.read_run import run_of
 from jaxscale.laws.loss_reader import read_losses
-from jaxscale.models.model_catalogue import described_model
+from jaxscale.models.model_catalogue import described_model, model_figures
 from jaxscale.models.model_domain import MODEL
-from jaxscale.models.model_figures import model_figures
 from jaxscale.models.transformer import model_flops
 from jaxscale.plans.adapters import trained_by
 from jaxscale.plans.expert_load import dropped_share
@@ -49,8 +48,7 @@ from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.engine import REQUESTS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
 from jaxscale.sweeps import read_spec
-from jaxscale.tables.cells import Column
-from jaxscale.tables.words import vocabularies
+from jaxscale.tables.cells import Column, vocabularies
 from jaxscale.tracing.classed_program import read_tables
 
 PATIENCE = 10.0

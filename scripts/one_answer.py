@@ -24,8 +24,8 @@ import jaxscale as js
 from jaxscale.cli import main as command_line
 from jaxscale.explore.page_state import PageState, page_inputs
 from jaxscale.explore.page_work import ranked_plans
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_questions import every_plan
+from jaxscale.plans.score import FoundPlans
 
 MODELS = (
     *("llama3-8b", "llama3-70b", "llama3.1-405b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b"),

@@ -17,8 +17,7 @@ from jaxscale.hardware.cluster import CHIP, CLUSTER, NETWORK
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
 from jaxscale.plans.adapters import MATMULS
-from jaxscale.plans.plan import FLAGS, Plan
-from jaxscale.plans.plan_domain import PLAN
+from jaxscale.plans.plan import FLAGS, PLAN, Plan
 from jaxscale.rollouts.rollout_batch import ROLLOUT_BATCH
 from jaxscale.runs.predict import refuse_impossible
 from jaxscale.runs.schema import BY_NAME, MODEL_FIELDS

@@ -57,11 +57,6 @@ def weak(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: float(leaf) if isinstance(leaf, np.number) else leaf, tree)
 
 
-def is_number(value: Any) -> bool:
-    """Whether a leaf is a single concrete number, neither traced nor an array with axes."""
-    return isinstance(value, int | float | np.number)
-
-
 def as_arrays(tree: Tree) -> Tree:
     """Tree with arrays as leaves, because plain numbers have no shape and no `.dtype`."""
     return jax.tree.map(jnp.asarray, tree)

@@ -1,7 +1,7 @@
 """Domains: valid ranges of numbers and relations between numbers, checked for scalars, arrays and cells.
 
-A single table per class (`jaxscale.models.model_domain`, `jaxscale.plans.plan_domain`) checks numbers
-from every source: Python, TOML, a config.json, the cells of a table. Traced values are not checked.
+A single table per class (in `data/domains.toml`, relations in `jaxscale.models.model_domain`) checks numbers from every
+source: Python, TOML, a config.json, the cells of a table. Traced values are not checked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import numpy as np
+
+from jaxscale.base.documents import data_path, read_toml
 
 SLACK = 1e-9
 """Tolerated relative error of sums and quotients of whole numbers in floating point [1]."""
@@ -41,6 +43,16 @@ class Bound(NamedTuple):
         if self.is_above:
             return f"a number above {self.low:g}, at most {self.high:g}"
         return f"a number from {self.low:g} to {self.high:g}"
+
+
+def bounds_of(what: str) -> dict[str, Bound]:
+    """Ranges of the numbers of a class, from `data/domains.toml`."""
+    found = {}
+    for name, entry in read_toml(data_path("domains.toml"))[what].items():
+        is_above = "above" in entry
+        low = entry["above"] if is_above else entry["from"]
+        found[name] = Bound(low, entry["to"], is_above, entry["meaning"])
+    return found
 
 
 class Relation(NamedTuple):

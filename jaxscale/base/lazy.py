@@ -1,12 +1,14 @@
 """Lazy packages: public names are loaded on first use, so that importing a package is cheap.
 
 Public names are the imports of `__init__` below `if TYPE_CHECKING:`. Type checkers read these imports
-as code; at run time `public_face` reads them as text and runs each import on first use.
+as code; at run time `public_face` reads them as text and runs each import on first use. Names of earlier releases
+answer for one release with a warning (`RENAMED`).
 """
 
 import ast
 import importlib
 import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +23,7 @@ class PublicFace(ModuleType):
         """Import a public name from its module."""
         home = self._homes.get(name)
         if home is None and not name.startswith("_"):
-            return importlib.import_module("jaxscale._renamed").renamed(self.__name__, name)
+            return renamed(self.__name__, name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if home == self.__name__:
@@ -74,3 +76,38 @@ def loaded(home: str) -> Any:
     """Import an object from its registry entry `module:name`."""
     module, name = home.split(":")
     return getattr(importlib.import_module(module), name)
+
+
+RENAMED = {
+    "jaxscale.runs_from_pandas": "jaxscale.read_runs",
+    "jaxscale.report.figures.latency_against_load": "jaxscale.serving.latency_against_load",
+    "jaxscale.report.figures.serving_frontier": "jaxscale.serving.serving_frontier",
+    "jaxscale.serving.best_plan": "jaxscale.serving.best_serving_plan",
+    "jaxscale.laws.backtest": "jaxscale.laws.backtest_of",
+    "jaxscale.laws.check": "jaxscale.laws.checked_law",
+    "jaxscale.laws.compare": "jaxscale.laws.compare_forms",
+    "jaxscale.laws.document": "jaxscale.laws.law_document",
+    "jaxscale.laws.fit": "jaxscale.laws.fit_law",
+    "jaxscale.laws.load": "jaxscale.laws.load_law",
+    "jaxscale.laws.losses": "jaxscale.laws.losses_of",
+    "jaxscale.laws.read": "jaxscale.laws.read_losses",
+    "jaxscale.laws.save": "jaxscale.laws.save_law",
+    "jaxscale.laws.table": "jaxscale.laws.loss_table",
+    "jaxscale.laws.tables": "jaxscale.laws.loss_table_names",
+}
+"""Public names by those of before."""
+
+
+def renamed(package: str, name: str) -> Any:
+    """The object behind a public name of an earlier release.
+
+    Raises:
+        AttributeError: no release had the name.
+    """
+    present = RENAMED.get(f"{package}.{name}")
+    if present is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    old, new = (path.replace("jaxscale.", "js.", 1) for path in (f"{package}.{name}", present))
+    warnings.warn(f"{old} is now {new}; the old name goes in 0.3", DeprecationWarning, stacklevel=3)
+    module, attribute = present.rsplit(".", 1)
+    return getattr(importlib.import_module(module), attribute)

@@ -1,9 +1,9 @@
 """Burst parallelism of layer graphs, by a layer-by-layer model separate from the calibrated step time of transformers.
 
-Planner, multiplexing, batch limit and spatial parallelism follow arXiv 2112.10065. The time of a layer is measured
-(profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow the paper. The calibrated
-model does not apply, because it describes transformers whose layers all run on the same chips, and no measured runs of
-convolutional networks in bursts exist for a fit. `network_step` supplies the networks to `js.trace`.
+Planner, multiplexing and batch limit follow arXiv 2112.10065, spatial parallelism arXiv 2007.12856. The time of a layer
+is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow the papers. The
+calibrated model does not apply, because it describes transformers whose layers all run on the same chips, and no
+measured runs of convolutional networks in bursts exist for a fit. `network_step` supplies the networks to `js.trace`.
 """
 
 from typing import TYPE_CHECKING

@@ -87,17 +87,12 @@ def _convolution(shape, words, network, _previous):
         normalised=network["batch_norm"],
         activated=not network["activation_rows"],
     )
-    return [_forward_only(layer) if network["activation_rows"] else layer]
-
-
-def _forward_only(layer: Layer) -> Layer:
-    # The activation's row carries the backward pass in the profile.
-    return layer._replace(kernels=layer.kernels[: len(layer.kernels) - len(layer.backward)])
+    return [layers.forward_only(layer) if network["activation_rows"] else layer]
 
 
 def _linear(shape, words, network, _previous):
     layer = layers.linear(shape, words.number)
-    return [_forward_only(layer) if network["activation_rows"] else layer]
+    return [layers.forward_only(layer) if network["activation_rows"] else layer]
 
 
 def _fork(shape, words, network, _previous):

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
 from jaxscale.base.documents import data_path, fit_path, read_toml
-from jaxscale.base.errors import InputError, check_known
+from jaxscale.base.errors import InputError
 from jaxscale.base.smooth import larger
 from jaxscale.burst import layers
 from jaxscale.burst.layer_graph import KernelTable, load_network, network_entry, network_steps
@@ -83,13 +83,12 @@ def _convolution(p: dict, shape: tuple[int, ...], regime: str) -> Layer:
     layer = layers.convolution(
         shape, p["out_channels"], kernel, p["stride"], padding, normalised=normalised, activated=not split
     )
-    # The profile counts the backward pass with the activation.
-    return layer._replace(kernels=layer.kernels[: -len(layer.backward)]) if split else layer
+    return layers.forward_only(layer) if split else layer
 
 
 def _linear(p: dict, shape: tuple[int, ...], regime: str) -> Layer:
     layer = layers.linear(shape, p["out_features"])
-    return layer._replace(kernels=layer.kernels[: -len(layer.backward)]) if regime in _SPLIT_BACKWARD else layer
+    return layers.forward_only(layer) if regime in _SPLIT_BACKWARD else layer
 
 
 def _layer(kind: str, p: dict, shape: tuple[int, ...], regime: str, previous: Layer | None) -> Layer:
@@ -253,16 +252,7 @@ def _not_measured(name: str, what: str) -> InputError:
     return InputError(f"network {name}: no measured time for {what}; expected one of {shipped}")
 
 
-REGIMES = (
-    "vgg-graph",
-    "wrn-graph",
-    "inception-graph",
-    "resnet-graph",
-    "inception-eager",
-    "resnet-eager",
-    "vgg-eager",
-    "vit-eager",
-)
+REGIMES = tuple(dict.fromkeys(RECORDED_REGIMES.values()))
 """Software regimes of the profiles; `graph`: CUDA graphs, `eager`: separate launches of kernels."""
 
 _FAMILY = np.array([family_of(kind) for kind in KERNEL_KINDS], np.int32)
@@ -439,18 +429,14 @@ def a100() -> Device:
     return Device(device["peak_flops"], device["hbm_bandwidth"], device["wave_outputs"])
 
 
-def analytical_layer_time(name: str, device: Device | None = None, regime: str | None = None) -> AnalyticalLayerTime:
-    """Analytical layer time of a shipped network.
+def analytical_layer_time(name: str) -> AnalyticalLayerTime:
+    """Analytical layer time of a shipped network, on the A100 of the profiles and in the regime of its profile.
 
     Args:
         name: any network of `data/burst/networks.toml`.
-        device: chip, with fields that may be traced; by default the A100 of the profiles.
-        regime: software regime, one of `REGIMES`; by default that of the network.
 
     Raises:
-        InputError: unknown network or regime.
+        InputError: unknown network.
     """
     graph = load_network(name)
-    regime = regime or graph.regime
-    check_known("regime", regime, REGIMES)
-    return AnalyticalLayerTime(graph.kernels, load_coefficients(), device or a100(), REGIMES.index(regime))
+    return AnalyticalLayerTime(graph.kernels, load_coefficients(), a100(), REGIMES.index(graph.regime))

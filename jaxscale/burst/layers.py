@@ -196,6 +196,11 @@ def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
     )
 
 
+def forward_only(layer: Layer) -> Layer:
+    """Layer without its backward pass, which the row of its activation carries in a profile."""
+    return layer._replace(kernels=layer.kernels[: len(layer.kernels) - len(layer.backward)])
+
+
 def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padding: int) -> Layer:
     """Maximum or average pooling: reads x and writes y, then reads dy and writes dx."""
     output = (input_shape[0], *((n + 2 * padding - kernel) // stride + 1 for n in input_shape[1:]))

@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxscale.base.record_file import RecordFile
-from jaxscale.calibration.levels import Levels, Place
-from jaxscale.calibration.seen import Seen
+from jaxscale.calibration.levels import Levels, Place, Seen
 from jaxscale.calibration.spec import Spec
 
 

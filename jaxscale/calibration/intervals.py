@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxscale.base.arrays import stated_or
-from jaxscale.calibration.levels import GUESSES, Levels, Place
-from jaxscale.calibration.seen import SETTINGS, UNNAMED, Seen
+from jaxscale.calibration.levels import GUESSES, SETTINGS, UNNAMED, Levels, Place, Seen
 
 Z90 = 1.6448536269514722
 """Standard normal quantile at 95 %: half-width of a central 90 % interval in standard deviations [1]."""

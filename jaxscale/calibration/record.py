@@ -21,13 +21,19 @@ from jaxscale.base.documents import fit_path
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.base.record_file import RecordFile
 from jaxscale.base.show import Printout, printed
-from jaxscale.calibration.anchors import anchor_shifts, timed_chips
 from jaxscale.calibration.base_record import COUNTS, PLACES, TEXTS, FileForm, LevelRows, Record, tables_of_entries
-from jaxscale.calibration.coefficients import Coefficients, from_values, names, prior_medians, training_spec
+from jaxscale.calibration.coefficients import (
+    Coefficients,
+    anchor_shifts,
+    from_values,
+    names,
+    prior_medians,
+    timed_chips,
+    training_spec,
+)
 from jaxscale.calibration.intervals import Z90, Interval, Scatter, Scatters, interval_ends, looked_up
-from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, on_chips
+from jaxscale.calibration.levels import LEVEL_KINDS, Levels, Place, Seen, on_chips
 from jaxscale.calibration.memory_limit import MemoryLimit, probability_of_oom
-from jaxscale.calibration.seen import Seen
 from jaxscale.calibration.spec import Spec
 from jaxscale.hardware.catalogue import Hardware
 

@@ -82,6 +82,7 @@ class Prior(NamedTuple):
         spread_of_levels: scale of the effects of `effects`; equal to `spread` unless levels are known to differ by more
             than the uncertainty of the centre [1].
         levels: standard deviation of the effects within the centre, by factor (stack, gpu, ...) [1].
+        told_by: runs that are most informative about the coefficient, as a measurement to identify it.
         hides_where: `small` or `large` where overlap hides the term of a small or large coefficient; else empty.
         may_be_zero: whether the value may be 0, for a feature absent from a stack.
     """
@@ -95,6 +96,7 @@ class Prior(NamedTuple):
     effects: tuple[str, ...]
     spread_of_levels: float
     levels: Mapping[str, float]
+    told_by: str = ""
     hides_where: str = ""
     may_be_zero: bool = False
 

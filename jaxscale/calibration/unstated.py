@@ -7,10 +7,9 @@ from jaxtyping import Float
 
 from jaxscale.base.units import GB
 from jaxscale.calibration.intervals import Z90
-from jaxscale.calibration.levels import GUESSES, Levels
+from jaxscale.calibration.levels import GUESSES, NOTED_KINDS, Levels
 from jaxscale.calibration.memory_limit import memory_limit
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.seen import NOTED_KINDS
 
 NARROWER = 0.9
 """Largest ratio of interval widths with and without a stated fact at which a note is given [1]."""

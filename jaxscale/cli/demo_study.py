@@ -47,7 +47,7 @@ from jaxscale.report.figures import (
     shape_profile,
     step_breakdown,
 )
-from jaxscale.report.fit_report import add_coefficients
+from jaxscale.report.reports import add_coefficients
 from jaxscale.report.style import seconds
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs

@@ -55,7 +55,7 @@ class FitCommand(Outputs):
             return
         if not isinstance(result, FitResult):
             raise InputError(f"{self.runs}: a figure needs rows of models; the fit of its workloads is written")
-        from jaxscale.report.fit_report import fit_figure, fit_report
+        from jaxscale.report.reports import fit_figure, fit_report
 
         title = f"Fit of {self.runs.name}"
         save_pictures(self.plot, self.report, lambda: fit_figure(result), lambda: fit_report(result, title))

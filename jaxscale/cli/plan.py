@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from jaxscale.models.transformer import Transformer
     from jaxscale.plans.against import AgainstBest
     from jaxscale.plans.choice import PlanChoice
-    from jaxscale.plans.found_plans import FoundPlans
     from jaxscale.plans.node_links import NodeLinks
     from jaxscale.plans.plan import Plan
     from jaxscale.plans.plan_questions import PlanQuestion
+    from jaxscale.plans.score import FoundPlans
 
 
 WRITTEN_AMONG = 50
@@ -177,7 +177,7 @@ class PlanCommand(Outputs, SoftwareOptions):
             theirs: row of the file of `--against`.
             written: framework whose settings are written.
         """
-        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.runs.defaults import known_frameworks
 
         # The writer's framework also plans, unless the file of `--against` names another.
@@ -264,7 +264,7 @@ class PlanCommand(Outputs, SoftwareOptions):
 
     def _draw(self, choice: "PlanChoice", title: str, run: "RunChoice | None") -> None:
         """Draw the figure and the report that are asked for."""
-        from jaxscale.report.plan_report import plan_breakdown, plan_report, run_figure
+        from jaxscale.report.reports import plan_breakdown, plan_report, run_figure
 
         def figure() -> Any:
             if run is None or len(run.candidates) == 1:
@@ -402,8 +402,8 @@ def row_plan(
     import jax
     import numpy as np
 
+    from jaxscale.cli.arguments import software_columns
     from jaxscale.cli.runs_tables import one_run
-    from jaxscale.cli.software_cells import software_columns
     from jaxscale.runs.completion import completed, open_rows
     from jaxscale.runs.measured import describe_runs
     from jaxscale.tables.categorical import Categorical

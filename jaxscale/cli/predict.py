@@ -137,7 +137,7 @@ class PredictCommand(Outputs, SoftwareOptions):
 
     def _draw(self, runs: "Runs", prediction: "Prediction") -> None:
         """Draw the figure and the report that are asked for."""
-        from jaxscale.report.prediction_report import prediction_figure, prediction_report
+        from jaxscale.report.reports import prediction_figure, prediction_report
 
         title = (
             f"{self.model} on {self.n_gpus} {self.gpu}" if self.runs is None else f"Predictions for {self.runs.name}"

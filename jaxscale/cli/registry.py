@@ -18,8 +18,8 @@ COMMANDS = {
     "explore": "jaxscale.explore.explore_command:ExploreCommand",
     "trace": "jaxscale.tracing.trace_command:TraceCommand",
     "measure": "jaxscale.measuring.measure_command:MeasureCommand",
-    "hardware": "jaxscale.cli.hardware:HardwareCommand",
-    "model": "jaxscale.cli.model:ModelCommand",
+    "hardware": "jaxscale.cli.catalogue:HardwareCommand",
+    "model": "jaxscale.cli.catalogue:ModelCommand",
     "read": "jaxscale.launch.read_command:ReadCommand",
 }
 """Class of each command, in the order in which help lists them."""

@@ -12,10 +12,9 @@ from jaxscale.cli.console import say
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
-from jaxscale.runs.batch_cells import sequences_in
 from jaxscale.runs.predict import Prediction
 from jaxscale.runs.reader import RunsSchema
-from jaxscale.runs.schema import BY_NAME, stated_values
+from jaxscale.runs.schema import BY_NAME, sequences_in, stated_values
 from jaxscale.tables.schema import AbstractSchema
 from jaxscale.tables.table import cell_of, write_extended
 

@@ -69,8 +69,8 @@ class ShapeCommand(Outputs, SoftwareOptions):
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
         """
         import jaxscale as js
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.cli.plan import load_model
-        from jaxscale.cli.software_cells import software_cells
         from jaxscale.designs.shape_report import shape_report
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
@@ -104,7 +104,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
         asked = f"{document['n_gpus']} {document['gpu']}, budget: {kind} {value:g}"
         answer(self.json, lambda: document, lambda: [asked, *self._printed(document)])
         if self.plot or self.report:
-            from jaxscale.report.plan_report import design_report, price_figure
+            from jaxscale.report.reports import design_report, price_figure
 
             drawn = (document, f"The best design for {asked}")
             save_pictures(self.plot, self.report, lambda: price_figure(*drawn), lambda: design_report(*drawn))

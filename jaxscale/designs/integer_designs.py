@@ -11,10 +11,10 @@ from jaxscale.base.arrays import divisors, number, with_columns
 from jaxscale.designs.quantities import HIGHEST, LOWEST, WIDTH_FIELDS, Design, DesignProblem, head_share
 from jaxscale.models.transformer import LAYER_SHARES, Transformer
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, within_domains
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import find_plans
 from jaxscale.plans.rules import BATCH_RULE, model_columns, obeys, shares_key_values
+from jaxscale.plans.score import PlanTask
 
 TILE = 128
 """Unit of widths: the tile of matmul kernels (NVIDIA, Matrix Multiplication Background, 2023) [1]."""

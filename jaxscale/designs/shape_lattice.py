@@ -48,17 +48,17 @@ class ShapeLattice(NamedTuple):
         return int(np.argmin(np.where(self.admitted, times, np.inf)))
 
 
-def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance: float) -> ShapeLattice:
+def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals) -> ShapeLattice:
     """Integer shapes on either side of the curve of constant parameters.
 
     Args:
         problem: the search.
         width: width of the relaxed optimum [1].
         wanted: bounds on the shapes.
-        tolerance: relative tolerance on the parameters; without a shape within it, the nearest shapes count [1].
 
     Returns:
-        The lattice; without shapes where the plan has more chunks than there are layers.
+        The lattice: shapes within `PARAMS_TOLERANCE`, else the nearest ones; without shapes where the plan has more
+        chunks than there are layers.
     """
     models = integer_shapes(problem, width)
     values = shape_quantities(models, problem)
@@ -66,7 +66,7 @@ def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals, tolerance:
     off = np.abs(values[:, SHAPE_QUANTITIES.index("params")] - math.log(number(problem.params)))
     nearest = np.min(off[fits], initial=np.inf)
     # The factor guards against rounding of the distance.
-    return ShapeLattice(models, values, fits & (off <= max(tolerance, 1.001 * nearest)))
+    return ShapeLattice(models, values, fits & (off <= max(PARAMS_TOLERANCE, 1.001 * nearest)))
 
 
 def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> Rounded:
@@ -83,7 +83,7 @@ def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> 
     Raises:
         InputError: no shape obeys the plan, or none keeps the bounds.
     """
-    lattice = shape_lattice(problem, number(relaxed[0].model.d_model), wanted, PARAMS_TOLERANCE)
+    lattice = shape_lattice(problem, number(relaxed[0].model.d_model), wanted)
     if not len(lattice.values):
         chunks = number(problem.plan.pp * problem.plan.vpp)
         raise InputError(f"no integer shape: pp * vpp = {chunks:g} exceeds the layers")

@@ -38,9 +38,8 @@ from jaxscale.models.transformer import Transformer, n_params
 from jaxscale.plans.best_plan import choice_of, cluster_and_chip, question_of_levels, refuse_none
 from jaxscale.plans.choice import PlanChoice
 from jaxscale.plans.enumerate import PlanSpace, PlanTable
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_questions import PlanQuestion, find_plans
-from jaxscale.plans.score import Judged, judge
+from jaxscale.plans.score import FoundPlans, Judged, judge
 
 OBJECTIVES = ("step", "days", "price", "energy")
 """Objectives for the choice of a plan: the fastest step of all chips, or the least days, price or energy of the run."""

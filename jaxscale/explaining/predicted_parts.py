@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxscale.base.arrays import as_arrays
-from jaxscale.base.documents import parsed_toml
+from jaxscale.base.documents import read_toml
 from jaxscale.base.jit import small_jit
 from jaxscale.calibration.coefficients import Coefficients, constrain_values, from_values, priors, unconstrain
 from jaxscale.calibration.record import Fit
@@ -98,7 +98,7 @@ class CollectiveGroup(NamedTuple):
 @functools.cache
 def kernel_term_table() -> dict[str, Any]:
     """Contents of `kernel_terms.toml`."""
-    return parsed_toml(files("jaxscale.explaining").joinpath("kernel_terms.toml").read_text(encoding="utf-8"))
+    return read_toml(Path(__file__).with_name("kernel_terms.toml"))
 
 
 @functools.cache

@@ -38,7 +38,7 @@ SLIDERS = {
     "links": "scale-up bandwidth",
     "network": "scale-out bandwidth",
 }
-"""Resources of the cluster with a factor, by field of a state; names as in `IMPROVEMENTS`."""
+"""Resources of the cluster with a factor, by field of a state; names as in `CLUSTER_RESOURCES`."""
 
 MOST = 10**10
 """Largest count [1]."""

@@ -32,10 +32,10 @@ from jaxscale.models.transformer import Transformer, n_active_params, n_params
 from jaxscale.plans.best_plan import answered
 from jaxscale.plans.choice import PlanChoice, ScoredPlan
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.sensitivity import IMPROVEMENTS, with_resource
+from jaxscale.plans.sensitivity import CLUSTER_RESOURCES, with_resource
 
 # Memory capacity has no effect on the step time.
-RESOURCES = tuple(name for name in IMPROVEMENTS if name != "memory capacity")
+RESOURCES = tuple(name for name in CLUSTER_RESOURCES if name != "memory capacity")
 SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
 """Quantities with reported elasticities, in addition to the resources of the cluster."""
 

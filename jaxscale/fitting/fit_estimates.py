@@ -12,11 +12,18 @@ from jaxscale.calibration.coefficients import constrain_values, names, priors, t
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.memory_limit import MemoryLimit
 from jaxscale.calibration.record import Fit
-from jaxscale.fitting.diagnostics import Diagnostics, diagnose, weights_of_measured
+from jaxscale.fitting.diagnostics import (
+    Diagnostics,
+    Profile,
+    diagnose,
+    identified,
+    profiled,
+    standardised_intervals,
+    weights_of_measured,
+)
 from jaxscale.fitting.multistart import Solution
 from jaxscale.fitting.objective import FitProblem
 from jaxscale.fitting.parameters import Effect
-from jaxscale.fitting.profile import Profile, identified, profiled, standardised_intervals
 from jaxscale.runs.arrays import RunBatch
 from jaxscale.runs.table_checks import deviations
 

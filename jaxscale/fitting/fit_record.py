@@ -22,8 +22,8 @@ from jaxscale.calibration.coefficients import (
     unconstrain,
 )
 from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.levels import SETTINGS, UNNAMED, is_apart
 from jaxscale.calibration.record import Fit, load_fit
-from jaxscale.calibration.seen import SETTINGS, UNNAMED, is_apart
 from jaxscale.fitting.held_out import measured_scatter, wider
 from jaxscale.fitting.informed_coefficients import bounds_memory, informed_coefficients
 from jaxscale.fitting.multistart import Solution

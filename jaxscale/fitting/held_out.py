@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxscale.calibration.intervals import Z90, Scatter
-from jaxscale.calibration.seen import UNNAMED
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.fitting.multistart import Solution, refine
 from jaxscale.fitting.objective import FitProblem, reweighted, time_scatter
 from jaxscale.fitting.statistics.group_quantiles import half_width

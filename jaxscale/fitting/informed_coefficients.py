@@ -100,54 +100,6 @@ _CONDITIONS: Mapping[str, Callable[[RunBatch], np.ndarray]] = {
 }
 
 
-TELLING: Mapping[str, str] = {
-    "matmul_efficiency": "a run with large microbatches on one node, of full recomputation and none",
-    "fp8_efficiency": "a run in 8 bits beside one in 16",
-    "fp4_efficiency": "a run in 4 bits beside one in 16",
-    "matmul_half_area": "the same model with microbatches of 1 and of 8, or at several degrees tp",
-    "matmul_exposed_bytes": "a narrow and a wide model with as many tokens in a microbatch",
-    "attention_efficiency": "the same model with short and with long sequences",
-    "scan_efficiency": "a run of a model with state-space layers",
-    "score_bytes": "a run without fused attention",
-    "hbm_efficiency": "a narrow and a wide model on one node",
-    "residual_passes": "narrow models, with sequence parallelism and without",
-    "hidden_passes": "models of several MLP widths",
-    "routed_passes": "a run of a mixture of experts",
-    "bias_passes": "a run of a mixture whose experts have biases",
-    "logit_bytes": "models of a small and of a large vocabulary",
-    "accumulation_bytes": "one batch in few and in many microbatches",
-    "fsdp_bytes": "a run with ZeRO 3 beside one with ZeRO 1, on few chips",
-    "host_time_layer": "an eager run of a small model with short microbatches",
-    "host_time_mixture": "an eager run of a small mixture of experts",
-    "host_time_tp_network": "an eager run of a small model with tp on several nodes, beside one on one node",
-    "host_time_tp_node": "an eager run whose tp spans nodes",
-    "layer_time_factor": "runs of several models and microbatches without communication",
-    "scale_up_efficiency": "one model at several degrees tp inside a node",
-    "scale_out_efficiency": "one model on few and on many nodes, with a small batch per chip",
-    "collective_launch": "a small model with tp, one sequence in a microbatch",
-    "link_latency_scale": "a small model with tp 8 and short sequences",
-    "network_latency_scale": "one small batch per chip on 8 nodes and on 100",
-    "tp_overlap": "the same run with overlap of tensor-parallel collectives and without",
-    "dp_overlap": "the same run with gradients reduced beside the backward pass and after it",
-    "dp_congestion": "the same run per chip on 2, 16 and 128 nodes",
-    "dp_buckets": "a run of many replicas with a small batch each",
-    "reduce_rings": "a run of many replicas without ZeRO",
-    "fsdp_overlap": "a run with ZeRO 3 on several nodes with little compute per layer",
-    "cp_overlap": "a run with cp above 1",
-    "ep_overlap": "a run of a mixture with ep above 1",
-    "moe_expert_time": "a mixture of many experts with few tokens each",
-    "pp_exposed": "one model at several degrees pp with many microbatches",
-    "pp_slot_time": "a small model at pp 4 or more with many microbatches",
-    "optimizer_bytes": "one model with a batch of one microbatch, and with ZeRO 0 and 1",
-    "step_time": "a small model with a batch of one microbatch",
-    "straggler": "the same run per chip on 2 and on 128 nodes",
-    "activation_factor": "peak memory of a run without recomputation",
-    "queued_bytes": "peak memory of a run with tp and a deep pipeline",
-    "framework_bytes": "peak memory as the driver counts it, of a small model",
-}
-"""Runs that are most informative about each coefficient, as a measurement to identify the coefficient."""
-
-
 BOUNDED = "activation_factor"
 """Memory coefficient informed by runs of which only completion is known: the coefficient to which the peak is most
 sensitive, since a bound determines no more than one coefficient."""

@@ -21,8 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.smooth import Temperature
 from jaxscale.calibration.coefficients import constrain
-from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.seen import table_of
+from jaxscale.calibration.levels import Levels, table_of
 from jaxscale.costs.memory import Memory, memory
 from jaxscale.costs.step import StepTime, step_time
 from jaxscale.fitting.parameters import Parametrisation

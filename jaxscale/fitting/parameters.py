@@ -23,8 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxscale.calibration.coefficients import CENTRE_KINDS, OFFSET_KINDS, names, priors
-from jaxscale.calibration.levels import Levels
-from jaxscale.calibration.seen import is_apart, table_of
+from jaxscale.calibration.levels import Levels, is_apart, table_of
 from jaxscale.runs.defaults import default_for
 
 OFFSET_SPREAD: Mapping[str, float] = {"source": 0.7, "mixture": 4.0, "local_shape": 5.0}

@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, html_of, make_table, text_column
 from jaxscale.calibration.coefficients import constrain_values, names, priors
-from jaxscale.calibration.seen import UNNAMED
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.fitting.fit_estimates import FitEstimates
-from jaxscale.fitting.informed_coefficients import TELLING, informs
+from jaxscale.fitting.informed_coefficients import informs
 from jaxscale.fitting.objective import loss
 
 ABSURD_ERROR = 70.0
@@ -265,7 +265,11 @@ def impossible_rates(result: FitEstimates) -> list[str]:
 
 def telling_runs(result: FitEstimates) -> dict[str, str]:
     """Most informative run for each coefficient that the fitted runs do not identify."""
-    return {name: TELLING[name] for name, known in zip(names(), result.identified, strict=True) if not known}
+    return {
+        name: prior.told_by
+        for (name, prior), known in zip(priors().items(), result.identified, strict=True)
+        if not known
+    }
 
 
 def _stopped_early(result: FitEstimates) -> str:

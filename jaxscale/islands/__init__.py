@@ -5,12 +5,6 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.islands.batch_shares import Pace as Pace
-    from jaxscale.islands.batch_shares import best_shares as best_shares
-    from jaxscale.islands.batch_shares import equal_finish as equal_finish
-    from jaxscale.islands.batch_shares import island_paces as island_paces
-    from jaxscale.islands.batch_shares import pace_of_rates as pace_of_rates
-    from jaxscale.islands.batch_shares import whole_shares as whole_shares
     from jaxscale.islands.choose_fleet import best_fleet_plan as best_fleet_plan
     from jaxscale.islands.fleet import Fleet as Fleet
     from jaxscale.islands.fleet import Links as Links
@@ -26,7 +20,13 @@ if TYPE_CHECKING:
     from jaxscale.islands.further_modes import published_modes as published_modes
     from jaxscale.islands.further_modes import tokens_factor as tokens_factor
     from jaxscale.islands.island_plans import IslandPlans as IslandPlans
+    from jaxscale.islands.island_plans import Pace as Pace
+    from jaxscale.islands.island_plans import best_shares as best_shares
+    from jaxscale.islands.island_plans import equal_finish as equal_finish
+    from jaxscale.islands.island_plans import island_paces as island_paces
     from jaxscale.islands.island_plans import island_plans as island_plans
+    from jaxscale.islands.island_plans import pace_of_rates as pace_of_rates
+    from jaxscale.islands.island_plans import whole_shares as whole_shares
     from jaxscale.islands.islands_choice import IslandsChoice as IslandsChoice
     from jaxscale.islands.islands_report import bandwidth_figure as bandwidth_figure
     from jaxscale.islands.islands_report import days_figure as days_figure

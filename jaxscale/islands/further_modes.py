@@ -25,8 +25,8 @@ from jaxtyping import Array, ArrayLike
 from jaxscale.base.arrays import host_arrays, number, with_fields
 from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, nearest
-from jaxscale.islands.batch_shares import least_finish
 from jaxscale.islands.fleet_days import LossGoal, tokens_needed
+from jaxscale.islands.island_plans import least_finish
 from jaxscale.islands.islands_choice import FurtherMode, band_of, days_samples
 from jaxscale.islands.mode_scores import (
     FleetStudy,

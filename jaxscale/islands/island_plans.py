@@ -1,24 +1,238 @@
-"""Plans of islands: the fastest plan of each island for its batch share, or for the most layers that fit."""
+r"""Paces of islands, batch shares under which unequal islands finish at the same time, and the plans of islands.
 
+All of a step but its microbatches is fixed, so a step of island i on $B_i$ sequences takes
+
+$$ t_i = o_i + r_i B_i, $$
+
+with the reciprocal pace $r_i$ and a constant offset $o_i$ (fill and drain of pipelines, the exposed end of gradient
+reductions, the optimizer). Offset and reciprocal pace follow from step times at two batches, evaluated in one
+`jax.vmap`. The least time of the slowest island, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is that of
+an equal finish of all active islands,
+
+$$ T^* = \frac{B + \sum_i o_i / r_i}{\sum_i 1 / r_i}, \qquad B_i = (T^* - o_i) / r_i , $$
+
+where an island with $o_i > T^*$ gets no share (condition of Karush, Kuhn and Tucker). The equal finish is the fixed
+point of schemes that move work away from late islands (Ma et al. 2021, arXiv 2110.07029).
+
+The plan of an island is the fastest one for its batch share, or for the most layers that fit.
+"""
+
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, ArrayLike, Float
 
-from jaxscale.base.arrays import number, with_fields
+from jaxscale.base.arrays import Number, as_float, number, with_fields
 from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import larger
 from jaxscale.base.units import GB, plural
 from jaxscale.calibration.coefficients import Coefficients
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.islands.batch_shares import Pace, island_paces
-from jaxscale.islands.fleet import Fleet
+from jaxscale.islands.fleet import Fleet, PerIsland, as_indexable
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import every_plan, plan_question
+from jaxscale.plans.score import PlanTask, time_plans
+
+BACKWARD_SHARE = 2.0 / 3.0
+"""Share of the backward pass in a step without recomputation: two of three multiply-adds [1]."""
+
+
+class Pace(eqx.Module):
+    """Step time of each island as a linear function of the island's batch.
+
+    Attributes:
+        base_time: time of the evaluated step [s], [island].
+        base_sequences: batch of the evaluated step [sequence], [island].
+        seconds_per_sequence: r, reciprocal pace [s], [island].
+        granule: increment of an island's batch, one sequence per replica, dp [sequence], [island].
+        microbatch: sequences that an island processes at a time, b dp [sequence], [island].
+        seq_len: S [token].
+    """
+
+    base_time: PerIsland
+    base_sequences: PerIsland
+    seconds_per_sequence: PerIsland
+    granule: PerIsland
+    microbatch: PerIsland
+    seq_len: Number = eqx.field(converter=as_float)
+
+    @property
+    def offset(self) -> Array:
+        """Offset o, the time of a step that is independent of the batch [s], [island]."""
+        # o = t - r B at the evaluated step.
+        return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """Pace in the limit of a large batch, S / r [token/s], [island]."""
+        return jnp.asarray(self.seq_len) / jnp.asarray(self.seconds_per_sequence)
+
+    @property
+    def gradient_window(self) -> Array:
+        """Backward time of the last microbatch, during which gradients become ready [s], [island]."""
+        return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.microbatch)
+
+    def step(self, sequences: ArrayLike) -> Array:
+        """Step time at a number of sequences [s], [island].
+
+        Args:
+            sequences: batch of each island [sequence], [island].
+
+        Returns:
+            Times; at `base_sequences` exactly the evaluated step time.
+        """
+        more = jnp.asarray(sequences) - jnp.asarray(self.base_sequences)
+        return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
+
+    def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
+        """Pace of selected islands, in order."""
+        kept = np.asarray(islands, int)
+        per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
+        base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
+        return Pace(base, sequences, slow, granule, microbatch, self.seq_len)
+
+
+def pace_of_rates(
+    tokens_per_s: ArrayLike,
+    seq_len: ArrayLike,
+    offset: ArrayLike = 0.0,
+    granule: Any = 1.0,
+) -> Pace:
+    """Pace of islands with given rates.
+
+    Args:
+        tokens_per_s: pace in the limit of a large batch [token/s], [island].
+        seq_len: S [token].
+        offset: offset of a step [s], [island].
+        granule: increment of a batch, and sequences processed at a time [sequence], [island].
+    """
+    rate = jnp.asarray(tokens_per_s)
+    ones = jnp.ones_like(rate)
+    # Evaluated at an empty batch: the offset alone.
+    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * granule, seq_len)
+
+
+def island_paces(
+    models: Sequence[Transformer],
+    plans: Sequence[Plan],
+    clusters: Cluster,
+    coefficients: Sequence[Coefficients],
+) -> Pace:
+    """Pace of each island under its plan, from step times at its batch and at twice as many microbatches.
+
+    Args:
+        models: by island: the transformer, or the layers on the island.
+        clusters: chips and networks, stacked [island].
+        coefficients: fitted parameters of each island.
+    """
+    times = [_two_steps(*one) for one in zip(models, plans, _each(clusters), coefficients, strict=True)]
+    first, second = np.asarray(times).T
+    sequences = np.asarray([number(plan.global_batch_size_seqs) for plan in plans])
+    dp, taken = (np.asarray([number(getattr(plan, name)) for plan in plans]) for name in ("dp", "micro_batch_size"))
+    # Twice the microbatches are twice the sequences: the difference is r B.
+    return Pace(first, sequences, (second - first) / sequences, dp, taken * dp, float(models[0].seq_len))
+
+
+def _each(clusters: Cluster) -> list[Cluster]:
+    """List of the clusters of a fleet."""
+    count = len(np.asarray(clusters.n_chips))
+    return [jax.tree.map(lambda leaf, island=island: np.asarray(leaf)[island], clusters) for island in range(count)]
+
+
+def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients) -> np.ndarray:
+    """Step time of one island at its batch, and at twice as many microbatches [s]."""
+    # A longer step of equal microbatches: t is affine in m.
+    more = with_fields(plan, {"n_microbatches": 2.0 * number(plan.n_microbatches)})
+    # The program that scores plans is already compiled; compiling a step would take seconds.
+    return time_plans(model, [plan, more], cluster, coefficients)
+
+
+def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: ArrayLike) -> tuple[Array, Array]:
+    """Least step time over all divisions of the batch, and the optimal division.
+
+    Args:
+        offset: o, step time independent of the batch [s], [island].
+        seconds_per_sequence: r [s], [island].
+        sequences: B [sequence].
+
+    Returns:
+        T* [s] and the sequences of each island [island]; each is differentiable.
+    """
+    late, slow = jnp.asarray(offset), jnp.asarray(seconds_per_sequence)
+    order = jnp.argsort(late)
+    # The active islands are a prefix in order of offset; every longer or shorter prefix finishes later.
+    work = jnp.cumsum(late[order] / slow[order])
+    # Sum of 1 / r over the active islands.
+    rate = jnp.cumsum(1.0 / slow[order])
+    # T* = (B + sum o / r) / sum 1 / r, least over the prefixes.
+    finish = jnp.min((jnp.asarray(sequences) + work) / rate)
+    # An island with an offset beyond T* gets no share.
+    return finish, larger((finish - late) / slow, 0.0)
+
+
+def best_shares(pace: Pace, sequences: ArrayLike) -> Array:
+    """Batch shares under which all active islands finish at the same time [1], [island]."""
+    _, given = equal_finish(pace.offset, pace.seconds_per_sequence, sequences)
+    return given / jnp.sum(given)
+
+
+def _host_times(pace: Pace) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and reciprocal pace on the host [s], [island]."""
+    slow = np.asarray(pace.seconds_per_sequence, float)
+    return np.asarray(pace.base_time, float) - slow * np.asarray(pace.base_sequences, float), slow
+
+
+def least_finish(pace: Pace, sequences: float) -> float:
+    """Time of an equal finish, T* of `equal_finish`, on the host [s]."""
+    offset, slow = _host_times(pace)
+    order = np.argsort(offset)
+    work = np.cumsum((offset / slow)[order])
+    return float(np.min((sequences + work) / np.cumsum(1.0 / slow[order])))
+
+
+def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
+    """Batches of the islands in whole granules, for the least time of the slowest island.
+
+    Each granule goes to the island with the earliest finish: exact for the least maximum of increasing
+    functions with equal granules.
+
+    Args:
+        sequences: B [sequence].
+
+    Returns:
+        Whole numbers with sum B [sequence], [island].
+
+    Raises:
+        InputError: a batch below one sequence.
+    """
+    if sequences < 1:
+        raise InputError(f"batch = {sequences} is out of range; expected at least one sequence")
+    offset, slow = _host_times(pace)
+    # Host numbers: the heap below needs no device.
+    granule = np.asarray(pace.granule, float)
+    ideal = (least_finish(pace, float(sequences)) - offset) / slow
+    # Most granules follow from the equal finish: no optimum is two granules below it on any island.
+    given = granule * np.maximum(np.floor(ideal / granule) - 1.0, 0.0)
+    finish = [(offset[i] + slow[i] * (given[i] + granule[i]), i) for i in range(len(granule))]
+    heapq.heapify(finish)
+    left = sequences - given.sum()
+    while left > 0.0:
+        _, island = heapq.heappop(finish)
+        # The last granule of the batch may be cut.
+        taken = min(granule[island], left)
+        given[island] += taken
+        left -= taken
+        heapq.heappush(finish, (offset[island] + slow[island] * (given[island] + granule[island]), island))
+    return given
+
 
 FINENESS = 8
 """Batches are rounded to multiples of a power of two, at least 1 / `FINENESS` of the batch, for many divisors [1]."""

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from jaxscale.base.arrays import host_arrays, number, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.units import GB, GBIT
-from jaxscale.islands.batch_shares import whole_shares
 from jaxscale.islands.fleet import PerIsland, PerPair, host_rate
+from jaxscale.islands.island_plans import whole_shares
 from jaxscale.islands.mode_scores import (
     FLEETS_AT_A_TIME,
     FleetStudy,

@@ -63,7 +63,7 @@ class IslandsCommand(Outputs, SoftwareOptions):
         if self.loss is not None and not 0.0 < self.loss < 100.0:
             raise InputError(f"--loss = {self.loss:g} is out of range; expected nats per token, above 0 and below 100")
         import jaxscale as js
-        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.islands.choose_fleet import best_fleet_plan
         from jaxscale.islands.fleet import read_fleet, stated_slow_loss
         from jaxscale.islands.islands_report import days_figure, islands_report, islands_tables

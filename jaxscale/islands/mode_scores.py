@@ -12,10 +12,9 @@ from jaxtyping import Float
 from jaxscale.base.arrays import host_arrays, in_blocks_of, number, stacked, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.units import DAY
-from jaxscale.islands.batch_shares import Pace, least_finish, whole_shares
 from jaxscale.islands.fleet import Fleet, host_rate, part_of_links
 from jaxscale.islands.fleet_days import LossGoal, tokens_needed
-from jaxscale.islands.island_plans import IslandPlans
+from jaxscale.islands.island_plans import IslandPlans, Pace, least_finish, whole_shares
 from jaxscale.islands.modes import (
     ACTIVATION_BYTES,
     LOOSE_MODES,

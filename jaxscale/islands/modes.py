@@ -16,8 +16,8 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import Number, as_float, with_fields
 from jaxscale.base.jit import small_jit
 from jaxscale.base.smooth import larger, smaller
-from jaxscale.islands.batch_shares import Pace, best_shares
 from jaxscale.islands.fleet import Links
+from jaxscale.islands.island_plans import Pace, best_shares
 from jaxscale.islands.pipeline_split import divided_at_will, pipeline_time
 from jaxscale.islands.round_time import (
     Loose,

@@ -26,8 +26,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.smooth import Temperature, exposed, is_exact, larger, smaller, soft_maximum
-from jaxscale.islands.batch_shares import Pace
 from jaxscale.islands.fleet import Links, PerIsland
+from jaxscale.islands.island_plans import Pace
 
 WORD_BITS = 32.0
 """Bits per uncompressed gradient or parameter difference [bit]."""
@@ -87,16 +87,15 @@ def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: 
     return Loose(batch_share, ones, 1.0, 1.0, bits, 0.0, hidden_backward, float(ones.shape[-1]))
 
 
-def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BITS) -> Loose:
+def local_updates(batch_share: PerIsland, inner_steps: Any) -> Loose:
     """Local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
 
     Args:
         batch_share: batch share of each island [1], [island].
         inner_steps: H [1].
-        bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
-    return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
+    return Loose(batch_share, ones, inner_steps, 1.0, WORD_BITS, 0.0, 0.0, float(ones.shape[-1]))
 
 
 def streaming(
@@ -167,18 +166,16 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
     return LinkTime(rounds * alone, rounds * (slowest - alone))
 
 
-def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
-    """Time of a message over each hop of a chain of islands.
+def send_times(volume: ArrayLike, links: Links) -> LinkTime:
+    """Time of a message over each hop of a chain of islands, as numbered.
 
     Args:
         volume: size of the message [byte].
-        order: order of the chain; as numbered where None.
 
     Returns:
         Times [s], [hop].
     """
-    count = links.rate.shape[-1]
-    chain = jnp.arange(count) if order is None else jnp.asarray(order)
+    chain = jnp.arange(links.rate.shape[-1])
     moving = jnp.asarray(volume) / _hops(links.rate, chain, closed=False)
     return LinkTime(moving, _hops(jnp.asarray(links.latency), chain, closed=False))
 
@@ -301,7 +298,6 @@ def fleet_round(
     n_params: ArrayLike,
     sequences: ArrayLike,
     order: Order | None = None,
-    temperature: Temperature = 0.0,
 ) -> RoundTime:
     """Time of the H / P steps between two exchanges of a loose plan, by cause.
 
@@ -326,7 +322,7 @@ def fleet_round(
     backward = loose.hidden_backward * jnp.min(pace.gradient_window, axis=-1)
     # A quorum of all islands is the plain maximum, which needs no sort.
     quorum = None if isinstance(loose.quorum, float) and loose.quorum == loose.n_islands else loose.quorum
-    return round_of(work, exchange, steps + backward, quorum=quorum, temperature=temperature)
+    return round_of(work, exchange, steps + backward, quorum=quorum)
 
 
 def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences: ArrayLike) -> Array:

@@ -35,8 +35,6 @@ class Option:
         requires: expressions that must be true where the option is set.
         excludes: expressions that must be false where the option is set.
         column: column of the runs table, or a description of the option's effect.
-        since: first sampled release with the option.
-        until: last sampled release with the option, empty for the newest.
     """
 
     name: str
@@ -47,8 +45,6 @@ class Option:
     requires: tuple[str, ...]
     excludes: tuple[str, ...]
     column: str
-    since: str
-    until: str
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,6 @@ def _option(row: Mapping[str, str]) -> Option:
         rules["requires"],
         rules["excludes"],
         row["column"],
-        row["since"],
-        row["until"],
     )
 
 
@@ -163,23 +157,6 @@ OFF = (None, False, "", ())
 # Quoted words first: a literal is never taken for the name of an option.
 _NAME = re.compile(r"'[^']*'|[A-Za-z_][\w.]*(?:\[\])?")
 _WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "False", "axis")
-
-
-def check_settings(framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()) -> None:
-    """Raise an error for launch settings that the framework would refuse.
-
-    Args:
-        framework: name of a framework with a table of options, such as `megatron-lm`.
-        settings: value by option, as the program spells it; `env.NAME` for the environment.
-        n_chips: chips of the run [1].
-        may_miss: required options that are told as missing.
-
-    Raises:
-        InputError: settings that the program's checks refuse, each with the option and the broken rule.
-    """
-    found = complaints(framework, settings, n_chips, may_miss)
-    if found:
-        raise InputError(f"{framework} refuses these settings: {found[0]}", found)
 
 
 def complaints(

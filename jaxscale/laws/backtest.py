@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from jaxscale.base.errors import InputError
 from jaxscale.calibration.intervals import Z90
 from jaxscale.laws.fitted_law import FittedLaw
-from jaxscale.laws.loss_fit import fit_law, problem_of
-from jaxscale.laws.loss_forms import BASE, FORMS, form_of, number_names
+from jaxscale.laws.loss_fit import fit_law
+from jaxscale.laws.loss_forms import FORMS
 from jaxscale.laws.loss_reader import Losses
-from jaxscale.laws.loss_solver import cluster_ids, loss_residuals, optimum_of, searches
 
 CUTS = (0.5, 0.65, 0.8)
 """Fitted shares of the range of log compute [1]."""
@@ -212,42 +209,6 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
             "beyond what its numbers and the noise allow: the form may be wrong"
         ]
     return []
-
-
-def left_out_errors(law: FittedLaw) -> Float[np.ndarray, " row"]:
-    """Logarithm of measured over predicted loss of each row, by a fit to the rows of all further groups [row].
-
-    Args:
-        law: law fitted to a table.
-
-    Raises:
-        InputError: a law from a file, or a single group.
-    """
-    table = law.table
-    if table is None:
-        raise InputError("left-out errors need the runs; expected a law fitted to a table")
-    groups: Int[np.ndarray, " row"] = cluster_ids(table, "auto")
-    count = int(groups.max()) + 1
-    if count < 2:
-        raise InputError(f"{table.name}: one group of rows alone; expected at least two to leave one out")
-    form = form_of(law.form, len(number_names(law.terms)) - len(BASE))
-    with jax.enable_x64(True):
-        problem = problem_of(table, form, law.terms, law.prior, law.likelihood)
-        best, _ = optimum_of(form, problem, law.terms)
-        # Padded rows keep weight 0.
-        kept = np.ones((count, len(problem.weights)))
-        kept[:, : len(table)] = groups[None, :] != np.arange(count)[:, None]
-        starts = np.broadcast_to(best, (count, len(best)))
-        # Held-out rows have weight 0: a single program serves all groups.
-        points, _ = searches(starts, problem, kept * problem.weights, terms=law.terms)
-        every = jax.vmap(lambda point: loss_residuals(point[:-1], problem, law.terms))(points)
-    # Each row by the fit without the group of the row.
-    return np.asarray(every)[groups, np.arange(len(table))]
-
-
-def root_mean_square(errors: Float[np.ndarray, " row"]) -> float:
-    """Root mean square of errors [1]."""
-    return float(np.sqrt(np.mean(errors**2)))
 
 
 class Compared(NamedTuple):

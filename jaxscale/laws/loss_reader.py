@@ -18,51 +18,14 @@ from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
 from jaxscale.laws.loss import FLOP_PER_PARAM_TOKEN
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import Column, Parsed, parse_cells
+from jaxscale.tables.cells import Column, Names, Parsed, parse_cells
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header, Headings, joined_words
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import Names
 
+_TABLE = read_toml(data_path("loss_columns.toml"))
 
-def _count(name: str, meaning: str, unit: str = "1", maximum: float = 1e20) -> Column:
-    return Column(name, "number", meaning, unit, maximum=maximum)
-
-
-LOSS_COLUMNS = (
-    Column("source", "text", "where the row comes from"),
-    Column("source_row", "text", "place in the source"),
-    Column("group", "text", "series of runs inside a source; rows of different series may follow different laws"),
-    Column("run", "text", "name of the run: its checkpoints share its noise and are drawn together"),
-    Column("n_params", "number", "parameters that the law counts", "1", required=True, maximum=1e20),
-    Column("n_params_kind", "text", "what they count: total, non-embedding, active"),
-    _count("n_params_alt", "parameters by another count"),
-    Column("n_params_alt_kind", "text", "what the other count counts"),
-    _count("n_layers", "depth", maximum=1e5),
-    _count("d_model", "width", maximum=1e7),
-    _count("d_ff", "width of the MLP", maximum=1e8),
-    _count("n_heads", "query heads", maximum=1e6),
-    _count("vocab_size", "vocabulary", maximum=1e8),
-    _count("n_experts", "experts in each layer that has them", maximum=1e6),
-    _count("moe_top_k", "experts that see each token", maximum=1e6),
-    _count("seq_len", "sequence length", "token", maximum=1e9),
-    Column("tokens", "number", "tokens seen, repeated ones included", "token", required=True, maximum=1e25),
-    _count("epochs_unique_tokens", "tokens seen at least once; epochs are tokens over these", "token", 1e25),
-    _count("batch_tokens", "tokens of one step", "token", 1e12),
-    Column("lr", "number", "peak learning rate", "1", maximum=1e6),
-    Column("steps", "number", "steps", "1", maximum=1e12),
-    Column("flops", "number", "training flop as the source counts them", "flop", maximum=1e40),
-    Column("flops_kind", "text", "how they were counted"),
-    Column("loss", "number", "loss", "nat per token", required=True, maximum=1e3),
-    Column("loss_kind", "text", "evaluation set and unit; losses of different kinds do not compare"),
-    Column("final", "flag", "true at the end of the schedule of a run, false for a checkpoint on the way"),
-    Column("seed", "text", "seed of the run"),
-    _count("weight", "weight of the row in a fit, 1 where empty", maximum=1e6),
-    _count("step_seconds", "time of a training step", "s", 1e9),
-    _count("n_chips", "chips of the run", maximum=1e9),
-    Column("chip", "text", "catalogue id of the chip"),
-    Column("notes", "text", "remarks"),
-)
+LOSS_COLUMNS = tuple(Column(name, **entry) for name, entry in _TABLE["columns"].items())
 
 LOSS_COLUMN = {column.name: column for column in LOSS_COLUMNS}
 
@@ -82,45 +45,18 @@ def count_of(kind: str) -> str:
     return ", ".join(sorted(parts)) if parts else text
 
 
-OTHER_NAMES = {
-    **dict.fromkeys(("n", "param", "params", "num_params", "parameters", "model_size", "size"), "n_params"),
-    **dict.fromkeys(("model_params", "param_count", "parameter_count", "n_parameters", "num_parameters"), "n_params"),
-    **dict.fromkeys(("d", "n_tokens", "num_tokens", "data", "train_tokens", "training_tokens"), "tokens"),
-    **dict.fromkeys(("tokens_seen", "token_count", "total_tokens", "dataset_size"), "tokens"),
-    **dict.fromkeys(("c", "flop", "compute", "train_flops", "training_flop", "training_flops"), "flops"),
-    **dict.fromkeys(("compute_flop", "compute_flops", "total_flops"), "flops"),
-    **dict.fromkeys(("final_loss", "val_loss", "eval_loss", "test_loss", "validation_loss", "train_loss"), "loss"),
-    **dict.fromkeys(("cross_entropy", "ce_loss", "nll", "loss_nats"), "loss"),
-    **{"unique_tokens": "epochs_unique_tokens", "batch_size_tokens": "batch_tokens", "learning_rate": "lr"},
-    **{"depth": "n_layers", "width": "d_model", "num_layers": "n_layers", "hidden_size": "d_model"},
-    **{"n_steps": "steps", "num_steps": "steps", "experts": "n_experts", "num_experts": "n_experts"},
-}
-"""Headings of further tools, in lower case with underscores, and the corresponding columns."""
+PERPLEXITY, BITS_PER_BYTE = "perplexity", "bits per byte"
 
-PERPLEXITY, BITS_PER_BYTE, BITS = "perplexity", "bits per byte", "bits per token"
-
-OTHER_LOSSES = {
-    **dict.fromkeys(("ppl", "perplexity", "val_ppl", "eval_ppl", "val_perplexity", "eval_perplexity"), PERPLEXITY),
-    **dict.fromkeys(("bpb", "bits_per_byte", "val_bpb", "eval_bpb"), BITS_PER_BYTE),
-    **dict.fromkeys(("bits_per_token", "bpt", "loss_bits"), BITS),
-}
+OTHER_LOSSES = {heading: unit for unit, headings in _TABLE["losses"].items() for heading in headings}
 """Headings of losses in a further unit, and the unit."""
 
-QUALIFIERS = frozenset(
-    "final last best lm val valid validation eval evaluation test train training dev heldout held out "
-    "mean avg average global metrics".split()
-)
+QUALIFIERS = frozenset(_TABLE["beside"]["words"])
 """Words beside a loss in the headings of tools, for the split, the step and the mean."""
 
 LOSSES = ("loss", "loss_ppl", "loss_perplexity", "cross_entropy", "ce_loss", "nll", *OTHER_LOSSES)
 """Headings of losses without qualifiers."""
 
-FACTORS = {
-    **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
-    **dict.fromkeys(("m", "million", "millions"), 1e6),
-    **dict.fromkeys(("b", "bn", "g", "billion", "billions"), 1e9),
-    **dict.fromkeys(("t", "trillion", "trillions"), 1e12),
-}
+FACTORS: Mapping[str, float] = _TABLE["factors"]
 """Factors at the end of a heading or a cell [1]."""
 
 COUNTED = ("n_params", "n_params_alt", "tokens", "epochs_unique_tokens", "batch_tokens", "flops")
@@ -130,7 +66,10 @@ ALSO = {"n_params": "or flops and tokens", "tokens": "or flops, or steps and bat
 ALSO["loss"] = "or perplexity, bits_per_byte"
 """Alternatives to a required column."""
 
-HEADINGS = Headings(OTHER_NAMES, dict.fromkeys(COUNTED, FACTORS))
+HEADINGS = Headings(
+    {heading: column for column, headings in _TABLE["names"].items() for heading in headings},
+    dict.fromkeys(COUNTED, FACTORS),
+)
 """Further names of columns; a factor may end a heading, as in `tokens_m`."""
 
 _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)

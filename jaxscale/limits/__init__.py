@@ -14,21 +14,20 @@ if TYPE_CHECKING:
     from jaxscale.limits.frontier_scenario import FrontierScenario as FrontierScenario
     from jaxscale.limits.frontier_scenario import checked_number as checked_number
     from jaxscale.limits.frontier_scenario import load_scenarios as load_scenarios
+    from jaxscale.limits.frontier_scenario import log_latency_wall as log_latency_wall
     from jaxscale.limits.frontier_scenario import on_chip as on_chip
     from jaxscale.limits.frontier_scenario import scenario as scenario
     from jaxscale.limits.frontier_scenario import scenario_named as scenario_named
     from jaxscale.limits.frontier_scenario import stack_scenarios as stack_scenarios
+    from jaxscale.limits.frontier_scenario import wall_exponent as wall_exponent
     from jaxscale.limits.joint_optimum import joint_optimum as joint_optimum
-    from jaxscale.limits.limits_points import PLAN_DEGREES as PLAN_DEGREES
-    from jaxscale.limits.limits_points import integer_survey as integer_survey
-    from jaxscale.limits.limits_points import utilisation_of_best_plans as utilisation_of_best_plans
-    from jaxscale.limits.limits_points import utilisation_of_plans as utilisation_of_plans
     from jaxscale.limits.limits_report import curve_figure as curve_figure
     from jaxscale.limits.limits_report import published_curve as published_curve
+    from jaxscale.limits.relaxed_plan import PLAN_DEGREES as PLAN_DEGREES
     from jaxscale.limits.relaxed_plan import PlanResult as PlanResult
     from jaxscale.limits.relaxed_plan import survey as survey
-    from jaxscale.limits.scaling_laws import log_latency_wall as log_latency_wall
-    from jaxscale.limits.scaling_laws import wall_exponent as wall_exponent
+    from jaxscale.limits.relaxed_plan import utilisation_of_best_plans as utilisation_of_best_plans
+    from jaxscale.limits.relaxed_plan import utilisation_of_plans as utilisation_of_plans
     from jaxscale.limits.study import Study as Study
     from jaxscale.limits.study import band as band
     from jaxscale.limits.study import curve_sizes as curve_sizes

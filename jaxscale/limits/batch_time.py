@@ -21,8 +21,7 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.arrays import Number, as_float
 from jaxscale.base.smooth import p_norm, p_norm_smaller, smaller
-from jaxscale.limits.frontier_scenario import FrontierScenario
-from jaxscale.limits.scaling_laws import FrontierWork
+from jaxscale.limits.frontier_scenario import FrontierScenario, FrontierWork
 
 SHARPNESS = 16
 """Exponent q of the smooth minimum; at equality it is 4 % of the logarithm low [1]."""
@@ -283,7 +282,6 @@ class BatchTime(NamedTuple):
             [s], [activity].
         matrix: time of that matrix and microbatch, with latency [s].
         stage: of a microbatch on a stage [s].
-        slots: stage times in a batch [1].
         gradients: transfers of the gradients, which overlap with the rest [s].
         total: of the batch [s].
     """
@@ -291,7 +289,6 @@ class BatchTime(NamedTuple):
     busy: Float[Array, " 4"]
     matrix: Array
     stage: Array
-    slots: Array
     gradients: Array
     total: Array
 
@@ -335,4 +332,4 @@ def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario,
     stage = overlap.longest(jnp.stack([compute, link[PP], network[PP]])) + hop
     slots = pipeline_slots(degrees, scenario.pipeline_wait, overlap)
     total = overlap.longest(jnp.stack([slots * stage, link[DP], network[DP]])) + gradient_latency(tree)
-    return BatchTime(busy, per_matrix, stage, slots, link[DP] + network[DP], total)
+    return BatchTime(busy, per_matrix, stage, link[DP] + network[DP], total)

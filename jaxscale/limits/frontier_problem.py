@@ -18,8 +18,13 @@ from jaxtyping import Array, Float
 
 from jaxscale.base.smooth import larger
 from jaxscale.limits.batch_time import DP, EP, PP, TP_FF, TP_WIDTH, Degrees, SmoothOverlap, batch_time
-from jaxscale.limits.frontier_scenario import FrontierScenario
-from jaxscale.limits.scaling_laws import FrontierWork, log_ideal_chip_seconds, log_step_limit, workload
+from jaxscale.limits.frontier_scenario import (
+    FrontierScenario,
+    FrontierWork,
+    log_ideal_chip_seconds,
+    log_step_limit,
+    workload,
+)
 
 N_GROUPS = 5
 MICRO, INTERLEAVE, EXCESS = range(N_GROUPS, 8)

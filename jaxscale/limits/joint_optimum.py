@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.laws.loss import batch_law, compute_exponent, shape_law
-from jaxscale.limits.frontier_scenario import FrontierScenario, repeated
+from jaxscale.limits.frontier_scenario import FrontierScenario, repeated, workload
 from jaxscale.limits.relaxed_plan import survey_logs
-from jaxscale.limits.scaling_laws import workload
 
 BATCH_RANGE = (np.log(0.02), np.log(200.0))
 DEPTH_RANGE = (np.log(0.02), np.log(5.0))

@@ -117,7 +117,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
 
     def _transformers(self, chosen: "dict[str, FrontierScenario]", sizes: "np.ndarray", hardware: "Hardware") -> None:
         import jaxscale as js
-        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.limits.limits_report import law_line, transformer_figure, transformer_table, transformers_report
         from jaxscale.limits.transformer_curve import transformer_curve
 

@@ -19,9 +19,14 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import host_arrays
 from jaxscale.base.jit import filter_jit
 from jaxscale.limits.frontier_problem import utilisation_problem
-from jaxscale.limits.frontier_scenario import FrontierScenario, stack_scenarios
+from jaxscale.limits.frontier_scenario import (
+    FrontierScenario,
+    log_ideal_chip_seconds,
+    log_step_limit,
+    stack_scenarios,
+    workload,
+)
 from jaxscale.limits.relaxed_plan import SIZES, PlanResult, at_sizes, relaxed_plans, survey_logs
-from jaxscale.limits.scaling_laws import log_ideal_chip_seconds, log_step_limit, workload
 from jaxscale.optimise.problems import Optimum
 
 SHARES = {"end_of_linear": 0.8, "half": 0.5, "tenth": 0.1}

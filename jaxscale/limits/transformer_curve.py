@@ -26,9 +26,8 @@ from jaxscale.base.units import GB
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.hardware.catalogue import Hardware, cluster
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.limits.frontier_scenario import FrontierScenario
+from jaxscale.limits.frontier_scenario import FrontierScenario, workload
 from jaxscale.limits.frontier_scenario import scenario as named_scenario
-from jaxscale.limits.scaling_laws import workload
 from jaxscale.limits.thresholds import SHARES
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
@@ -37,7 +36,7 @@ from jaxscale.plans.plan_questions import PlanQuestion, plan_question, stated_sp
 from jaxscale.plans.score import score_plans
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
-from jaxscale.tables.words import translate
+from jaxscale.tables.cells import translate
 
 HEAD = 128.0
 """Width of an attention head [1]."""

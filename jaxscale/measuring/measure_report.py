@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
 from jaxscale.base.units import GB, quantity
-from jaxscale.calibration.anchors import chip_anchors
+from jaxscale.calibration.coefficients import chip_anchors
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients, kernel_priors
 from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.measuring.measured_devices import Measurement

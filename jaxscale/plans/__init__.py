@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from jaxscale.base.lazy import public_face
 
 if TYPE_CHECKING:
-    from jaxscale.plans.published_designs import compare_design as compare_design
-    from jaxscale.plans.published_designs import published_designs as published_designs
+    from jaxscale.plans.against import compare_design as compare_design
+    from jaxscale.plans.against import published_designs as published_designs
 
 public_face(__name__)

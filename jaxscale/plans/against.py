@@ -1,5 +1,7 @@
-"""Comparison of a user's plan with the best plan: rank, differences, and cost of each difference."""
+"""Comparison of a user's plan, or of that of a published run, with the best plan: rank, differences and their cost."""
 
+import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,23 +12,26 @@ from typing import Any
 import numpy as np
 
 from jaxscale.base.arrays import number
-from jaxscale.base.errors import InputError
+from jaxscale.base.documents import data_path, read_toml
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.show import Printout, printed
 from jaxscale.base.units import GB
 from jaxscale.calibration.intervals import Z90
-from jaxscale.calibration.memory_limit import ACCEPTED_RISK
+from jaxscale.calibration.memory_limit import ACCEPTED_RISK, probability_of_oom
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
-from jaxscale.hardware.catalogue import Hardware, load_hardware
+from jaxscale.costs.memory import memory
+from jaxscale.costs.step import step_time
+from jaxscale.hardware.catalogue import Hardware, cluster, load_hardware
 from jaxscale.hardware.cluster import Cluster
-from jaxscale.models import catalogue_model
+from jaxscale.models import catalogue_model, model
 from jaxscale.models import model as model_of
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.best_plan import cluster_and_chip, question_of_levels, scored_plans, searched
-from jaxscale.plans.choice import ScoredPlan
-from jaxscale.plans.found_plans import SAME_DIGITS, FoundPlans, PlanTask
-from jaxscale.plans.plan import END_STAGES, FLAGS, SIZES, SOFTWARE_CHOICES, Plan, in_short
+from jaxscale.plans.best_plan import answered, cluster_and_chip, question_of_levels, scored_plans, searched
+from jaxscale.plans.choice import PlanChoice, ScoredPlan
+from jaxscale.plans.plan import DECIDED, END_STAGES, FLAGS, SIZES, SOFTWARE_CHOICES, SWITCHES, Plan, in_short
 from jaxscale.plans.plan_questions import COUNTS, SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.rules import RULES, violations
+from jaxscale.plans.score import SAME_DIGITS, FoundPlans, PlanTask
 from jaxscale.runs.schema import BY_NAME
 
 PLAN_SPREAD = 0.074
@@ -34,8 +39,8 @@ PLAN_SPREAD = 0.074
 and software are equal, and their errors cancel. From the rivals in 175 groups of measured runs, with the model left out
 of the fit (fits/regret.md, 2026-11) [1]."""
 
-DECIDED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "shard_group", "sequence_parallel")
-FIELDS = (*DECIDED, "recompute", "schedule", "precision", *SOFTWARE_CHOICES, *FLAGS, *SIZES)
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "shard_group", "sequence_parallel")
+FIELDS = (*_DEGREES, "recompute", "schedule", "precision", *SOFTWARE_CHOICES, *FLAGS, *SIZES)
 """Compared fields: dp and the number of microbatches follow from these fields."""
 
 
@@ -375,3 +380,85 @@ def _place(found: FoundPlans, scored: ScoredPlan) -> tuple[int, int]:
     is_faster = np.log(found.pace) < math.log(pace) - 10.0**-SAME_DIGITS
     counts = [np.unique(work[:, found.fits & chosen], axis=1).shape[1] for chosen in (is_faster, True)]
     return 1 + counts[0], max(counts[1], 1 + counts[0])
+
+
+@functools.cache
+def published_designs() -> dict[str, dict[str, Any]]:
+    """Published runs by name, from `data/published_designs.toml`."""
+    return read_toml(data_path("published_designs.toml"))["designs"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Published run beside the chosen plan for equal model, batch and cluster.
+
+    Attributes:
+        name: name of the run.
+        published: plan of the run.
+        measured: published step time [s].
+        predicted: predicted step time of the published plan [s].
+        memory: predicted peak memory of the published plan [byte].
+        oom_probability: probability that the published plan runs out of memory [1].
+        choice: chosen plans for equal model, batch and chips, with the attention kernel of the run.
+    """
+
+    name: str
+    published: Plan
+    measured: float
+    predicted: float
+    memory: float
+    oom_probability: float
+    choice: PlanChoice
+
+    @property
+    def error(self) -> float:
+        """Predicted over published step time of the published plan, less 1 [1]."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def gain(self) -> float:
+        """Share of the predicted step time that the chosen plan would save [1]."""
+        return 1.0 - self.choice.best.step_time / self.predicted
+
+    @property
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """Published and chosen value of every field with different values."""
+        first, second = self.published.words(), self.choice.best.plan.words()
+        return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+
+
+def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
+    """Question for a plan from a published run, with the software of the run, and the published plan.
+
+    Args:
+        design: table of a run in `published_designs`.
+    """
+    shape, machine = model(design["model"], seq_len=design["seq_len"]), cluster(design["gpu"], design["n_gpus"])
+    cells = {"gpu": design["gpu"], "precision": "bf16", "framework": design.get("framework"), **design.get("cells", {})}
+    question = plan_question(shape, machine, design["global_batch_size_seqs"], cells)
+    # The software of a run may state the recomputation.
+    undecided = {name: getattr(Plan(), name) for name in DECIDED if name not in SWITCHES["recompute"].values()}
+    plan = dataclasses.replace(question.space.software, **{**undecided, **design["plan"]})
+    return question._replace(space=dataclasses.replace(question.space, software=plan)), plan
+
+
+def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
+    """Choose a plan for a published run and compare the two.
+
+    Args:
+        name: name of a run in `published_designs`.
+        fit: a fit, or the name or file of a fit.
+
+    Returns:
+        Published and chosen plan with step times.
+
+    Raises:
+        InputError: unknown name; lists the valid names.
+    """
+    known = published_designs()
+    check_known("published design", name, known)
+    record, (question, plan) = fit_of(fit), asked(known[name])
+    fitted = record.coefficients(question.levels, question.n_chips)
+    seconds, peak = (number(part(question.model, plan, question.cluster, fitted).total) for part in (step_time, memory))
+    risk = float(probability_of_oom(peak, number(question.cluster.chip.hbm_bytes), question.usable(record)))
+    return Comparison(name, plan, known[name]["step_time_s"], seconds, peak, risk, answered(question, record))

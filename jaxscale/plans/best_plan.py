@@ -30,11 +30,10 @@ from jaxscale.plans.choice import (
     nothing_valid,
 )
 from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
-from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
-from jaxscale.plans.score import detailed
-from jaxscale.tables.words import respelt
+from jaxscale.plans.score import FoundPlans, PlanTask, detailed
+from jaxscale.tables.cells import respelt
 
 if TYPE_CHECKING:
     from jaxscale.plans.node_links import NodeLinks, NodePlacement

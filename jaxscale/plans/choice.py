@@ -15,8 +15,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanTable
 from jaxscale.plans.expert_load import dropped_share, hottest_load
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan import DECISIONS, RECOMPUTE, ROUTING, SCHEDULES, Plan, codes_of, in_short
+from jaxscale.plans.score import FoundPlans
 
 
 @printed(lambda scored: Printout(f"ScoredPlan: {in_short(scored.plan.words())}", ("", ""), _figures(scored)))

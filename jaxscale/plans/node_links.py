@@ -31,9 +31,8 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.optimise.orders import greedy_order, improved_order
 from jaxscale.plans.choice import ScoredPlan
 from jaxscale.plans.enumerate import PlanTable
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan_questions import PlanQuestion
-from jaxscale.plans.score import Judged, judge
+from jaxscale.plans.score import FoundPlans, Judged, judge
 from jaxscale.tables.reader import csv_table
 
 SMOOTHED = 30.0
@@ -85,7 +84,9 @@ class NodeLinks(NamedTuple):
             )
         return question._replace(cluster=at_bandwidth(question.cluster, self.fastest))
 
-    def placed(self, found: FoundPlans, question: PlanQuestion, fit: Fit, top: int) -> "PlacedPlans":
+    def placed(
+        self, found: FoundPlans, question: PlanQuestion, fit: Fit, top: int
+    ) -> "tuple[FoundPlans, dict[int, NodePlacement]]":
         """Place the fastest plans, until no unplaced plan could be among them.
 
         Args:
@@ -105,7 +106,7 @@ class NodeLinks(NamedTuple):
             for row, one in placements.items():
                 times[row] = one.step_time
             found = found._replace(scores=found.scores._replace(step_time=times))
-        return PlacedPlans(found, placements)
+        return found, placements
 
 
 def load_links(path: Path) -> NodeLinks:
@@ -329,15 +330,3 @@ def place_on_nodes(
             elif (round(total, DIGITS), ring + hop) < (round(first.step_time, DIGITS), first.ring + first.hop):
                 placed[row] = first._replace(order=order, ring=ring, hop=hop, mfu=mfu, terms=terms)
     return placed
-
-
-class PlacedPlans(NamedTuple):
-    """Plans of a search, the fastest placed on the nodes.
-
-    Attributes:
-        found: plans of the search with placed times; the fastest link bounds the remaining plans.
-        placements: placement of each placed plan, by row.
-    """
-
-    found: FoundPlans
-    placements: dict[int, NodePlacement]

@@ -13,11 +13,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscale.base.arrays import Number, PerPrecision, PerTarget, number, number_field, with_properties
+from jaxscale.base.documents import data_path, read_toml
+from jaxscale.base.domains import Bound, Domain, bounds_of
 from jaxscale.base.show import Printout, is_single, leaves_shown, printed
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.plans.adapters import target_shares, target_words
 from jaxscale.plans.optimizers import mixed_precision_bytes
-from jaxscale.plans.plan_domain import FLAGS, PLAN
+
+_SWITCHES = read_toml(data_path("domains.toml"))["switches"]
+
+FLAGS: tuple[str, ...] = tuple(_SWITCHES["flags"])
+"""Fields that are 1 where software has a feature, else 0."""
+
+WORDS: tuple[str, ...] = tuple(_SWITCHES["words"])
+"""Switches set by a word, see `plan.SWITCHES`."""
+
+PLAN = Domain(
+    "Plan",
+    {
+        **bounds_of("Plan"),
+        **dict.fromkeys(FLAGS, Bound(0.0, 1.0, False, "1 where software does so")),
+        **dict.fromkeys(WORDS, Bound(0.0, 1.0, False, "1 where the word of this name is chosen")),
+    },
+)
+"""Valid numbers of a `Plan`."""
+
 
 SWITCHES: Mapping[str, Mapping[str, str]] = {
     "recompute": {"none": "", "selective": "recompute_selective", "full": "recompute_full"},

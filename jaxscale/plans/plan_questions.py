@@ -13,14 +13,13 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.hardware.formats import PRECISIONS
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.enumerate import PlanSpace, count_degrees, enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import END_STAGES, Plan
 from jaxscale.plans.rules import RULES, Rule, divides
-from jaxscale.plans.score import Judged, score_tables
+from jaxscale.plans.score import FoundPlans, Judged, PlanTask, score_tables
 from jaxscale.runs.defaults import default_for, framework_defaults
 from jaxscale.runs.run_levels import model_levels
 from jaxscale.runs.software import software_of
-from jaxscale.tables.words import respelt, translate
+from jaxscale.tables.cells import respelt, translate
 
 COUNTS = (
     *("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch_size", "n_microbatches", "zero_stage", "shard_group"),

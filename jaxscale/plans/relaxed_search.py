@@ -40,9 +40,8 @@ from jaxscale.optimise.interior_point import (
 )
 from jaxscale.optimise.problems import UNBOUNDED, Goals, LeafLayout, Optimum, Problems, in_blocks
 from jaxscale.plans.enumerate import PlanTable, admissible, enumerate_plans
-from jaxscale.plans.found_plans import FoundPlans, PlanTask, RelaxedPlan
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.score import Scores, score_plans
+from jaxscale.plans.score import FoundPlans, PlanTask, RelaxedPlan, Scores, score_plans
 
 TEMPERATURE = 0.02
 """Smoothing of step time, memory and room during a search; whole numbers are scored by the exact model [1]."""

@@ -67,7 +67,7 @@ class RolloutCommand(Outputs, SoftwareOptions):
         for flag, value in (("--n-gpus", self.n_gpus), ("--updates", self.updates)):
             checked_count(flag, value)
         import jaxscale as js
-        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.rollouts import rollout_report as report
         from jaxscale.rollouts.rollout_batch import NO_LIMIT, RolloutBatch
 

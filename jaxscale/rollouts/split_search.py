@@ -16,8 +16,8 @@ from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.models.transformer import Transformer
 from jaxscale.plans.best_plan import refuse_none
-from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan_questions import find_plans, plan_question
+from jaxscale.plans.score import FoundPlans, PlanTask
 from jaxscale.rollouts.generation_time import GenerationTime, generation_time
 from jaxscale.rollouts.rollout_batch import RolloutBatch
 from jaxscale.serving import Engine, ServingCoefficients, ServingSpace, engine_table, prefill_pass, serving_memory

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jaxscale.runs.schema import REQUIRED as REQUIRED
     from jaxscale.runs.schema import Runs as Runs
     from jaxscale.tables.cells import Column as Column
+    from jaxscale.tables.cells import ModelLookup as ModelLookup
     from jaxscale.tables.table import Row as Row
     from jaxscale.tables.table import write_table as write_table
-    from jaxscale.tables.words import ModelLookup as ModelLookup
 
 public_face(__name__)

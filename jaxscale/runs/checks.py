@@ -14,8 +14,8 @@ from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes, shapes_of
 from jaxscale.tables.categorical import Categorical
+from jaxscale.tables.cells import SHAPE, ModelLookup, translate
 from jaxscale.tables.schema import Check
-from jaxscale.tables.words import SHAPE, ModelLookup, translate
 
 Numbers = Mapping[str, np.ndarray]
 DEGREES = ("dp", "tp", "pp", "cp")

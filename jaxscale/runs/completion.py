@@ -16,10 +16,10 @@ from jaxscale.base.arrays import number
 from jaxscale.calibration.memory_limit import Alternatives, best_and_near, near, probability_of_oom
 from jaxscale.calibration.record import Fit
 from jaxscale.hardware.catalogue import Hardware
-from jaxscale.plans.found_plans import FoundPlans
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.plans.plan_questions import COUNTS, PlanQuestion, find_plans, stated_space
 from jaxscale.plans.rules import BATCH_RULE, CHIPS_RULE, RULES, decided, model_columns
+from jaxscale.plans.score import FoundPlans
 from jaxscale.runs import Runs
 from jaxscale.runs.measured import describe_runs
 from jaxscale.runs.schema import COLUMNS, MAX_GPUS

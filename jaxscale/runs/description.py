@@ -18,8 +18,7 @@ from jaxscale.runs.run_levels import run_levels
 from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import ModelLookup, Shapes, shapes_of
 from jaxscale.tables.categorical import Categorical, joined, together
-from jaxscale.tables.cells import Value
-from jaxscale.tables.words import SHAPE, translate
+from jaxscale.tables.cells import SHAPE, Value, translate
 
 
 def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: Categorical) -> Categorical:

@@ -207,38 +207,6 @@ def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]
     return measured.take(kept), described.index[kept]
 
 
-MOST_RESERVED = 1.15
-"""Largest ratio of memory that PyTorch's caching allocator reserves to memory that a program holds: 1.00 with
-expandable segments, 1.03 to 1.08 under FSDP, up to 1.15 with blocks of many sizes (reserved and allocated peaks of
-torchtitan and torchao, 2024 to 2025) [1]."""
-
-
-def runs_out_of_memory(runs: Runs, hardware: Hardware | None = None) -> Measured | None:
-    """Complete rows that ran out of memory, whose peak exceeds the chip's memory over `MOST_RESERVED`.
-
-    A step time of 1 s stands in for the absent one. Rows of an inferred ZeRO stage are left out, since the inference
-    assumes that the run fits.
-
-    Args:
-        runs: the table.
-        hardware: catalogue; the shipped one where None.
-
-    Returns:
-        The rows; None without any.
-    """
-    described = describe_runs(runs, hardware)
-    if described.batch is None:
-        return None
-    ran_out = run_status(runs, measured_times(runs, described)).array()[described.index] == "oom"
-    kept = np.flatnonzero(ran_out & described.states_recompute & ~described.is_inferred_fsdp)
-    if not len(kept):
-        return None
-    bound = np.asarray(described.batch.cluster.chip.hbm_bytes) / MOST_RESERVED
-    ones, unknown = np.ones(len(bound)), np.full(len(bound), np.nan)
-    batch = eqx.tree_at(lambda rows: rows.counted, described.batch, ones)
-    return Measured(batch, ones, unknown, bound, ran_out, described.measured_parts, described.levels).take(kept)
-
-
 def groups_of(measured: Measured) -> np.ndarray:
     """Group of each run for cross-validation: runs with equal model shape, chips, tp and pp share a group [row]."""
     batch = measured.batch

@@ -20,7 +20,7 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.meanings import Meanings, remedies
+from jaxscale.runs.defaults import Meanings, remedies
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind

@@ -8,12 +8,11 @@ from pathlib import Path
 from jaxscale.base.errors import InputError
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models.model_catalogue import model_file_fields
-from jaxscale.runs.batch_cells import batches_in_sequences
 from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
-from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, run_headings
+from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, batches_in_sequences, run_headings
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import show
+from jaxscale.tables.cells import SHAPE, ModelLookup, Names, show
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import (
     AbstractSchema,
@@ -24,7 +23,6 @@ from jaxscale.tables.schema import (
     in_unit_of_column,
 )
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import SHAPE, ModelLookup, Names
 
 MODEL_FILE = "model_file"
 

@@ -13,7 +13,7 @@ from jaxscale.runs.defaults import EmptyCells, answered_as
 from jaxscale.runs.schema import Runs
 from jaxscale.runs.shapes import Shapes
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.words import translate
+from jaxscale.tables.cells import translate
 
 OF_MODELS = ("mixture", "architecture", "sequences")
 """Kinds of level that follow from the model and its sequence length."""

@@ -12,7 +12,7 @@ from jaxscale.base.arrays import stated_or
 from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.schema import MODEL_FIELDS, Runs
 from jaxscale.tables.categorical import Categorical, compacted, together
-from jaxscale.tables.words import ModelLookup
+from jaxscale.tables.cells import ModelLookup
 
 PATTERN = 0.25
 """Share of the depth from which on dense layers are taken to alternate with mixtures, as in Llama 4 (1/2), and not to

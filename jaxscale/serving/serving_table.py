@@ -13,11 +13,10 @@ from jaxscale.serving.engine import CACHE_FORMATS, USUAL_GROUPS, WEIGHT_FORMATS
 from jaxscale.serving.serving_coefficients import serving_facts
 from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.serving.under_load import PERCENTILES
-from jaxscale.tables.cells import Column
+from jaxscale.tables.cells import SHAPE, Column, Names
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import SHAPE, Names
 
 MAX_LENGTH = 1e8
 """Maximum number of tokens of a request; a larger number is a typing error [token]."""

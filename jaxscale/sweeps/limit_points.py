@@ -19,8 +19,18 @@ from jaxscale.limits import (
     utilisation_of_best_plans,
     utilisation_of_plans,
 )
-from jaxscale.sweeps.inputs import Input, Result, chip_input, fields_of, number_input, word_input
-from jaxscale.sweeps.question import ArrayFunction, Columns, Question, SweepSpec
+from jaxscale.sweeps.question import (
+    ArrayFunction,
+    Columns,
+    Input,
+    Question,
+    Result,
+    SweepSpec,
+    chip_input,
+    fields_of,
+    number_input,
+    word_input,
+)
 
 SIZE = "training_flop"
 SIZES = Bound(1e18, 1e42)

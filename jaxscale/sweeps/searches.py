@@ -21,7 +21,7 @@ from jaxscale.plans.plan_questions import plan_question
 from jaxscale.runs.defaults import known_frameworks
 from jaxscale.runs.schema import BY_NAME, stated_values
 from jaxscale.serving import ServingSpace, best_serving_plan, load_serving_fit, stack_levels
-from jaxscale.sweeps.inputs import (
+from jaxscale.sweeps.question import (
     BATCH_INPUT,
     CHIP_INPUTS,
     COUNT_INPUT,
@@ -35,7 +35,10 @@ from jaxscale.sweeps.inputs import (
     PRECISION_INPUT,
     Input,
     Point,
+    Question,
     Result,
+    Search,
+    SweepSpec,
     among,
     chip_input,
     cluster_of_point,
@@ -44,7 +47,6 @@ from jaxscale.sweeps.inputs import (
     whole,
     word_input,
 )
-from jaxscale.sweeps.question import Question, Search, SweepSpec
 
 POINTS = 16
 """Maximum number of points of a region of searches: an interruption loses the points not yet written [1]."""

@@ -18,10 +18,9 @@ from jaxscale.hardware.cluster import Cluster
 from jaxscale.models import described_model
 from jaxscale.models.model_domain import MODEL
 from jaxscale.models.transformer import ARGUMENTS, Transformer
-from jaxscale.plans.plan import DEGREES, SWITCHES, Plan
-from jaxscale.plans.plan_domain import PLAN
+from jaxscale.plans.plan import DEGREES, PLAN, SWITCHES, Plan
 from jaxscale.plans.rules import model_columns, obeys, plan_columns
-from jaxscale.sweeps.inputs import (
+from jaxscale.sweeps.question import (
     BATCH_INPUT,
     CHIP_INPUTS,
     COUNT_INPUT,
@@ -30,16 +29,19 @@ from jaxscale.sweeps.inputs import (
     NAMED_MODEL,
     NETWORK_INPUTS,
     PRECISION_INPUT,
+    ArrayFunction,
+    Columns,
     Input,
     Point,
+    Question,
     Result,
+    SweepSpec,
     among,
     bound_input,
     chip_input,
     cluster_of_point,
     one_of,
 )
-from jaxscale.sweeps.question import ArrayFunction, Columns, Question, SweepSpec
 
 PLAN_WORDS = ("precision", *SWITCHES)
 WORDS_OF_SWITCHES = {switch for words in SWITCHES.values() for switch in words.values()} - {"recompute_full"}

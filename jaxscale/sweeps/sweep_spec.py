@@ -27,8 +27,7 @@ from jaxscale.base.documents import check_keys, number_of, read_toml
 from jaxscale.base.errors import InputError, nearest
 from jaxscale.base.lazy import loaded
 from jaxscale.hardware.catalogue import load_hardware
-from jaxscale.sweeps.inputs import Input
-from jaxscale.sweeps.question import SweepSpec
+from jaxscale.sweeps.question import Input, SweepSpec
 
 QUESTIONS = {
     "step_time": "jaxscale.sweeps.step_points:STEP_TIME",

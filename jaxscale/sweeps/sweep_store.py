@@ -16,8 +16,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import check_folder
-from jaxscale.sweeps.inputs import Result
-from jaxscale.sweeps.question import SweepSpec, digest
+from jaxscale.sweeps.question import Result, SweepSpec, digest
 
 if TYPE_CHECKING:
     import xarray

@@ -10,9 +10,8 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from jaxscale.base.errors import InputError, one_like, similar
-from jaxscale.tables.cells import Column, Parsed, parse_cells, show
+from jaxscale.tables.cells import SHAPE, Column, Names, Parsed, parse_cells, show, without_separators
 from jaxscale.tables.table import AbstractTable
-from jaxscale.tables.words import SHAPE, Names, without_separators
 
 Kind = TypeVar("Kind", bound=AbstractTable)
 

@@ -196,17 +196,9 @@ def _gather(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tu
     return tuple(axes)
 
 
-def _window(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    return _same_place(inputs, shape, params)
-
-
 def _dynamic_slice(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
     operand = inputs[0].axes
     return tuple(axis if axis.size == size else Axis(size) for axis, size in zip(operand, shape, strict=True))
-
-
-def _expand(inputs: Sequence[Value], shape: Sequence[int], params: Params) -> tuple[Axis, ...]:
-    return _reshape(inputs, shape, params)
 
 
 RULES = {

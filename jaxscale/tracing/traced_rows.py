@@ -18,8 +18,7 @@ from jaxscale.runs.defaults import EmptyCells
 from jaxscale.runs.run_levels import company_of, setup_name
 from jaxscale.runs.schema import MODEL_FIELDS, Runs
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import show
-from jaxscale.tables.words import translate
+from jaxscale.tables.cells import show, translate
 from jaxscale.tracing.class_plan import ClassPlan, batch_class
 from jaxscale.tracing.class_plans import StatedDegrees, class_plans, split_names
 from jaxscale.tracing.traced_workload import Workload, load_workload

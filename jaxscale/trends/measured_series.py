@@ -213,12 +213,19 @@ class SlopeSummary:
     median: float
 
 
-def summarise(series: Sequence[Series], tolerance: float = 0.02, least_sizes: int = 4) -> SlopeSummary:
-    """Share of the series with at least `least_sizes` sizes whose slope is right to `tolerance`."""
-    errors = np.abs([s.slope_error for s in series if s.n_sizes >= least_sizes])
+TOLERANCE = 0.02
+"""Error of a slope that counts as right [1]."""
+
+LEAST_SIZES = 4
+"""Least number of sizes of a series whose slope is judged [1]."""
+
+
+def summarise(series: Sequence[Series]) -> SlopeSummary:
+    """Share of the series of enough sizes whose slope is right to `TOLERANCE`."""
+    errors = np.abs([s.slope_error for s in series if s.n_sizes >= LEAST_SIZES])
     if not len(errors):
         return SlopeSummary(0, float("nan"), float("nan"))
-    return SlopeSummary(len(errors), float(np.mean(errors <= tolerance)), float(np.median(errors)))
+    return SlopeSummary(len(errors), float(np.mean(errors <= TOLERANCE)), float(np.median(errors)))
 
 
 FIGURES = (

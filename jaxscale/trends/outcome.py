@@ -193,7 +193,6 @@ def weak_scaling(
     n_chips: Sequence[float | int] | np.ndarray,
     sequences_per_chip: float | int,
     layout: ParallelLayout | None = None,
-    temperature: float = 0.0,
 ) -> Outcome:
     """Speed, power and cost at B = s n.
 
@@ -207,7 +206,7 @@ def weak_scaling(
         Outcomes; every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)
+    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n)
 
 
 def best_tensor_degree(

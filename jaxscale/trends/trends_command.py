@@ -75,7 +75,7 @@ class TrendsCommand(Outputs, SoftwareOptions):
                 written.
         """
         import jaxscale as js
-        from jaxscale.cli.software_cells import software_cells
+        from jaxscale.cli.arguments import software_cells
         from jaxscale.trends import deployment_library as library
         from jaxscale.trends import trends_report as report
         from jaxscale.trends.layout import UNLIMITED

@@ -66,7 +66,7 @@ def test_a_box_in_colours_is_said_as_the_plain_one():
 
 
 def test_any_other_failure_is_exit_1_and_not_hidden():
-    broken = "from jaxscale.cli import hardware, main; hardware.HardwareCommand.run = lambda self: 1 / 0"
+    broken = "from jaxscale.cli import catalogue, main; catalogue.HardwareCommand.run = lambda self: 1 / 0"
     code = f"{broken}; raise SystemExit(main.main(['hardware']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
@@ -136,7 +136,7 @@ STOPPED = """
 import atexit, os, signal, sys
 from jaxscale.__main__ import run
 from jaxscale.base.files import whole_file
-from jaxscale.cli import hardware
+from jaxscale.cli import catalogue
 path, number = sys.argv.pop(1), int(sys.argv.pop(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def command(self):
@@ -144,7 +144,7 @@ def command(self):
         temporary.write_text("begun")
         if number:
             os.kill(os.getpid(), number)
-hardware.HardwareCommand.run = command
+catalogue.HardwareCommand.run = command
 atexit.register(os.abort)
 sys.exit(run())
 """

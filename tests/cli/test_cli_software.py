@@ -29,6 +29,8 @@ def ask(run, tmp_path):
     [
         (("--set", "no_column=1"), "no_column: no such column"),
         (("--set", "tp"), "is no assignment; expected NAME=VALUE"),
+        (("--set", "tp="), "is no assignment; expected NAME=VALUE"),
+        (("--set", "=2"), "is no assignment; expected NAME=VALUE"),
         (("--set", "n_layers=4"), "--set n_layers says nothing of plan or software here"),
         (("--set", "step_time_s=4"), "--set step_time_s says nothing of plan or software here"),
         (("--set", "gpu=b200"), "--set gpu"),

@@ -12,7 +12,7 @@ from jaxscale.base.errors import InputError
 from jaxscale.costs.memory import memory
 from jaxscale.costs.step import step_time
 from jaxscale.designs.best_design import best_design
-from jaxscale.designs.budgets import PARAMS_TOLERANCE, Budget, budget_goals
+from jaxscale.designs.budgets import Budget, budget_goals
 from jaxscale.designs.integer_designs import HEAD_WIDTHS, whole_shapes, width_step
 from jaxscale.designs.quantities import depth_of, stretched
 from jaxscale.designs.shape_lattice import shape_lattice, shape_quantities
@@ -133,7 +133,7 @@ def test_latent_attention_keeps_its_heads():
 
 def test_integer_design_is_the_best_of_its_lattice(choice):
     problem = choice.relaxed.problem
-    lattice = shape_lattice(problem, float(choice.relaxed.design.model.d_model), choice.goals, PARAMS_TOLERANCE)
+    lattice = shape_lattice(problem, float(choice.relaxed.design.model.d_model), choice.goals)
     assert lattice.admitted.sum() > 4
     times = lattice.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
     assert times[lattice.best] == times[lattice.admitted].min()

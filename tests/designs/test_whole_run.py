@@ -15,10 +15,10 @@ from jaxscale.designs.time_to_loss import default_laws, with_interruptions
 from jaxscale.designs.whole_run import RunGoal, small_batch_tokens_of, whole_run
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
+from jaxscale.plans.against import asked, published_designs
 from jaxscale.plans.best_plan import question_of_levels
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import find_plans
-from jaxscale.plans.published_designs import asked, published_designs
 from jaxscale.plans.score import Judged, judge
 
 LAWS, LLAMA, PRIOR = default_laws(), model("llama3-8b"), load_fit("prior")

@@ -14,7 +14,7 @@ from made_traces import made_steps, write_jax, write_kineto, write_nsight
 
 import jaxscale as js
 from jaxscale.cli.main import main
-from jaxscale.explaining.explain_report import parts_table
+from jaxscale.explaining.explain_report import explanation_figure, parts_table
 from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, predicted_parts
 from jaxscale.runs.measured import describe_runs
 
@@ -133,10 +133,43 @@ def test_no_part_alone_moves_a_step_beyond_its_interval(run: dict[str, Any]):
     assert (parts.middle - parts.lo).max() == pytest.approx(0.02 * step[0], rel=1e-5)
 
 
-def test_a_trace_as_predicted_has_no_part_outside(tmp_path: Path):
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> js.Explanation:
+    """Explanation of a trace of a step as predicted."""
+    return js.explain(DENSE, [planted_trace(Planted(DENSE, "matmul"), tmp_path_factory.mktemp("trace"), 3)])
+
+
+def test_bars_of_the_figure_are_the_times_of_the_parts(untouched: js.Explanation):
+    """Measured and predicted in a row of their part, hidden time from the end of what is measured."""
+    slow = replace(untouched.parts[0], measured=2.0 * untouched.parts[0].hi)
+    found = replace(untouched, parts=(slow, *untouched.parts[1:]))
+    (axes,) = explanation_figure(found).axes
+    shown = [text.get_text().replace(" ", "_") for text in axes.get_yticklabels()]
+    parts = [part for part in found.parts if part.name in shown]
+    assert [part.name for part in parts] == shown and "matmul" in shown
+    bars = {group.get_label(): list(group) for group in axes.containers if group.get_label() != "90 % interval"}
+    unit = bars["predicted"][0].get_width() / parts[0].predicted
+    begins = {"predicted": lambda part: 0.0, "measured": lambda part: 0.0}
+    begins["measured, hidden beside compute"] = lambda part: part.measured
+    assert bars.keys() == begins.keys()
+    for label, group in bars.items():
+        name = "hidden" if "hidden" in label else label
+        lengths = [getattr(part, name) for part in parts]
+        assert [bar.get_width() / unit for bar in group] == pytest.approx(lengths)
+        assert [bar.get_x() / unit for bar in group] == pytest.approx([begins[label](part) for part in parts])
+        # Each on its side of the row, and none over another.
+        rows = [bar.get_y() + 0.5 * bar.get_height() for bar in group]
+        assert rows == pytest.approx(np.arange(len(parts)) + (0.2 if label == "predicted" else -0.2))
+    (interval,) = (group for group in axes.containers if group.get_label() == "90 % interval")
+    ends = np.asarray(interval[2][0].get_segments())[:, :, 0] / unit
+    assert ends == pytest.approx(np.asarray([(part.lo, part.hi) for part in parts]))
+    assert [text.get_text() for text in axes.texts] == ["above"]
+    assert max(axes.get_xlim()) >= unit * max(part.hi for part in parts)
+
+
+def test_a_trace_as_predicted_has_no_part_outside(untouched: js.Explanation):
     """Control: without anything planted, nothing is found."""
-    path = planted_trace(Planted(DENSE, "matmul"), tmp_path, 3)
-    found = js.explain(DENSE, [path])
+    found = untouched
     assert {part.verdict for part in found.parts} == {"within"}
     assert found.measured == pytest.approx(found.predicted, rel=0.05)
     # Parts without a time may end at zero; matmuls never do.

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxscale as js
+from jaxscale.explore import page_state
 from jaxscale.explore.page_controls import opening_state, shown
 from jaxscale.explore.page_server import bound_socket, is_local
 from jaxscale.explore.page_state import SLIDERS, TABS, PageInputs, PageState, changes, page_inputs, state_of
@@ -46,6 +47,14 @@ def seconds_of(state: PageState, inputs: PageInputs, cluster: js.Cluster | None 
     model = js.model(state.model, seq_len=state.seq_len)
     coefficients = inputs.fit.coefficients(inputs.question(state).levels)
     return float(js.step_time(model, view.plan, cluster or inputs.cluster(state), coefficients).total)
+
+
+def test_pages_have_the_inputs_of_the_command_else_the_catalogues(inputs: PageInputs, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(page_state, "_SERVED", [])
+    first = page_state.served_inputs()
+    assert first.fit.name == page_inputs().fit.name != inputs.fit.name and page_state.served_inputs() is first
+    page_state.serve_inputs(inputs)
+    assert page_state.served_inputs() is inputs
 
 
 factors = st.sampled_from([0.25, 0.5, 1.0, 1.41, 4.0])

@@ -1,6 +1,7 @@
 """Runs that ended bound the memory that a fit predicts for them, and pull no more once they fit."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxscale.fitting.informed_coefficients import bounds_memory, log_use
 from jaxscale.fitting.multistart import Solution, refine, standing_at
 from jaxscale.fitting.objective import FitProblem, errors_at, log_residuals, pseudo_residuals, residuals
 from jaxscale.runs.arrays import Measured
-from jaxscale.runs.measured import MOST_RESERVED, measured_runs, runs_out_of_memory
+from jaxscale.runs.measured import measured_runs
 
 START = js.Fit("start", dataclasses.replace(js.prior_medians(), activation_factor=1.3))
 """Coefficients by which runs close to what their chips hold should not have fitted."""
@@ -115,7 +116,10 @@ def test_a_run_out_of_memory_bounds_its_peak_from_below(measured: Measured, prob
     np.testing.assert_allclose((ended + out)[: len(logs)][near], logs[near], atol=1e-4)
 
 
-def test_runs_out_of_memory_are_those_that_state_their_recomputation():
+def test_runs_out_of_memory_are_those_that_state_their_recomputation(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "fits"))
+    from memory import MOST_RESERVED, runs_out_of_memory
+
     row = {"model": "llama3-8b", "seq_len": 8192, "gpu": "h100-80gb", "n_gpus": 8, "precision": "bf16", "tp": 1}
     row |= {"pp": 1, "dp": 8, "zero_stage": 3, "micro_batch_size": 8, "global_batch_size_seqs": 64, "source": "x"}
     rows = [{**row, "status": word, "activation_recompute": cell} for word in ("oom", "ok") for cell in ("none", None)]

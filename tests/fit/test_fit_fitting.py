@@ -15,7 +15,7 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.base_record import LevelEffect
 from jaxscale.calibration.intervals import Scatter
-from jaxscale.calibration.seen import UNNAMED
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.fitting.fit_record import base_of, fit_problem, own_scatter
 from jaxscale.fitting.fitting import candidates, fit_measured
 from jaxscale.fitting.held_out import MIN_GROUPS, groups_to_leave_out
@@ -28,6 +28,7 @@ from jaxscale.fitting.objective import (
     residuals,
     reweighted,
 )
+from jaxscale.fitting.summary import cautions
 from jaxscale.runs.arrays import Measured, concatenate
 from jaxscale.runs.measured import fold_of, groups_of, measured_runs
 
@@ -327,6 +328,23 @@ def test_a_run_that_decides_the_fit_is_named(result: js.FitResult, monkeypatch, 
     monkeypatch.setattr(js.FitResult, "influence", property(lambda _: ((3, most), (1, 2.0))))
     said = [message for message in result.messages if "decides more than any other run" in message]
     assert [message.startswith(result.name_of(3)) for message in said] == ([True] if is_named else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (lambda found: {"tightness": 0.5}, "stays near its start, with priors of 0.5 times their spread"),
+        (lambda found: {"settings_left_out": True}, "settings were left out one by one"),
+        (lambda found: {"held_out": np.full_like(found.held_out, np.nan)}, "too few groups of runs"),
+        (lambda found: {"held_out": np.full_like(found.held_out, 1.0)}, "held-out runs are 172 % off"),
+        (lambda found: {"fit": dataclasses.replace(found.fit, parent=js.load_fit())}, "fitted to runs of bigscience"),
+    ],
+    ids=["tightness", "settings", "groups", "errors", "parent"],
+)
+def test_a_caution_is_told_where_its_cause_is_alone(bloom_fit: js.FitResult, changes, said: str):
+    other = dataclasses.replace(bloom_fit, **changes(bloom_fit))
+    assert [said in message for message in cautions(other)].count(True) == 1
+    assert not any(said.split(" %")[0][:20] in message for message in cautions(bloom_fit))
 
 
 def test_a_table_without_step_times_says_what_is_missing(tmp_path):

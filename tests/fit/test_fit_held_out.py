@@ -8,8 +8,8 @@ import pytest
 import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.intervals import Scatter
+from jaxscale.calibration.levels import UNNAMED
 from jaxscale.calibration.record import Fit
-from jaxscale.calibration.seen import UNNAMED
 from jaxscale.fitting.held_out import measured_scatter
 from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.runs.measured import measured_runs

@@ -15,6 +15,7 @@ import jaxscale as js
 from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names, priors, unconstrain
 from jaxscale.calibration.levels import Levels
+from jaxscale.fitting.diagnostics import deviance
 from jaxscale.fitting.fit_record import fit_problem, parameters_of
 from jaxscale.fitting.multistart import (
     POLISHED,
@@ -41,7 +42,6 @@ from jaxscale.fitting.objective import (
     smoothed,
     time_scatter,
 )
-from jaxscale.fitting.profile import deviance
 from jaxscale.runs.measured import measured_runs
 
 

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscale.base.arrays import as_arrays
-from jaxscale.calibration.anchors import chip_anchors
 from jaxscale.calibration.base_record import LevelEffect
-from jaxscale.calibration.coefficients import Coefficients, constrain, names, prior_medians, priors, unconstrain
+from jaxscale.calibration.coefficients import (
+    Coefficients,
+    chip_anchors,
+    constrain,
+    names,
+    prior_medians,
+    priors,
+    unconstrain,
+)
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.record import Fit
 from jaxscale.costs.machine import machine_of

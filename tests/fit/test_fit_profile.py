@@ -9,10 +9,9 @@ import pytest
 import jaxscale as js
 from jaxscale.calibration.coefficients import names, priors
 from jaxscale.calibration.intervals import Z90
-from jaxscale.fitting.diagnostics import Diagnostics, diagnose, log_likelihood
+from jaxscale.fitting.diagnostics import Diagnostics, crossing, deviance, diagnose, log_likelihood
 from jaxscale.fitting.multistart import refine
 from jaxscale.fitting.objective import SHARP, log_residuals, loss, reweighted, smoothed
-from jaxscale.fitting.profile import crossing, deviance
 from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM
 
 

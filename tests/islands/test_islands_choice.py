@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from jaxscale.base.arrays import stacked
-from jaxscale.islands.batch_shares import equal_finish, pace_of_rates
 from jaxscale.islands.fleet import Links, uniform_links
+from jaxscale.islands.island_plans import equal_finish, pace_of_rates
 from jaxscale.islands.islands_choice import break_even_sweep, price_table
 from jaxscale.islands.mode_scores import best_pipeline, candidate_subsets, ring_subset, sub_job, with_scaled_links
 from jaxscale.islands.modes import (
@@ -110,6 +110,18 @@ def test_shares_by_gradient_reach_the_closed_form():
     )
     equal = float(jnp.max(job.pace.step(jnp.full(3, 1024.0 / 3.0))))
     assert equal > 1.5 * float(finish), "negative control: equal shares are far from it"
+
+
+@pytest.mark.parametrize("moving", [0.0, 0.5])
+def test_a_pipeline_takes_each_stage_once_and_the_slowest_again(moving):
+    """64 microbatches of 16 sequences; hops that take a time come once each way, or again where they are slowest."""
+    size, share = 16.0, np.asarray([0.2, 0.3, 0.5])
+    stages = share * size * 4096.0 / RATES[:3]
+    volume = ACTIVATION_BYTES * 4096.0 * size * 4096.0
+    job = job_of(volume / moving if moving else 1e30, latency=0.0)
+    expected = 0.05 * share.max() + stages.sum() + 2.0 * 2.0 * moving + 63.0 * max(stages.max(), moving)
+    assert stages.max() < 0.5
+    assert float(pipeline_step(job, share)) == pytest.approx(expected, rel=1e-6)
 
 
 def brute_pipeline(job, held):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import jaxscale as js
-from jaxscale.islands.batch_shares import best_shares, equal_finish, pace_of_rates
 from jaxscale.islands.fleet import uniform_links
+from jaxscale.islands.island_plans import best_shares, equal_finish, pace_of_rates
 from jaxscale.islands.pipeline_split import best_cut
 from jaxscale.islands.round_time import (
     fleet_round,

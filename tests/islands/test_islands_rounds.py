@@ -9,8 +9,8 @@ import pytest
 
 import jaxscale as js
 from jaxscale.base.units import GBIT, HOUR
-from jaxscale.islands.batch_shares import best_shares, island_paces, pace_of_rates
 from jaxscale.islands.fleet import fleet_of, uniform_links
+from jaxscale.islands.island_plans import best_shares, island_paces, pace_of_rates
 from jaxscale.islands.round_time import (
     LinkTime,
     fleet_round,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from jaxscale.base.errors import InputError
-from jaxscale.islands.batch_shares import best_shares, equal_finish, pace_of_rates, whole_shares
+from jaxscale.islands.island_plans import best_shares, equal_finish, pace_of_rates, whole_shares
 from jaxscale.islands.pipeline_split import (
     best_cut,
     best_order,

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from jaxscale.launch.options import SETS, Option, option_table
-from jaxscale.launch.readers.launch_rules import FURTHER, TABLES, takes_word, understood_cells
+from jaxscale.launch.readers.launch_rules import FAMILIES, option_tables, takes_word, understood_cells
 from jaxscale.launch.readers.read_run import run_of
 from jaxscale.runs.schema import BY_NAME
 
 PLAIN = re.compile(r"(\w+) = ([\w-]+)$")
-PROGRAMS = [(family, name) for family, names in TABLES.items() for name in names]
-PROGRAMS += [("deepspeed", name) for name in FURTHER["deepspeed"] if name != "axolotl"]
+PROGRAMS = [(family, name) for family in FAMILIES for name in option_tables(family, ("tables",))]
+PROGRAMS += [("deepspeed", name) for name in option_tables("deepspeed", ("further",)) if name != "axolotl"]
 ELSEWHERE = {
     # A quantizer or a component names the class, and the keys of the class are read beside the name.
     *("converter(MXFP8Linear).fqns", "converter(NVFP4Linear).fqns", "converter(Float8Linear).recipe_name"),
@@ -41,7 +41,7 @@ def test_a_plain_option_is_understood(family: str, name: str):
         is_word = told is not None and told[2] not in ("value", "True") and column in BY_NAME
         if column not in BY_NAME or key in ELSEWHERE or is_word and told and not takes_word(column, told[2]):
             continue
-        program = {"program": name} if name in FURTHER["deepspeed"] else {}
+        program = {"program": name} if name in option_tables("deepspeed", ("further",)) else {}
         _, unread = understood_cells({key.lower(): value_of(option), **program}, family, name == "megatron-lm")
         assert not unread, option
         n_known += 1

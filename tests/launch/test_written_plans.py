@@ -4,6 +4,7 @@ import ast
 import itertools
 import random
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,91 @@ def test_what_a_framework_cannot_say_is_told():
     assert any(told.startswith("vpp = 2") for told in written("nanotron", "llama3-8b", **changes).not_expressed)
     assert "--data-parallel-sharding-strategy optim_grads\n" in written("megatron-lm", "llama3-8b", **changes).text
     assert not written("megatron-lm", "llama3-8b", zero_stage=1).not_expressed
+
+
+# Changes of a plan, the options of Megatron-LM that they write, and the columns that no option expresses.
+SWITCHES: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+    ({"vocab_parallel_loss": False}, {}, "vocab_parallel_loss"),
+    ({"vocab_parallel_loss": False, "tp": 1, "dp": 32, "sequence_parallel": False}, {"--global-batch-size": 256}, ""),
+    ({"fused_norm": False}, {}, "fused_norm"),
+    ({"fused_glu": False}, {"--no-bias-swiglu-fusion": True}, ""),
+    ({"chunked_loss": True}, {}, "chunked_loss"),
+    ({"flash_attention": False}, {"--attention-backend": "unfused"}, ""),
+    ({"execution": "cuda-graphs"}, {"--cuda-graph-impl": "local"}, ""),
+    ({"execution": "cuda-graphs", "recompute": "full"}, {"--recompute-num-layers": 1}, "execution"),
+    ({"execution": "compiled"}, {}, "execution"),
+    ({"precision": "fp8"}, {"--fp8-format": "hybrid"}, ""),
+    ({"precision": "fp4"}, {"--fp4-format": "e2m1"}, ""),
+    ({"precision": "fp16", "gradient_bytes": 2.0}, {"--fp16": True, "--grad-reduce-in-bf16": None}, ""),
+    ({"gradient_bytes": 2.0}, {"--grad-reduce-in-bf16": True}, ""),
+    ({"gradient_bytes": 3.0}, {"--grad-reduce-in-bf16": None}, "gradient_bytes"),
+    ({"optimizer_bytes": 6.0}, {}, "optimizer_bytes"),
+    ({"weight_bytes": 4.0}, {}, "weight_bytes"),
+    # A stage has 16 layers, of which whole ones are computed again.
+    ({"recompute_full": 0.25}, {"--recompute-method": "block", "--recompute-num-layers": 4}, ""),
+    ({"recompute_full": 0.3}, {"--recompute-num-layers": 5}, "recompute_full"),
+    ({"recompute": "selective"}, {"--recompute-granularity": "selective", "--recompute-method": None}, ""),
+    ({"offload_optimizer": 0.5}, {"--optimizer-offload-fraction": 0.5, "--optimizer-cpu-offload": True}, ""),
+    ({"offload_optimizer": 0.5, "zero_stage": 2}, {"--optimizer-cpu-offload": None}, "offload_optimizer"),
+    ({"offload_activations": 0.5}, {}, "offload_activations"),
+    ({"tp_overlap": "full"}, {"--tp-comm-overlap": True}, ""),
+    ({"tp_overlap": "full", "sequence_parallel": False}, {"--tp-comm-overlap": None}, "tp_overlap"),
+    ({"tp_overlap": "none"}, {"--tp-comm-overlap": None}, "tp_overlap"),
+    ({"overlap_gathers": False}, {"--overlap-param-gather": None, "--overlap-grad-reduce": True}, ""),
+    ({"overlap_gradients": False}, {"--overlap-param-gather": None, "--overlap-grad-reduce": None}, "overlap_gathers"),
+    ({"zero_stage": 0}, {"--use-distributed-optimizer": None, "--overlap-param-gather": None}, ""),
+)
+
+
+@pytest.mark.parametrize(
+    "changes, options, told", SWITCHES, ids=lambda given: given if isinstance(given, str) else "-".join(given)
+)
+def test_a_switch_is_an_option_or_is_told(changes: dict[str, Any], options: dict[str, Any], told: str):
+    """None is an option that is absent; what needs no option is told of nothing."""
+    text = written("megatron-lm", "llama3-8b", **{"zero_stage": 1, **changes})
+    assert {name: text.settings.get(name) for name in options} == options
+    assert [part.split(" = ")[0].split(":")[0] for part in text.not_expressed] == [told] * bool(told)
+
+
+# Each column, and two values of which one is not the habit of a program.
+EITHER: tuple[tuple[str, Any, Any], ...] = (
+    *((name, False, True) for name in ("fused_glu", "fused_norm", "flash_attention", "chunked_loss")),
+    *((name, False, True) for name in ("vocab_parallel_loss", "sequence_parallel", "overlap_gradients")),
+    *((name, 0.0, 0.5) for name in ("offload_optimizer", "offload_activations")),
+    ("precision", "bf16", "fp16"),
+    ("precision", "bf16", "fp8"),
+    ("tp_overlap", "none", "full"),
+    ("execution", "eager", "compiled"),
+    ("execution", "eager", "cuda-graphs"),
+    ("optimizer_bytes", 12.0, 6.0),
+    ("weight_bytes", 2.0, 4.0),
+    ("gradient_bytes", 2.0, 4.0),
+    ("recompute", "none", "full"),
+    ("micro_batch_size", 1, 2),
+    ("n_microbatches", 8, 4),
+    ("zero_stage", 1, 3),
+    ("schedule", "1f1b", "gpipe"),
+)
+
+
+@pytest.mark.parametrize("framework", [name for name in WRITERS if name != "deepspeed"])
+def test_no_choice_of_a_plan_is_lost_in_silence(framework: str):
+    """Two plans that differ in a column differ in a setting, or one says what it lacks; DeepSpeed has no model."""
+    lost = []
+    for name, *values in EITHER:
+        texts = [written(framework, "llama3-8b", **{"zero_stage": 3, name: value}) for value in values]
+        if len({(repr(text.settings), text.not_expressed) for text in texts}) == 1:
+            lost.append(name)
+    assert not lost
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_toml_has_a_table_for_each_level_of_a_key(precision: str):
+    text = written("torchtitan-toml", "llama3-8b", zero_stage=3, precision=precision).text
+    document = tomllib.loads(text)
+    assert document["parallelism"]["tensor_parallel_degree"] == 2
+    assert document["model"].get("converters", []) == ["quantize.linear.float8"] * (precision == "fp8")
+    assert ("quantize" in document) == (precision == "fp8")
 
 
 def test_settings_of_a_model_that_a_program_lacks_do_not_start():

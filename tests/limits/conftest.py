@@ -1,12 +1,17 @@
 """Scenarios solved once for the whole folder: every test reads from the same survey."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxscale.limits.frontier_scenario import load_scenarios
 from jaxscale.limits.study import Study, curve_sizes, study
+
+# Plans of powers of two are searched by a script beside the package.
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 LATENCY_ONLY = {
     "peak_flops": 1e30,

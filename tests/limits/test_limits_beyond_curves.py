@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from powers_of_two import integer_survey, merit
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.limits.batch_time import ExactOverlap
 from jaxscale.limits.frontier_problem import N_DEGREES, utilisation_problem
 from jaxscale.limits.frontier_scenario import stack_scenarios
-from jaxscale.limits.limits_points import integer_survey, rate
-from jaxscale.limits.relaxed_plan import survey
+from jaxscale.limits.relaxed_plan import rate, survey
 from jaxscale.limits.study import band, threshold_bands, uncertainties
 from jaxscale.limits.thresholds import utilisation
 
@@ -44,11 +44,11 @@ def test_powers_of_two_against_all_of_them(solved, library):
     plans = jnp.asarray(2.0 ** np.asarray(list(itertools.product(*reach))))
     assert plans.shape[1] == N_DEGREES and len(plans) > 10_000
 
-    def merit(degrees):
-        return rate(degrees, problem, ExactOverlap()).merit
+    def cost(degrees):
+        return merit(rate(degrees, problem, ExactOverlap()))
 
-    values = np.asarray(jax.jit(lambda table: jax.lax.map(merit, table, batch_size=4096))(plans))
-    mine = float(merit(jnp.asarray(plan)))
+    values = np.asarray(jax.jit(lambda table: jax.lax.map(cost, table, batch_size=4096))(plans))
+    mine = float(cost(jnp.asarray(plan)))
     assert mine == pytest.approx(values.min(), abs=0.01)
     assert np.median(values) > mine + 1.0
     assert 0.4 < ours <= default.max_utilisation

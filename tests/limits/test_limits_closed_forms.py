@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscale.limits import scaling_laws
 from jaxscale.limits.batch_time import Degrees, ExactOverlap, SmoothOverlap, batch_time, pipeline_slots
-from jaxscale.limits.scaling_laws import workload
+from jaxscale.limits.frontier_scenario import log_latency_wall, wall_exponent, workload
 from jaxscale.limits.thresholds import NAMES
 
 RATES = ("peak_flops", "memory_bandwidth", "link_bandwidth", "network_bandwidth")
@@ -28,7 +27,7 @@ def as_arrays(scenario):
 
 @pytest.mark.parametrize("name", ["latency-only", "latency-only-levers"])
 def test_latency_wall(solved, library, row, name):
-    closed = float(scaling_laws.log_latency_wall(as_arrays(library[name])))
+    closed = float(log_latency_wall(as_arrays(library[name])))
     found = solved.limits.log_flop[row[name], NAMES.index("wall")]
     assert found == pytest.approx(closed, abs=1e-6)
     # Bubbles reckoned as if microbatches were plenty let a batch end before a microbatch has passed all layers.
@@ -37,7 +36,7 @@ def test_latency_wall(solved, library, row, name):
 
 @pytest.mark.parametrize("name", ["latency-only", "latency-only-levers"])
 def test_wall_elasticities(solved, library, row, name):
-    exponent = float(scaling_laws.wall_exponent(library[name]))
+    exponent = float(wall_exponent(library[name]))
     found = solved.limits.by_field(row[name])["wall"]
     for field in ("training_time", "batch_multiplier", "reference_batch"):
         assert found[field] == pytest.approx(exponent, rel=1e-6)
@@ -50,13 +49,13 @@ def test_wall_elasticities(solved, library, row, name):
 def test_default_laws_give_two():
     from jaxscale.limits.frontier_scenario import scenario
 
-    assert float(scaling_laws.wall_exponent(scenario())) == pytest.approx(2.0)
-    assert float(scaling_laws.wall_exponent(scenario("depth-fixed"))) == pytest.approx(3.0)
+    assert float(wall_exponent(scenario())) == pytest.approx(2.0)
+    assert float(wall_exponent(scenario("depth-fixed"))) == pytest.approx(3.0)
 
 
 def test_no_wall_when_the_batch_grows_fast_enough(solved, library, row):
     name = "latency-only-no-wall"
-    assert np.isinf(float(scaling_laws.log_latency_wall(as_arrays(library[name]))))
+    assert np.isinf(float(log_latency_wall(as_arrays(library[name]))))
     assert np.isinf(solved.limits.flop(row[name])["wall"])
     assert np.isfinite(solved.limits.flop(row["latency-only"])["wall"])
 

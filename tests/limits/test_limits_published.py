@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from powers_of_two import integer_survey
 
 from jaxscale.limits.batch_time import SmoothOverlap
 from jaxscale.limits.frontier_scenario import scenario
-from jaxscale.limits.limits_points import integer_survey
 from jaxscale.limits.limits_report import published_curve
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscale.base.errors import InputError
-from jaxscale.limits.frontier_scenario import FrontierScenario, load_scenarios, scenario
-from jaxscale.limits.scaling_laws import log_step_limit, workload
+from jaxscale.limits.frontier_scenario import FrontierScenario, load_scenarios, log_step_limit, scenario, workload
 
 
 def laws(flop: float, **changes: float):

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
 
 import jaxscale as js
 from jaxscale.limits.frontier_scenario import scenario
+from jaxscale.limits.limits_report import law_line
 from jaxscale.limits.transformer_curve import TransformerCurve, coarse, designs, plan_space, transformer_curve
 from jaxscale.plans.enumerate import enumerate_plans
 
@@ -50,6 +52,16 @@ def test_designs_follow_the_laws():
             assert math.log2(wanted.batch / wanted.factor).is_integer()
             assert 0.5 * law_batch < wanted.batch <= law_batch
     assert coarse(100.0) == 96.0 and coarse(102.0) == 104.0 and coarse(3.2) == 3.0 and coarse(0.2) == 1.0
+
+
+def test_the_clause_on_the_laws_states_days_and_the_batch_that_designs_have():
+    laws = dataclasses.replace(scenario(), batch_multiplier=4.0, training_time=30.0 * 86400.0, batch_exponent=0.25)
+    numbers = [float(word) for word in re.findall(r"[\d.]+(?:e\d+)?", law_line(laws))]
+    days, batch, flop, exponent = numbers
+    (wanted, *_) = designs(flop, laws)
+    assert days == 30.0 and exponent == 0.25
+    # At the compute of the clause, the largest power of two times the design's factor below its batch.
+    assert 0.5 * 1e6 * batch < 8192.0 * wanted.batch <= 1e6 * batch
 
 
 @pytest.mark.parametrize(("factor", "odd"), [(1.0, 1), (0.5, 1), (1.25, 5), (1.5, 3), (1.75, 7), (0.75, 3), (3.0, 3)])

@@ -16,8 +16,7 @@ import jaxscale as js
 from jaxscale.base.arrays import with_fields
 from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
-from jaxscale.calibration.anchors import chip_anchors
-from jaxscale.calibration.coefficients import prior_medians
+from jaxscale.calibration.coefficients import chip_anchors, prior_medians
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients
 from jaxscale.cli.main import main
 from jaxscale.costs.collectives import gather_time, reduce_time
@@ -196,6 +195,13 @@ CHIP = "[chips.mine]\nmemory_gb = 80\nmemory_gb_per_s = 2000\npeak_tflops_bf16 =
         ('[[anchors]]\nchips = ["mine"]', "not a number"),
         ("[kernels.mine]\nspeed = 2", "'speed' is not a coefficient"),
         ("[kernels.mine]\nhalf_area = -1", "out of range"),
+        ("[kernels.yours]\nhalf_area = 1", "'yours' is no chip of the file"),
+        ("[kernels]\nmine = 3", "kernels must be tables of numbers"),
+        ("[[kernels]]\nmine = 3", "kernels must be tables of numbers"),
+        ("[anchors]\nmine = 3", "anchors must be tables"),
+        ("domain_size = 8", "link_gb_per_s is missing"),
+        ("domain_size = 0.5\nlink_gb_per_s = 1", "out of range"),
+        ("[chips.yours]\nmemory_gb = 80", "memory_gb_per_s is missing"),
     ],
 )
 def test_mistakes_in_a_record_are_refused_in_a_line(more: str, told: str, tmp_path: Path):

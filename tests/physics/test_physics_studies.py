@@ -14,11 +14,10 @@ from jaxscale.burst.burst_plan import BurstPlan
 from jaxscale.burst.multiplexing import Interference, hand_backs, multiplex
 from jaxscale.costs.power import ChipPower, energy_terms, mean_chip_power
 from jaxscale.limits.batch_time import Degrees, ExactOverlap, batch_time
-from jaxscale.limits.scaling_laws import workload
+from jaxscale.limits.frontier_scenario import workload
 from jaxscale.plans.choice import alternatives, nothing_fits
 from jaxscale.plans.enumerate import FIELDS, PlanSpace, PlanTable
-from jaxscale.plans.found_plans import FoundPlans
-from jaxscale.plans.score import Scores
+from jaxscale.plans.score import FoundPlans, Scores
 from jaxscale.runs.measured import measured_runs
 from jaxscale.runs.table_checks import contradicted
 

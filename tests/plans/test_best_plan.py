@@ -18,11 +18,10 @@ from jaxscale.models import model
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.choice import alternatives
 from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans, within_domains
-from jaxscale.plans.found_plans import FoundPlans, PlanTask
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import every_plan, framework_space
 from jaxscale.plans.rules import violations
-from jaxscale.plans.score import Scores, score_plans
+from jaxscale.plans.score import FoundPlans, PlanTask, Scores, score_plans
 from jaxscale.runs.predict import predict
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.run_levels import GUESSED

@@ -1,5 +1,6 @@
 """The list of plans: agrees with the rules of `violations`, misses none, repeats none."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,9 +10,9 @@ from jaxscale.base.arrays import divisors
 from jaxscale.base.errors import InputError
 from jaxscale.models import model
 from jaxscale.models.transformer import Transformer
-from jaxscale.plans.enumerate import FIELDS, PlanSpace, enumerate_plans
+from jaxscale.plans.enumerate import FIELDS, OPEN_MICROBATCHES, PlanSpace, enumerate_plans
 from jaxscale.plans.plan import SCHEDULES, Plan
-from jaxscale.plans.rules import violations
+from jaxscale.plans.rules import BATCH_RULE, violations
 
 CASES = {
     "dense": (Transformer(12, 1024, 8, 512), 48, 96),
@@ -77,6 +78,27 @@ def test_space_restricts():
     assert set(table.columns["zero_stage"]) == {1}
     assert set(table.columns["recompute_full"]) == {1}
     assert set(table.columns["vpp"]) == {1}
+
+
+@pytest.mark.parametrize("stated", [None, (7,)])
+def test_microbatches_that_make_up_no_batch_wait_for_a_space_without_that_rule(stated):
+    """A batch of 96 has no whole microbatches of 7: without the rule the last of a step is short."""
+    transformer, n_chips, batch = CASES["dense"]
+    space = PlanSpace(tp=(1,), pp=(1,), cp=(1,), zero_stage=(1,), micro_batch_size=stated, n_microbatches=(3, 4))
+    table = enumerate_plans(transformer, n_chips, batch, space)
+    loose = dataclasses.replace(space, rules=tuple(rule for rule in space.rules if rule is not BATCH_RULE))
+    short, open_batch = (enumerate_plans(transformer, n_chips, size, loose) for size in (1008, None))
+    assert set(open_batch.columns["micro_batch_size"]) == set(stated or OPEN_MICROBATCHES)
+    assert set(open_batch.columns["n_microbatches"]) == {3}
+    if stated:
+        assert not len(table)
+        # 48 replicas of 7 sequences three times.
+        assert set(short.columns["micro_batch_size"]) == {7} and set(short.columns["n_microbatches"]) == {3}
+    else:
+        assert not len(short) and not len(table)
+        # In a batch of 192 sequences 48 replicas pass once over 4, or 4 times over 1.
+        four = enumerate_plans(transformer, n_chips, 192, space)
+        assert set(four.columns["micro_batch_size"]) == {1}
 
 
 def test_selective_recomputation_counts_only_where_it_differs():

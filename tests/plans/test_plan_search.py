@@ -16,11 +16,11 @@ from jaxscale.models import model
 from jaxscale.optimise.problems import Problems
 from jaxscale.plans.best_plan import best_plan
 from jaxscale.plans.enumerate import within_domains
-from jaxscale.plans.found_plans import PlanTask
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import framework_space
 from jaxscale.plans.relaxed_search import FAMILIES, PLAN_COORDINATES, PlanProblem, relax_plans, search_plans
 from jaxscale.plans.rules import violations
+from jaxscale.plans.score import PlanTask
 
 CASES = (
     ("llama3-8b", "a100-80gb", 64, 96),

@@ -8,8 +8,8 @@ from jaxscale.calibration.record import load_fit
 from jaxscale.costs.memory import memory
 from jaxscale.models import model
 from jaxscale.models.transformer import model_flops, n_params
+from jaxscale.plans.against import asked, compare_design, published_designs
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.published_designs import asked, compare_design, published_designs
 from jaxscale.plans.rules import violations
 
 NAMES = list(published_designs())

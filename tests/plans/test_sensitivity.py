@@ -10,13 +10,11 @@ from jaxscale.base.arrays import host_arrays
 from jaxscale.base.errors import InputError
 from jaxscale.base.jit import filter_jit
 from jaxscale.calibration.coefficients import prior_medians, priors
-from jaxscale.calibration.record import load_fit
 from jaxscale.costs.step import step_time
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.models import model
-from jaxscale.plans.enumerate import PlanSpace
 from jaxscale.plans.plan import Plan
-from jaxscale.plans.sensitivity import IMPROVEMENTS, elasticity, improvements, named_elasticities
+from jaxscale.plans.sensitivity import elasticity, named_elasticities
 
 COEFFICIENTS = prior_medians()
 H100S = cluster("h100-80gb", 256)
@@ -27,7 +25,6 @@ ARGUMENTS = (
     COEFFICIENTS,
 )
 NAMES = ("model", "plan", "cluster", "coefficients")
-SPACE = PlanSpace(cp=(1,), recompute=("none",), hybrid_sharding=False)
 
 
 def total(transformer, plan, chips, coefficients):
@@ -89,37 +86,3 @@ def test_named_is_sorted(elasticities):
     assert sizes == sorted(sizes, reverse=True)
     assert "cluster.chip.peak_flops[2]" in dict(pairs)
     assert dict(pairs)["cluster.chip.idle_power"] == 0.0
-
-
-@pytest.fixture(scope="module")
-def table():
-    return improvements(model("llama3-8b"), cluster("a100-80gb", 32), 64, fit="prior", space=SPACE)
-
-
-def test_improvements_never_hurt(table):
-    assert len(table) == 9
-    for improvement in table:
-        assert improvement.same_plan >= -1e-6
-        # Choosing again can only add to what the old plan gains.
-        assert improvement.new_plan >= improvement.same_plan - 1e-6
-    gains = [improvement.new_plan for improvement in table]
-    assert gains == sorted(gains, reverse=True)
-    assert max(gains) < 0.1, "a tenth more of one thing buys less than a tenth"
-
-
-def test_memory_capacity_buys_only_a_new_plan(table):
-    (capacity,) = (improvement for improvement in table if improvement.what == "memory capacity")
-    assert capacity.same_plan == pytest.approx(0.0, abs=1e-6)
-
-
-def test_improvements_of_the_same_plan_follow_elasticities():
-    one = {"tp": (8,), "pp": (1,), "cp": (1,), "zero_stage": (1,), "micro_batch_size": (1,), "recompute": ("none",)}
-    small, chips = model("llama3-8b"), cluster("a100-80gb", 32)
-    table = improvements(small, chips, 64, share=0.01, fit="prior", space=PlanSpace(**one, hybrid_sharding=False))
-    plan, fitted = table[0].choice.best.plan, load_fit("prior").coefficients({"gpu": "a100-80gb"}, 32)
-    slopes = elasticity(lambda changed: total(small, plan, changed, fitted), chips)
-    gains = {improvement.what: improvement.same_plan for improvement in table}
-    for what, (path, index, more) in IMPROVEMENTS.items():
-        slope = float(np.sum(path(slopes) if index is None else path(slopes)[index]))
-        assert gains[what] == pytest.approx(-0.01 * slope if more else 0.01 * slope, rel=0.02, abs=1e-6)
-    assert gains["scale-up latency"] > 1e-5

@@ -8,7 +8,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.calibration.coefficients import names
 from jaxscale.report import figures, fit_report
 from jaxscale.report.document import Picture
-from jaxscale.report.fit_report import fit_figure, varied_columns
+from jaxscale.report.reports import fit_figure, varied_columns
 from jaxscale.report.style import png
 
 

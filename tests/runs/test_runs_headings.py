@@ -10,7 +10,7 @@ from jaxscale.base.documents import data_path, read_toml
 from jaxscale.cli.main import main
 from jaxscale.runs.reader import RunsSchema
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.tables.words import Names
+from jaxscale.tables.cells import Names
 
 WRITTEN = {
     "Model": "meta-llama/Llama-3.1-8B", "Accelerator": "A100-SXM4-80GB", "# GPUs": "64", "TP": "1",

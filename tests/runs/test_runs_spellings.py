@@ -4,9 +4,9 @@ import pytest
 from run_tables import read
 
 from jaxscale.base.errors import InputError
-from jaxscale.runs.batch_cells import sequences_in
 from jaxscale.runs.defaults import known_frameworks
-from jaxscale.tables.words import respelt, translate, without_separators
+from jaxscale.runs.schema import sequences_in
+from jaxscale.tables.cells import respelt, translate, without_separators
 
 TAKEN = {
     "activation_recompute": {

@@ -10,7 +10,7 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, WINDOWS, times
 import jaxscale as js
 from jaxscale import serving
 from jaxscale.hardware.formats import PRECISIONS
-from jaxscale.models.model_figures import cached_width
+from jaxscale.models.model_catalogue import cached_width
 from jaxscale.models.transformer import n_params
 from jaxscale.serving.forward_pass import (
     EXPERT_TILE,

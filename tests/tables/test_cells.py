@@ -5,8 +5,7 @@ import pytest
 from jaxscale.laws.loss_reader import LOSS_COLUMNS
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
-from jaxscale.tables.cells import Column, parse_cells
-from jaxscale.tables.words import Names
+from jaxscale.tables.cells import Column, Names, parse_cells
 
 NUMERIC = {
     f"{table}.{column.name}": column

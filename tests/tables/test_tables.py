@@ -10,11 +10,10 @@ from jaxscale.base.documents import check_keys, number_of
 from jaxscale.base.errors import InputError
 from jaxscale.laws.loss_reader import losses_of, read_losses
 from jaxscale.serving.serving_table import read_serving
-from jaxscale.tables.cells import Column, Parsed, parse_cells
+from jaxscale.tables.cells import Column, Names, Parsed, parse_cells
 from jaxscale.tables.reader import read
 from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, ColumnHeading, Header
 from jaxscale.tables.table import AbstractTable, csv_text, write_table
-from jaxscale.tables.words import Names
 
 
 @dataclass(frozen=True, repr=False)

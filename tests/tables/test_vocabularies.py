@@ -8,8 +8,7 @@ import pytest
 
 from jaxscale.runs.schema import COLUMNS
 from jaxscale.serving.serving_table import SERVING_COLUMNS
-from jaxscale.tables.cells import YES_OR_NO, Column, parse_cells
-from jaxscale.tables.words import Names, spellings, vocabularies
+from jaxscale.tables.cells import YES_OR_NO, Column, Names, parse_cells, spellings, vocabularies
 
 N_WORDS = 2000
 OPEN = ("framework", "status")

@@ -74,3 +74,14 @@ def test_single_precision_gives_the_same_curve(paper):
         single = weak_scaling(paper, n, 2.0).tokens_per_s
     assert single.dtype == np.float32
     assert np.asarray(single) == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_plan_has_the_degrees_of_its_layout_and_takes_the_whole_batch(paper):
+    """Degrees that all differ: tp pp cp dp are the chips, m b dp the sequences."""
+    layout = ParallelLayout(tp=2, pp=3, cp=5, ep=4, n_microbatches=6, shard_group=8, zero_stage=1)
+    plan = plan_at(paper.software, layout, 960.0, 1024.0)
+    kept = ("tp", "pp", "cp", "ep", "n_microbatches", "shard_group", "zero_stage")
+    assert {name: float(getattr(plan, name)) for name in kept} == {name: getattr(layout, name) for name in kept}
+    assert float(plan.tp * plan.pp * plan.cp * plan.dp) == 960.0
+    assert float(plan.micro_batch_size * plan.n_microbatches * plan.dp) == pytest.approx(1024.0)
+    assert float(plan_at(paper.software, layout, 120.0, 1024.0).shard_group) == 4.0

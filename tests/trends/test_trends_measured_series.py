@@ -70,6 +70,25 @@ def test_runs_of_another_shape_form_no_series():
     assert not table_series(runs, predict(runs, load_fit()), "bigscience_bloom_a100")
 
 
+@pytest.mark.parametrize("kind", ["weak", "strong"])
+def test_three_sizes_are_a_series_and_two_are_none(kind):
+    """Two sequences per chip, or 64 in all; a further run of a size is no further size."""
+    row = {"model": "llama3-8b", "gpu": "h100-80gb", "tp": 1, "pp": 1, "micro_batch_size": 1, "zero_stage": 3}
+    row |= {"seq_len": 4096, "framework": "torchtitan"}
+    sizes = [8, 16, 16, 32]
+    batches = [2 * n if kind == "weak" else 64 for n in sizes]
+    rows = [
+        {**row, "n_gpus": n, "global_batch_size_seqs": batch, "step_time_s": batch / n * n**0.2}
+        for n, batch in zip(sizes, batches, strict=True)
+    ]
+    runs = read_runs(rows)
+    (found,) = table_series(runs, predict(runs, "prior"), "mine")
+    assert (found.kind, found.n_sizes, len(found.rows)) == (kind, 3, 4)
+    assert found.measured_slope == pytest.approx(-0.2)
+    few = read_runs(rows[:3])
+    assert not table_series(few, predict(few, "prior"), "mine")
+
+
 def test_all_series_go_into_one_figure(series):
     drawn = [
         ScalingSeries(s.table, s.n_chips, s.measured, s.predicted, s.half_width, (s.measured_slope, s.predicted_slope))

@@ -23,9 +23,10 @@ def student_loss(standardised: Float[ArrayLike, "*error"], freedom: float = DEGR
     return 0.5 * (freedom + 1.0) * jnp.log1p(jnp.asarray(standardised) ** 2 / freedom)
 
 
-def student_weight(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
+def student_weight(standardised: Float[ArrayLike, "*error"]) -> Array:
     r"""Weights of standardised errors in least squares, $\rho'(x) / x = (\nu + 1) / (\nu + x^2)$ [1]."""
-    return (freedom + 1.0) / (freedom + jnp.asarray(standardised) ** 2)
+    nu = DEGREES_OF_FREEDOM
+    return (nu + 1.0) / (nu + jnp.asarray(standardised) ** 2)
 
 
 def robust(standardised: Array) -> Array:

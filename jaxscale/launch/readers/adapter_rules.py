@@ -4,8 +4,7 @@ from typing import Any
 
 from jaxscale.launch.options import option_table, programs
 from jaxscale.launch.readers.settings_text import Cells, ReadSettings
-from jaxscale.tables.cells import parse_words
-from jaxscale.tables.words import vocabularies
+from jaxscale.tables.cells import parse_words, vocabularies
 
 LORA_BY_DEFAULT = ("llama-factory", "ms-swift")
 """Trainers that train adapters unless told otherwise."""

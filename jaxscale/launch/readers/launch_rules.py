@@ -1,12 +1,12 @@
 """Settings of a framework as cells of a runs table, and the settings that no rule understands."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.launch.options import OFF, option_key, option_table, programs
 from jaxscale.launch.readers.megatron_rules import megatron_cells
@@ -22,10 +22,20 @@ from jaxscale.launch.readers.trainer_rules import (
 )
 from jaxscale.launch.readers.xla_rules import levanter_cells, maxtext_cells, torchprime_cells
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.tables.cells import parse_cells
-from jaxscale.tables.words import Names
+from jaxscale.tables.cells import Names, parse_cells
 
-PRECISION_KEYS = ("precision", "mixed_precision", "mixed_precision_param", "param_dtype", "dtype", "torch_dtype")
+_TABLES = read_toml(Path(__file__).with_name("families.toml"))
+
+FAMILIES: Mapping[str, Mapping[str, list[str]]] = _TABLES["families"]
+"""Keys that only a family has, and its tables of options, by family."""
+
+KNOWN: Mapping[str, list[str]] = _TABLES["known"]
+"""Keys of number formats, of launchers and without effect, and tables without effect."""
+
+
+def option_tables(family: str, kinds: tuple[str, ...] = ("tables", "further")) -> list[str]:
+    """Tables of options of a family: those whose columns its settings fill, and further ones."""
+    return [name for kind in kinds for name in FAMILIES.get(family, {}).get(kind, ())]
 
 
 def precision_cell(settings: Mapping[str, Any]) -> str | None:
@@ -38,7 +48,7 @@ def precision_cell(settings: Mapping[str, Any]) -> str | None:
         return "nvfp4"
     if last.get("fp8") or last.get("fp8_format") or (last.get("fp8.enabled")):
         return "mxfp8" if "mxfp8" in recipe else "fp8"
-    words = [str(last.get(key) or "").lower() for key in ("converters", "quantization", *PRECISION_KEYS)]
+    words = [str(last.get(key) or "").lower() for key in ("converters", "quantization", *KNOWN["precision"])]
     if "quantize.linear.mx" in words[0] or "mxfp8" in words[0]:
         return "mxfp8"
     if any("fp8" in word or "float8" in word for word in words):
@@ -53,66 +63,13 @@ def precision_cell(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-FAMILIES = {
-    # Keys that only one family has, by their last part.
-    "verl": ("actor_rollout_ref",),
-    "maxtext": ("ici_fsdp_parallelism", "per_device_batch_size", "remat_policy", "dcn_data_parallelism"),
-    "torchtitan": (
-        "data_parallel_shard_degree", "tensor_parallel_degree", "local_batch_size_per_rank", "converters", "model_spec",
-    ),
-    "levanter": ("per_device_parallelism", "fsdp_axis", "intermediate_dim", "model_axis_size"),
-    "torchprime": ("ici_mesh", "dcn_mesh"),
-    "torchtune": ("_component_", "enable_activation_checkpointing", "enable_activation_offloading"),
-    "nanotron": ("batch_accumulation_per_replica", "tp_linear_async_communication", "recompute_layer"),
-    "kempnerforge": ("dp_shard", "ffn_hidden_dim"),
-    "automodel": ("local_batch_size", "pp_schedule", "ep_size", "dp_size"),
-    "megatron": ("tensor_model_parallel_size", "pipeline_model_parallel_size", "recompute_granularity"),
-    "deepspeed": (
-        "per_device_train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fsdp_sharding_strategy",
-        "distributed_type", "sequence_len", "gradient_accumulation_steps", "base_model", "finetuning_type",
-        "micro_train_batch_size", "distributed_mode", "shard_mode", "zero_stage", "initial_checkpoint_dir",
-    ),
-}  # fmt: skip
-
-TABLES: Mapping[str, tuple[str, ...]] = {
-    "megatron": ("megatron-lm", "megatron-bridge"),
-    "torchtitan": ("torchtitan", "torchtitan-main", "torchtitan-toml"),
-    "maxtext": ("maxtext",),
-    "nanotron": ("nanotron",),
-    "deepspeed": ("deepspeed",),
-    "automodel": ("nemo-automodel",),
-}
-"""Tables of options of each family."""
-
-FURTHER: Mapping[str, tuple[str, ...]] = {
-    "megatron": ("ms-swift",),
-    "deepspeed": (
-        "transformers",
-        "accelerate",
-        "trl",
-        "llama-factory",
-        "axolotl",
-        "ms-swift",
-        "openrlhf",
-        "litgpt",
-        "peft",
-        "unsloth",
-    ),
-    "verl": ("verl",),
-    "torchtune": ("torchtune",),
-    "levanter": ("levanter",),
-}
-"""Tables by which a key of a family is known that sets no column."""
-
-
 @cache
 def columns_by_key() -> Mapping[str, Mapping[str, str]]:
     """Columns of the runs table by family and key: those of the tables of options, and `settings_columns.toml`."""
-    text = files("jaxscale.launch.readers").joinpath("settings_columns.toml").read_text(encoding="utf-8")
     found: dict[str, Mapping[str, str]] = {}
-    for family, own in tomllib.loads(text).items():
+    for family, own in read_toml(Path(__file__).with_name("settings_columns.toml")).items():
         columns: dict[str, str] = {}
-        for framework in TABLES.get(family, ()):
+        for framework in option_tables(family, ("tables",)):
             for key, column in option_table(framework).columns().items():
                 columns.setdefault(key.rsplit(".", 1)[-1], column)
         found[family] = {**columns, **own}
@@ -122,9 +79,8 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 @cache
 def words_of_switches(family: str) -> Mapping[str, tuple[str, str]]:
     """Column of the runs table and its word by flag, for words that the column takes; switches of formats are apart."""
-    names = (*TABLES.get(family, ()), *FURTHER.get(family, ()))
-    found = {key.lower(): told for name in names for key, told in option_table(name).switches().items()}
-    switches = {key: told for key, told in found.items() if not {*FORMATS, "enabled"} & {*key.split(".")[-2:]}}
+    found = {key.lower(): told for name in option_tables(family) for key, told in option_table(name).switches().items()}
+    switches = {key: told for key, told in found.items() if not {*KNOWN["formats"], "enabled"} & {*key.split(".")[-2:]}}
     return {key: told for key, told in switches.items() if told[0] in BY_NAME and takes_word(*told)}
 
 
@@ -136,7 +92,7 @@ def takes_word(column: str, word: str) -> bool:
 @cache
 def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
     """Keys of a family by last part, with the defaults of those that decide a column."""
-    names = [name for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())) if name in programs()]
+    names = [name for name in option_tables(family) if name in programs()]
     found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
     for name in names:
         for key, option in option_table(name).options.items():
@@ -144,15 +100,17 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
             decides = re.match(r"\w+", option.column)
             # An option with the default value is no open question.
             found[last] = found.get(last, ()) + ((option.default,) if decides and decides[0] in BY_NAME else ())
-    told = (*PRECISION_KEYS, *LAUNCHER, *WITHOUT_EFFECT, *FORMATS, "program", "form", "open", "cfg/")
-    return {**found, **dict.fromkeys(told, ())}
+    found |= dict.fromkeys(("program", "form", "open", "cfg/"), ())
+    for name in ("precision", "launcher", "without_effect", "formats"):
+        found |= dict.fromkeys(KNOWN[name], ())
+    return found
 
 
 def framework_family(settings: Settings) -> str | None:
     """Family of frameworks to which the keys of settings belong; None for an unknown family."""
     # Options with an unknown value tell the program as well as options with a value.
     parts = {part for key in (*settings, *settings.get(OPEN, ())) for part in key.split(".")}
-    counts = {family: sum(key in parts for key in keys) for family, keys in FAMILIES.items()}
+    counts = {family: sum(key in parts for key in of_family["keys"]) for family, of_family in FAMILIES.items()}
     program = str(settings.get("program") or "")
     if program:
         own = {"ms-swift megatron": "megatron", "verl": "verl", "torchtune": "torchtune"}
@@ -195,12 +153,12 @@ def understood_cells(settings: Settings, family: str, is_complete: bool = False)
             cells[column] = word
     if precision := precision_cell(settings):
         cells["precision"] = precision
-    unknown = [name for name in settings.get(OPEN, ()) if name not in (*WITHOUT_EFFECT, *LAUNCHER)]
+    unknown = [name for name in settings.get(OPEN, ()) if name not in (*KNOWN["without_effect"], *KNOWN["launcher"])]
     unread = (*unread_keys(settings, family, read), *unknown)
     # What a setting decides that nobody understands is not known, whatever the others say.
     keys = [key.rsplit(".", 1)[-1] for key in unread if key not in read.doubtful]
     undecided = {column for key in keys for column in decided_columns(family).get(key, ())}
-    undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*LAUNCHER} else set()
+    undecided |= {"n_gpus"} if {*settings.get(OPEN, ())} & {*KNOWN["launcher"]} else set()
     # Programs write -1 for "by default" or "the remaining devices".
     cells = {name: value for name, value in cells.items() if value not in (-1, "-1") and name not in undecided}
     if settings.get(FORM) == "options":
@@ -217,7 +175,7 @@ UNSPLIT = ("vpp", "cp", "ep")
 def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
     """Columns of the runs table by the last part of the key that decides them."""
     found = {name: {column} for name, column in columns_by_key().get(family, {}).items()}
-    for name in (*TABLES.get(family, ()), *FURTHER.get(family, ())):
+    for name in option_tables(family):
         for key, option in option_table(name).options.items():
             first = re.match(r"\w+", option.column)
             columns = {first[0]} & BY_NAME.keys() if first else set()
@@ -234,7 +192,7 @@ def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[st
 
     def is_read(key: str, value: Any) -> bool:
         *tables, last = key.split(".")
-        if any(table in OPAQUE or table in FORMATS for table in tables):
+        if any(table in (*KNOWN["opaque"], *KNOWN["formats"]) for table in tables):
             return True
         # No defaults listed: the key decides no column, any value is harmless.
         return last in known and (not known[last] or value in OFF or value in known[last])
@@ -244,48 +202,6 @@ def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[st
         for key, value in settings.items()
         if key in read.doubtful or key not in read.understood and not is_read(key, value)
     )
-
-
-LAUNCHER = (
-    "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint",
-    "rdzv_id", "cuda_device_max_connections", "cuda_visible_devices", "nproc", "address", "module", "config",
-    "config_path", "config_name", "world_size", "rank", "local_rank", "log_dir", "max_restarts", "standalone",
-    "distributed_type", "num_machines", "machine_rank",
-)  # fmt: skip
-"""Options of launchers and variables of the environment, which decide nothing about a step."""
-
-FORMATS = (
-    "converters", "bfloat16_enabled", "fp8", "fp4", "fp8_recipe", "quantization", "bf16", "fp16", "tf32",
-    "fp8_format", "fp4_format",
-)  # fmt: skip
-"""Further keys by which a number format is told."""
-
-WITHOUT_EFFECT = (
-    "learning_rate", "lr", "lr_scheduler", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "num_train_epochs",
-    "num_epochs", "max_epochs", "max_steps", "weight_decay", "seed", "output_dir", "dataset_dir", "do_train",
-    "strict", "overwrite_cache", "overwrite_output_dir", "preprocessing_num_workers", "dataloader_num_workers",
-    "dataset", "datasets", "dataset_prepared_path", "val_set_size", "val_size", "max_samples", "logging_steps",
-    "save_steps", "eval_steps", "evaluation_strategy", "eval_strategy", "save_strategy",
-    "per_device_eval_batch_size", "ddp_timeout", "evals_per_epoch", "saves_per_epoch", "resume_from_checkpoint",
-    "early_stopping_patience", "tokenizer_type", "train_on_inputs", "group_by_length", "debug", "report_to",
-    "plot_loss", "save_total_limit", "max_grad_norm", "actor_learning_rate", "critic_learning_rate", "init_kl_coef",
-    "pad_token", "wandb_project", "wandb_name", "push_to_hub", "hub_model_id", "save_interval", "log_interval",
-    "eval_interval", "eval_iters", "data_path", "split", "num_train_steps", "train_iters", "work_group",
-    "user_name", "exp_name", "run_name", "dataset_type", "shuffle", "epochs", "max_steps_per_epoch", "device",
-    "random_state", "dataset_name", "max_tokens", "out_dir", "resume", "initial_checkpoint_dir", "checkpoint_dir",
-    "tokenizer", "train_dataset", "profile_start_step", "train_path", "packing", "sample_packing",
-    "eval_sample_packing", "pad_to_sequence_len", "fsdp_transformer_layer_cls_to_wrap", "fsdp_auto_wrap_policy",
-    "fsdp_state_dict_type", "fsdp_use_orig_params", "fsdp_sync_module_states", "fsdp_cpu_ram_efficient_loading",
-    "fused", "lr_warmup_steps", "model_type", "random_init", "is_mistral_derived_model",
-)  # fmt: skip
-"""Keys that decide what is learned, from which data and what is kept of it, and nothing about a step's time."""
-
-OPAQUE = (
-    "tok_embeddings", "lm_head", "norm", "params", "dataset", "datasets", "special_tokens", "metrics", "checkpoint",
-    "tokenizer", "validator", "tracker", "checkpointer", "eval", "lr_warmup", "dataloader", "profiler", "profiling",
-    "scheduler", "lr_scheduler", "logging", "validation", "rope",
-)  # fmt: skip
-"""Tables of settings of which none decides a step's time, or whose sizes follow from others."""
 
 
 def _cell(value: Any) -> Any:

@@ -37,8 +37,8 @@ from jaxscale.launch.readers.settings_text import (
 from jaxscale.launch.readers.step_series import KEPT, StepSeries
 from jaxscale.models import catalogue_model
 from jaxscale.runs.schema import COLUMNS, REQUIRED
+from jaxscale.tables.cells import SHAPE
 from jaxscale.tables.reader import csv_table
-from jaxscale.tables.words import SHAPE
 
 FORMATS: tuple[LogFormat, ...] = (
     *(MEGATRON, TORCHTITAN, MAXTEXT, NANOTRON, DLLOGGER, AUTOMODEL, MLPERF),

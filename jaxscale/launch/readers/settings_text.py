@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscale.base.documents import parsed_json, parsed_toml, parsed_yaml, read_text
+from jaxscale.base.documents import parsed_json, parsed_toml, parsed_yaml, read_text, read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.models import catalogue_model
 from jaxscale.plans.plan import END_STAGES
 from jaxscale.runs.schema import BY_NAME
-from jaxscale.tables.words import respelt, translate
+from jaxscale.tables.cells import respelt, translate
 
 FORM = "launch.form"
 """Key that says of which form settings are: `options` of a command line, of which an absent one has its default."""
 
 OPEN = "launch.open"
 """Key of the options whose values are variables that the script does not assign."""
+
+SIZES: Mapping[str, Mapping[str, Any]] = read_toml(Path(__file__).with_name("families.toml"))["sizes"]
+"""Settings of the sizes of models that launch files build themselves, by family and column of the runs table."""
 
 LARGEST_LAUNCH_FILE = 2**20
 """Size beyond which a file is no launch file [byte]."""

@@ -3,6 +3,7 @@
 import math
 
 from jaxscale.launch.readers.settings_text import (
+    SIZES,
     Cells,
     ReadSettings,
     end_cells,
@@ -13,29 +14,6 @@ from jaxscale.launch.readers.settings_text import (
 )
 
 RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
-SIZES = {
-    "dim": "d_model",
-    "n_layers": "n_layers",
-    "n_heads": "n_heads",
-    "n_kv_heads": "n_kv_heads",
-    "head_dim": "head_dim",
-    "hidden_dim": "d_ff",
-    "vocab_size": "vocab_size",
-    "enable_weight_tying": "tied_embeddings",
-    "dense_hidden_dim": "d_ff",
-    "moe_hidden_dim": "d_ff_expert",
-    "num_experts": "n_experts",
-    "num_shared_experts": "n_shared_experts",
-    "top_k": "moe_top_k",
-    "router_top_k": "moe_top_k",
-    "n_dense_layers": "n_dense_layers",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "rope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "num_mtp_layers": "n_predict_layers",
-}
-"""Arguments of the builders of layers and of a model's configuration, and the column of each."""
 
 
 def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
@@ -94,7 +72,10 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
     name = read.value("model.name") or (spec[0] if len(spec) > 1 else None)
     flavour = read.value("model.flavor", "flavor") or (spec[1] if len(spec) > 1 else None)
     if read.has("n_layers"):
-        found |= {column: read.value(key) for key, column in SIZES.items() if read.value(key) is not None}
+        for column, keys in SIZES["torchtitan"].items():
+            for key in keys:
+                if (value := read.value(key)) is not None:
+                    found[column] = value
         part = read.number("qk_nope_head_dim")
         if part is not None:
             # A head of latent attention: plain and rotary width.

@@ -3,6 +3,7 @@
 import math
 
 from jaxscale.launch.readers.settings_text import (
+    SIZES,
     Cells,
     ReadSettings,
     known_layers,
@@ -13,26 +14,6 @@ from jaxscale.launch.readers.settings_text import (
 )
 
 AXES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
-SIZES = {
-    "d_model": "base_emb_dim",
-    "n_layers": "base_num_decoder_layers",
-    "n_heads": "base_num_query_heads",
-    "n_kv_heads": "base_num_kv_heads",
-    "head_dim": "head_dim",
-    "d_ff": "base_mlp_dim",
-    "vocab_size": "vocab_size",
-    "tied_embeddings": "logits_via_embedding",
-    "n_experts": "num_experts",
-    "moe_top_k": "num_experts_per_tok",
-    "d_ff_expert": "base_moe_mlp_dim",
-    "n_shared_experts": "shared_experts",
-    "n_dense_layers": "first_num_dense_layers",
-    "n_predict_layers": "mtp_num_layers",
-    "position_embeddings": "trainable_position_size",
-}
-"""Setting of each size of a model of one's own."""
-
-
 KEPT = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj",
 )  # fmt: skip
@@ -74,7 +55,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
         cells["model"] = known_model(str(name)) or name
     # A named model fixes the shape unless overrides are allowed.
     is_own = name in ("default", None) or bool(read.value("override_model_config"))
-    sizes = {column: read.value(key) for column, key in SIZES.items()}
+    sizes = {column: read.value(key) for column, key in SIZES["maxtext"].items()}
     # Files of 2023 name the heads base_num_heads.
     is_old = sizes["n_heads"] is None
     sizes["n_heads"] = read.value("base_num_heads") if is_old else sizes["n_heads"]
@@ -83,7 +64,7 @@ def _model(read: ReadSettings, cells: Cells, found: Cells) -> None:
     if (read.number("global_parameter_scale") or 1.0) != 1.0:
         # The sizes are multiples of those of the file, by a rule of its own.
         read.doubtful.add(read.last)
-        for column in SIZES:
+        for column in SIZES["maxtext"]:
             cells.pop(column, None)
         return
     found |= {column: value for column, value in sizes.items() if value not in (None, -1)}
@@ -172,18 +153,10 @@ def _software(read: ReadSettings, found: Cells) -> None:
         found["moe_dispatcher"] = "allgather"
 
 
-LEVANTER_SIZES = {
-    "d_model": "hidden_dim", "n_layers": "num_layers", "n_heads": "num_heads", "n_kv_heads": "num_kv_heads",
-    "d_ff": "intermediate_dim", "head_dim": "model.head_dim", "seq_len": "seq_len",
-    "tied_embeddings": "tie_word_embeddings",
-}  # fmt: skip
-"""Setting of each size of a model of Levanter."""
-
-
 def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
     """Cells of Levanter, which shards by FSDP over a named axis."""
     found: Cells = {"framework": "levanter", "pp": 1, "zero_stage": 3 if read.has("fsdp_axis") else None}
-    found |= {column: read.value(key) for column, key in LEVANTER_SIZES.items()}
+    found |= {column: read.value(key) for column, key in SIZES["levanter"].items()}
     kind = read.value("model.type")
     if kind == "gpt2":
         found |= {"gated_mlp": False, "tied_embeddings": True, "position_embeddings": found["seq_len"]}

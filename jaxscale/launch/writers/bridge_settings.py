@@ -1,57 +1,22 @@
 """Settings of Megatron-Bridge: a Python configuration on the recipes' common base."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.launch.writers.megatron_settings import megatron_settings
 from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, python_value, refusal
 
-FIELDS: Mapping[str, str] = {
-    "--num-experts": "model.num_moe_experts",
-    "--seq-length": "model.seq_length",
-    "--micro-batch-size": "train.micro_batch_size",
-    "--global-batch-size": "train.global_batch_size",
-    "--train-iters": "train.train_iters",
-    "--lr": "optimizer.lr",
-    "--tokenizer-type": "tokenizer.tokenizer_type",
-    "--vocab-size": "tokenizer.vocab_size",
-    "--fp8-format": "mixed_precision.fp8",
-    "--fp4-format": "mixed_precision.fp4",
-    "--use-megatron-fsdp": "ddp.use_megatron_fsdp",
-    "--data-parallel-sharding-strategy": "ddp.data_parallel_sharding_strategy",
-    "--ckpt-format": "checkpoint.ckpt_format",
-    "--num-distributed-optimizer-instances": "ddp.num_distributed_optimizer_instances",
-    "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
-    "--optimizer-cpu-offload": "optimizer.optimizer_cpu_offload",
-    "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
-    "--overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
-}
+_NAMES = read_toml(Path(__file__).with_name("names.toml"))["bridge"]
+
+FIELDS: Mapping[str, str] = _NAMES["fields"]
 """Fields of options whose name differs by more than the section `model`."""
 
-FLAGS: Mapping[str, tuple[str, bool]] = {
-    "--disable-bias-linear": ("model.add_bias_linear", False),
-    "--untie-embeddings-and-output-weights": ("model.share_embeddings_and_output_weights", False),
-    "--swiglu": ("model.gated_linear_unit", True),
-    "--no-bias-swiglu-fusion": ("model.bias_activation_fusion", False),
-    "--sequence-parallel": ("model.sequence_parallel", True),
-    "--use-distributed-optimizer": ("ddp.use_distributed_optimizer", True),
-    "--overlap-grad-reduce": ("ddp.overlap_grad_reduce", True),
-    "--overlap-param-gather": ("ddp.overlap_param_gather", True),
-    "--tp-comm-overlap": ("comm_overlap.tp_comm_overlap", True),
-    "--grad-reduce-in-bf16": ("mixed_precision.grad_reduce_in_fp32", False),
-    "--bf16": ("mixed_precision.bf16", True),
-    "--fp16": ("mixed_precision.fp16", True),
-}
+FLAGS: Mapping[str, tuple[str, bool]] = _NAMES["flags"]
 """Field of a flag and its value where the flag is set; it has the other one where not."""
 
-DROPPED = (
-    "--group-query-attention",
-    "--max-position-embeddings",
-    "--mock-data",
-    "--no-rope-fusion",
-    "--num-layers-per-virtual-pipeline-stage",
-    "--pipeline-model-parallel-layout",
-)
+DROPPED: list[str] = _NAMES["dropped"]["options"]
 """Options without a field, or that are written otherwise."""
 
 

@@ -61,11 +61,12 @@ WRITERS: Mapping[str, tuple[Write, SettingsForm]] = {
 
 _KERNELS = ("fused_glu", "fused_norm", "overlap_gathers", "optimizer_bytes", "weight_bytes")
 _OF_ALL = (*_KERNELS, "vocab_parallel_loss", "balanced_stages", "moe_overlap")
+_OF_NANOTRON = ("execution", "chunked_loss", "flash_attention", "offload_optimizer", "offload_activations")
 FIXED: Mapping[str, tuple[str, ...]] = {
-    "torchtitan": (*_OF_ALL, "overlap_gradients"),
-    "torchtitan-toml": (*_OF_ALL, "overlap_gradients"),
-    "maxtext": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "tp_overlap"),
-    "nanotron": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "chunked_loss"),
+    "torchtitan": (*_OF_ALL, "overlap_gradients", "flash_attention"),
+    "torchtitan-toml": (*_OF_ALL, "overlap_gradients", "flash_attention"),
+    "maxtext": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "tp_overlap", "offload_activations"),
+    "nanotron": (*_OF_ALL, *END_STAGES, *_OF_NANOTRON, "overlap_gradients"),
     "deepspeed": (*_OF_ALL, *END_STAGES, "execution", "chunked_loss", "moe_dispatcher", "tp_overlap"),
 }
 """What each program does in one way alone, whatever a plan says."""

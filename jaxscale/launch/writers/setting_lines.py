@@ -63,12 +63,8 @@ class SettingLines:
         return "\n".join([*self.remarks(), *self._nested(self.tree(), "")]) + "\n"
 
     def as_toml(self) -> str:
-        """TOML, a table for each first part of a key."""
-        lines = self.remarks()
-        for table, entries in self.tree().items():
-            lines += ["", f"[{table}]"] if lines else [f"[{table}]"]
-            lines += [f"{key} = {json.dumps(value)}" + _comment(comment) for key, (value, comment) in entries.items()]
-        return "\n".join(lines) + "\n"
+        """TOML, a table for each key without its last part."""
+        return "\n".join([*self.remarks(), *_toml_tables(self.tree(), "")]).lstrip("\n") + "\n"
 
     def as_json(self) -> str:
         """JSON document, without the comments."""
@@ -101,6 +97,17 @@ class SettingLines:
             else:
                 lines.append(f"{indent}{key}: {json.dumps(value[0])}" + _comment(value[1]))
         return lines
+
+
+def _toml_tables(tree: dict[str, Any], name: str) -> list[str]:
+    """Lines of a table, then of the tables inside it."""
+    own = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    lines = ["", f"[{name}]"] if own and name else []
+    lines += [f"{key} = {json.dumps(value)}" + _comment(comment) for key, (value, comment) in own.items()]
+    for key, inner in tree.items():
+        if isinstance(inner, dict):
+            lines += _toml_tables(inner, f"{name}.{key}" if name else key)
+    return lines
 
 
 def _option(key: str, value: Any) -> str:

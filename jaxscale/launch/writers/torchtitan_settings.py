@@ -1,42 +1,19 @@
 """Settings of torchtitan: a function of its Python registry, or the TOML of releases until February 2026."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, refusal
 from jaxscale.models import catalogue_model
 
-REGISTRY: Mapping[str, tuple[str, str]] = {
-    "llama3.2-1b": ("llama3", "1B"),
-    "llama3.2-3b": ("llama3", "3B"),
-    "llama3-8b": ("llama3", "8B"),
-    "llama3-70b": ("llama3", "70B"),
-    "llama3.1-405b": ("llama3", "405B"),
-    "qwen3-0.6b": ("qwen3", "0.6B"),
-    "qwen3-1.7b": ("qwen3", "1.7B"),
-    "qwen3-4b": ("qwen3", "4B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-14b": ("qwen3", "14B"),
-    "qwen3-32b": ("qwen3", "32B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
-    "deepseek-v2": ("deepseek_v3", "236B"),
-    "deepseek-v3": ("deepseek_v3", "671B"),
-    "gpt-oss-20b": ("gpt_oss", "20b"),
-    "gpt-oss-120b": ("gpt_oss", "120b"),
-}
+_NAMES = read_toml(Path(__file__).with_name("names.toml"))["torchtitan"]
+
+REGISTRY: Mapping[str, tuple[str, str]] = {name: tuple(entry) for name, entry in _NAMES["registry"].items()}
 """Models of the registry of release 0.3.0 by the name of an equal shape in the catalogue."""
 
-TOML_MODELS = (
-    "llama3-8b",
-    "llama3-70b",
-    "llama3.1-405b",
-    "deepseek-v2",
-    "deepseek-v3",
-    "qwen3-0.6b",
-    "qwen3-1.7b",
-    "qwen3-32b",
-)
+TOML_MODELS: list[str] = _NAMES["toml"]["models"]
 """Those that the registry of v0.2.2 has, too."""
 
 BUILDERS = {
@@ -48,9 +25,7 @@ BUILDERS = {
 """Builder of the layers of a family, and the model of it whose other parts are taken over."""
 
 
-def registered(
-    run: RunSettings, names: Mapping[str, Any] | tuple[str, ...] = tuple(REGISTRY)
-) -> tuple[str, str] | None:
+def registered(run: RunSettings, names: Iterable[str] = tuple(REGISTRY)) -> tuple[str, str] | None:
     """Family and flavour of the registry with the shape of the model; None where it has none."""
     # The sequence length is of the run, not of the shape.
     own = {**run.model, "seq_len": 0}
@@ -115,8 +90,8 @@ def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
     if run.precision == "fp8":
         lines.add("model.converters", ["quantize.linear.float8"], "matmuls in 8 bits")
         lines.add("quantize.linear.float8.recipe_name", "rowwise")
-    elif run.precision == "fp4":
-        lines.lacks("precision = fp4: bf16 is written")
+    elif run.precision in ("fp4", "fp16"):
+        lines.lacks(f"precision = {run.precision}: bf16 is written")
     lines.add("optimizer.name", "AdamW")
     lines.add("optimizer.lr", 3e-4)
     lines.add("training.dataset", "c4", "put the data set here")
@@ -141,6 +116,8 @@ def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
     if mode == "selective":
         lines.add("activation_checkpoint.selective_ac_option", "op")
     lines.add("compile.enable", overlaps or run.plan.get("execution") == "compiled")
+    if run.plan.get("execution") == "cuda-graphs":
+        lines.lacks("execution = cuda-graphs: kernels are launched one by one")
     if run.does("chunked_loss"):
         lines.lacks("chunked_loss: logits are made at once")
     lines.facts |= _facts(run)
@@ -255,6 +232,8 @@ def _recompute(run: RunSettings, lines: SettingLines) -> str:
 def _precision(run: RunSettings, lines: SettingLines) -> None:
     if run.precision == "tf32":
         lines.lacks("precision = tf32: float32 is written; torch decides about tf32")
+    if run.precision == "fp16":
+        lines.lacks("precision = fp16: bf16 is written")
     if run.precision == "fp8":
         lines.facts["converter"] = "Float8LinearConverter"
     if run.precision == "fp4":

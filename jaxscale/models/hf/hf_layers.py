@@ -2,45 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from jaxscale.base.documents import read_toml
 from jaxscale.base.errors import InputError
 from jaxscale.models.hf.hf_settings import Settings
 
-WORDS = {
-    "full_attention": "full",
-    "attention": "full",
-    "*": "full",
-    "sliding_attention": "window",
-    "sliding_window_attention": "window",
-    "chunked_attention": "window",
-    "local_attention": "window",
-    "compressed_sparse_attention": "full",
-    "heavily_compressed_attention": "full",
-    "linear_attention": "linear",
-    "gated_deltanet": "linear",
-    "kda": "linear",
-    "lightning_attention": "linear",
-    "mamba": "mamba",
-    "mamba2": "mamba",
-    "m": "mamba",
-    "conv": "conv",
-    "hybrid": "full+mamba",
-    "moe": "moe",
-    "e": "moe",
-    "mlp": "dense",
-    "-": "dense",
-    "dense": "dense",
-    "sparse": "moe",
-}
+_TABLE = read_toml(Path(__file__).with_name("hf_words.toml"))
+
+WORDS = {word: kind for kind, words in _TABLE["layers"].items() for word in words}
 """Kinds of layers by the words of configurations and the letters of patterns."""
 
-ALL_WINDOW = frozenset("mistral mixtral phi3 phimoe starcoder2".split())
-"""Families in which a stated window holds for every layer."""
-
-DOUBLE = frozenset({"longcat_flash"})
-"""Families whose layers hold two attentions and two dense MLPs, and one mixture beside them: two layers of the usual
-kind, the dense MLP of the first a shared expert of its mixture."""
+FAMILIES: Mapping[str, list[str]] = _TABLE["families"]
+"""Values of `model_type`: those that are known, and those with layers, windows or towers of their own."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +48,7 @@ def layer_kinds(settings: Settings, is_mixture: bool) -> LayerKinds:
     n_layers = int(settings.number("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
     if not 1 <= n_layers <= 100_000:
         raise InputError(f"'num_hidden_layers' = {n_layers} is no depth; expected a whole number from 1 to 100000")
-    if settings.kind in DOUBLE:
+    if settings.kind in FAMILIES["double"]:
         return LayerKinds(("full",) * 2 * n_layers, ("moe", "dense") * n_layers)
     if (pattern := _pattern(settings)) is not None:
         words = [_kind(word) for word in pattern]
@@ -147,7 +122,7 @@ def _rule(settings: Settings, n_layers: int) -> Callable[[int], str]:
         return lambda layer: "window" if pattern[layer % len(pattern)].upper() == "L" else "full"
     # The first layers of Qwen are full.
     first = settings.number("max_window_layers", default=0) if settings.kind.startswith("qwen") else 0
-    slides = settings.kind in ALL_WINDOW or settings.kind.startswith("qwen")
+    slides = settings.kind in FAMILIES["all_window"] or settings.kind.startswith("qwen")
     return lambda layer: "window" if slides and layer >= first else "full"
 
 
@@ -415,7 +390,7 @@ def _shared_experts(settings: Settings, width: float) -> float:
     if settings.kind.startswith("llama4"):
         # Llama 4: a shared expert as wide as a routed expert.
         return 1.0
-    if settings.kind in DOUBLE:
+    if settings.kind in FAMILIES["double"]:
         return settings.number("ffn_hidden_size") / width
     wide = settings.number(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim",

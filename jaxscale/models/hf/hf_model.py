@@ -12,28 +12,9 @@ from typing import Any, NamedTuple
 
 from jaxscale.base.arrays import as_whole
 from jaxscale.base.errors import InputError
-from jaxscale.models.hf.hf_layers import LayerKinds, attention_fields, is_mixture, layer_kinds, mlp_fields
+from jaxscale.models.hf.hf_layers import FAMILIES, LayerKinds, attention_fields, is_mixture, layer_kinds, mlp_fields
 from jaxscale.models.hf.hf_settings import ENCODER_DECODERS, Settings
 from jaxscale.models.transformer import Transformer, model_flops, n_params, ssm_layers
-
-KNOWN = frozenset(
-    (
-        "llama llama4 mistral mistral3 ministral3 mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5 "
-        "qwen3_5_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe deepseek deepseek_v2 deepseek_v3 deepseek_v32 "
-        "deepseek_v4 kimi_k2 kimi_k25 kimi_linear kimi_k3 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt_oss gemma "
-        "gemma2 gemma3 gemma3n gemma4 phi phi3 phimoe phi4mm olmo olmo2 olmo3 olmoe nemotron nemotron_h nemotron-nas "
-        "granite granitemoe granitemoeshared granitemoehybrid minimax minimax_m1 minimax_m2 minimax_text_01 mimo "
-        "mimo_v2_flash step3p5 step3p7 step3 jamba falcon falcon_h1 falcon_mamba falcon3 starcoder2 gpt_bigcode gpt2 "
-        "gpt_neo gpt_neox gptj bert roberta modernbert vit deit dinov2 opt bloom mpt stablelm cohere cohere2 ernie4_5 "
-        "ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe exaone exaone4 smollm3 bailing_moe bailing_moe_v2 seed_oss "
-        "arcee apertus dots1 internlm2 internlm3 baichuan lfm2 lfm2_moe bamba mamba mamba2 dbrx moonlight afmoe gpt- "
-        "neox persimmon codegen xlm-roberta electra deberta-v2 distilbert qwen longcat_flash "
-    ).split()
-)
-"""Values of `model_type` whose keys the reader has been checked to understand."""
-
-GATED_TOWERS = frozenset("pixtral qwen2_5_vl qwen2_5_vl_vision".split())
-"""Values of `model_type` of vision towers whose MLP has three matrices."""
 
 
 def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, float]:
@@ -54,7 +35,7 @@ def vision_params(vision: Mapping[str, Any]) -> float:
     depth = settings.number("num_hidden_layers", "depth", "vt_num_hidden_layers", "layers", default=0)
     inner = settings.number("intermediate_size", "vt_intermediate_size", default=4.0 * width)
     patch = settings.number("patch_size", default=14)
-    matrices = 3.0 if settings.get("hidden_act") == "silu" or settings.kind in GATED_TOWERS else 2.0
+    matrices = 3.0 if settings.get("hidden_act") == "silu" or settings.kind in FAMILIES["gated_towers"] else 2.0
     # The outputs of four patches are joined and projected to the width of the language model.
     merged = 4.0 * width if settings.get("out_hidden_size") else 0.0
     joined = merged * (merged + settings.number("out_hidden_size", default=0))
@@ -83,7 +64,7 @@ def told_remarks(
         said.append(f"embeddings of each layer: {params / 1e9:.2f}e9 parameters more in memory; step time below 1 %")
     if vision := parts.get("vision tower"):
         said.append(f"vision tower: {vision / 1e9:.2f}e9 parameters more in memory; step time of text 0 %")
-    if settings.kind not in KNOWN:
+    if settings.kind not in FAMILIES["known"]:
         said.append(f"model_type {settings.kind!r} is not known: its keys are read as those of Llama and DeepSeek")
     return said
 

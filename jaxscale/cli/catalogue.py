@@ -1,0 +1,111 @@
+"""Commands `jaxscale model` and `jaxscale hardware`: models and chips of the catalogues, or of a file."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from jaxscale.base.units import plural
+from jaxscale.cli.arguments import HardwareFile, Json, Quiet, option
+from jaxscale.cli.console import answer, say
+
+
+@dataclass(frozen=True)
+class ModelCommand:
+    """Show the shape of a model, its parameters, flop and cache per token; list the catalogue without a name."""
+
+    model: Annotated[
+        tyro.conf.Positional[str | None],
+        option(
+            metavar="NAME|FILE",
+            help="catalogue name or Hugging Face id, a TOML file with fields of a Transformer, or a config.json",
+        ),
+    ] = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: an unknown name, or a file with a mistake.
+        """
+        from jaxscale.base.table import make_table, text_column
+        from jaxscale.models import described_model
+        from jaxscale.models.model_catalogue import model_entries, model_figures
+
+        if self.model is None:
+            names = {name: list(entry.get("aliases", ())) for name, entry in model_entries().items()}
+            columns, rows = (text_column("model"), text_column("other names")), names.items()
+            table = make_table("", columns, [(name, ", ".join(aliases)) for name, aliases in rows])
+            answer(self.json, lambda: {"models": names}, lambda: [table])
+            return
+        figures = model_figures(self.model, described_model(self.model))
+        answer(self.json, lambda: figures, lambda: model_lines(figures))
+
+
+def model_lines(figures: dict) -> list[str]:
+    """Figures of a model as lines."""
+    giga = {name: figures[name] / 1e9 for name in ("n_params", "n_active_params", "flop_per_token")}
+    lines = [
+        f"{figures['name']}: {giga['n_params']:.2f}e9 parameters, {giga['n_active_params']:.2f}e9 active",
+        f"{giga['flop_per_token']:.1f}e9 flop per token of a training step, attention in full",
+        f"{figures['kv_bytes_per_token'] / 1e3:.1f} kB of keys and values per token in 16 bits",
+        "",
+        *(f"{name} = {value}" for name, value in figures["fields"].items()),
+    ]
+    if figures["parts"]:
+        lines += ["", *(f"left out: {name}, {n / 1e9:.2f}e9 parameters" for name, n in figures["parts"].items())]
+    if figures["not_modelled"]:
+        lines += ["", "not modelled:", *(f"- {text}" for text in figures["not_modelled"])]
+    return lines
+
+
+@dataclass(frozen=True)
+class HardwareCommand:
+    """List the chips of the catalogue, show one, or check a file of your own."""
+
+    id: Annotated[tyro.conf.Positional[str | None], option(metavar="ID", help="chip to show; all where left out")] = (
+        None
+    )
+    hardware: HardwareFile = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> None:
+        """Run the command.
+
+        Raises:
+            InputError: unknown chip, or a hardware file with a mistake.
+        """
+        from jaxscale.hardware.catalogue import load_hardware
+        from jaxscale.report.terminal_tables import chip_list, chip_numbers
+
+        shipped, catalogue = load_hardware(), load_hardware(self.hardware)
+        # An entry unlike the shipped entry comes from the user's file.
+        own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
+        if self.hardware is not None:
+            say(f"{self.hardware}: valid; {len(own)} {plural(len(own), 'chip')}: {', '.join(sorted(own))}")
+        if self.id is None:
+            # By id, as aliases name an entry several times.
+            entries = {entry.id: entry for entry in catalogue.chips.values()}
+            answer(
+                self.json,
+                lambda: {"chips": {key: chip_document(entry) for key, entry in entries.items()}},
+                lambda: [chip_list(entries.values()), *(chip_numbers(entries[key]) for key in sorted(own))],
+            )
+            return
+        entry = catalogue[self.id]
+        answer(self.json, lambda: chip_document(entry), lambda: [chip_numbers(entry)])
+
+
+def chip_document(entry: Any) -> dict[str, Any]:
+    """Chip as JSON: numbers, sources of stated numbers, and substitutes of missing numbers."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "numbers": dict(entry.numbers),
+        "stated": list(entry.stated),
+        "sources": dict(entry.sources),
+        "fallbacks": dict(entry.fallbacks),
+    }
