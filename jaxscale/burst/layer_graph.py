@@ -358,10 +358,13 @@ def network_entry(name: str) -> NetworkEntry:
         InputError: unknown network.
     """
     networks = read_networks()
-    if name.lower() not in networks:
+    # Hyphens and underscores are spelt in either way, or left out, as in VGG-16.
+    plain = {re.sub(r"[-_]", "", known): entry for known, entry in networks.items()}
+    found = networks.get(name.lower()) or plain.get(re.sub(r"[-_]", "", name.lower()))
+    if found is None:
         names = ", ".join(sorted({entry.name for entry in networks.values()}))
         raise InputError(f"network {name!r} is unknown; expected one of {names}")
-    return networks[name.lower()]
+    return found
 
 
 @functools.cache

@@ -25,6 +25,10 @@ OTHER_NAMES = {
 """Options as other programs and earlier releases call them."""
 
 
+PREFIXES = {"K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
+"""Powers of a thousand, or of 1,024, by prefix of a number [1]."""
+
+
 class Listed(NamedTuple):
     """Argument in the help of a command.
 
@@ -66,6 +70,8 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
         # Exit code 0: help was printed.
         if not stop.code:
             return None
+    if spelled := in_digits(arguments, one_line(refusal.getvalue())):
+        return parse(spelled, commands, program, description)
     name, *command = program.split()
     below = _path(arguments)[: 2 - len(command)]
     # The words may name no command: then the help of the program.
@@ -81,6 +87,31 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
         or one_line(refusal.getvalue())
     )
     raise InputError(f"{line} (see {' '.join((name, *path))} --help)") from None
+
+
+def in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
+    """Arguments with the refused number in digits, a length `8k` as 8192 and `15T` as 15e12; empty for other refusals.
+
+    Args:
+        refusal: line of a refusal.
+    """
+    refused = re.match(r"(\S+) = '(\d+(?:\.\d+)?)([kKMGBT])' is no (whole )?number", refusal)
+    if refused is None:
+        return []
+    option, digits, prefix, is_whole = refused.groups()
+    # Lengths and counts of chips are multiples of powers of two: 8k tokens are 8,192.
+    value = float(digits) * (1024.0 if is_whole else 1000.0) ** PREFIXES[prefix.upper()]
+    if is_whole and not value.is_integer():
+        return []
+    written, cell = f"{value:.15g}", f"{digits}{prefix}"
+    words = list(arguments)
+    for place, word in enumerate(words):
+        name, _, stated = word.partition("=")
+        if name.replace("_", "-") == option and stated == cell:
+            words[place] = f"{name}={written}"
+        elif word == cell and place and words[place - 1].replace("_", "-") == option:
+            words[place] = written
+    return words if words != list(arguments) else []
 
 
 def _help_of(path: Sequence[str], commands: Any, common: dict[str, Any]) -> str:
@@ -174,9 +205,9 @@ def _missing(arguments: Sequence[str], listed: Sequence[Listed], path: Sequence[
     return f"{' '.join(path)} needs {', '.join(lacking)}" if lacking else ""
 
 
-_DIGITS = "; expected digits alone, as 4096"
+_DIGITS = "; expected digits, as 4096, or 4k"
 
-_NUMBER = "; expected a number without a unit, as 0.05 or 15e12"
+_NUMBER = "; expected a number without a unit, as 0.05, 15e12 or 15T"
 
 REWRITTEN = (
     (r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", r"\1 = \2 is no whole number" + _DIGITS),

@@ -11,7 +11,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.jit import cache_folder
 from jaxscale.cli.console import PAGES
-from jaxscale.cli.parsing import one_line
+from jaxscale.cli.parsing import in_digits, one_line
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")
@@ -63,6 +63,25 @@ def test_a_box_in_colours_is_said_as_the_plain_one():
     coloured = plain.replace("│", "\x1b[31m│\x1b[0m").replace("───────", "\x1b[2m───────\x1b[0m")
     assert one_line(coloured) == one_line(plain)
     assert one_line(plain).startswith("--tokens = '15T' is no number; expected")
+
+
+@pytest.mark.parametrize(
+    ("word", "refusal", "digits"),
+    [
+        ("8k", "--seq-len = '8k' is no whole number", "8192"),
+        ("1.5k", "--seq-len = '1.5k' is no whole number", "1536"),
+        ("15T", "--seq-len = '15T' is no number", "15000000000000"),
+        ("0.3k", "--seq-len = '0.3k' is no whole number", None),
+        ("8x", "--seq-len = '8x' is no whole number", None),
+        ("8k", "--n-gpus = '16k' is no whole number", None),
+    ],
+)
+def test_numbers_with_a_prefix_are_written_in_digits(word: str, refusal: str, digits: str | None):
+    """Counts have prefixes of powers of two where whole numbers are asked, else of powers of ten."""
+    written = [] if digits is None else ["plan", "--seq-len", digits, "--plot", word]
+    assert in_digits(["plan", "--seq-len", word, "--plot", word], refusal) == written
+    joined = [] if digits is None else ["plan", f"--seq_len={digits}"]
+    assert in_digits(["plan", f"--seq_len={word}"], refusal) == joined
 
 
 def test_any_other_failure_is_exit_1_and_not_hidden():
