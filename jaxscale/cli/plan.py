@@ -107,6 +107,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.plans.plan_questions import plan_question
+        from jaxscale.runs.description import without_experts
 
         goal = self._goal()
         self._refuse_pairs(goal)
@@ -125,6 +126,8 @@ class PlanCommand(Outputs, SoftwareOptions):
         stated = self._stated(fitted, theirs, written)
         if lacking := chip.lacks(stated["precision"]):
             say(lacking)
+        for told in without_experts(stated) if model.n_experts <= 1 else ():
+            say(told)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         batch = checked_batch(self.global_batch, model.seq_len)
         question = plan_question(model, cluster, batch, {"gpu": chip.id, **stated})

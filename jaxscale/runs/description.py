@@ -49,7 +49,7 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
 
 
 def remarks_on(
-    runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray], targets: Categorical
+    runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray], targets: Categorical, is_dense: np.ndarray
 ) -> Categorical:
     """Assumptions for rows beyond the documented defaults, may be empty.
 
@@ -58,6 +58,7 @@ def remarks_on(
         mean_seq_len: mean length of a sequence [token], [row].
         plan: numeric arguments of `Plan` [argument][row].
         targets: matmuls with adapters [row].
+        is_dense: models without experts [row].
 
     Returns:
         The notes on each row, joined.
@@ -91,6 +92,10 @@ def remarks_on(
                 "microbatches of {:g} do not divide the batch: the last one is short".format,
                 micro,
             ),
+            *(
+                _said(is_dense & runs.categories(name).matches(_is_stated), (name + NO_EXPERTS).format)
+                for name in OF_EXPERTS
+            ),
             runs.categories("framework").map(answer_note),
             runs.categories("model").map(variant_note),
             runs.categories("precision").map(
@@ -117,6 +122,24 @@ def remarks_on(
             ),
         ]
     )
+
+
+OF_EXPERTS = ("moe_dispatcher", "moe_overlap", *ROUTING)
+"""Columns of a plan that say something of mixtures alone."""
+
+
+NO_EXPERTS = " has no effect: no experts"
+"""Remark on such a column of a dense model."""
+
+
+def without_experts(cells: Mapping[str, Value | None]) -> list[str]:
+    """Remarks on the stated cells of a dense model that mixtures alone have."""
+    return [name + NO_EXPERTS for name in OF_EXPERTS if _is_stated(cells.get(name))]
+
+
+def _is_stated(cell: Value | None) -> bool:
+    """Whether a cell asks for something: a word but none, a flag that is set, a number above 0."""
+    return bool(cell) and cell != "none"
 
 
 def _said(concerned: np.ndarray, text: Callable[..., str], *numbers: np.ndarray) -> Categorical:
@@ -216,7 +239,7 @@ def describe_rows(runs: Runs, lookup: ModelLookup) -> Description:
     is_mixture = shapes.column("n_experts") > 1.0
     numbers = _plan_numbers(complete, empty, recomputed, is_mixture, shapes.column("n_layers"))
     words = _plan_words(empty, recomputed)
-    assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"])
+    assumed = remarks_on(complete, shapes.column("seq_len"), numbers, words["lora_targets"], ~is_mixture)
     assumed = assumed.spread(index, len(runs), "")
     return Description(
         index=index,

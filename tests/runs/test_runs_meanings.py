@@ -122,3 +122,13 @@ def test_a_module_inside_another_one_is_recomputed_once():
     part = recomputation("selective", "moe_act+layernorm", "nemo")
     assert both == whole
     assert part.dropped < whole.dropped < 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "is_told"),
+    [("moe_dispatcher", "deepep", True), ("expert_skew", 0.5, True), ("moe_overlap", False, False)],
+)
+def test_columns_of_mixtures_are_told_to_say_nothing_of_a_dense_model(name: str, word: Any, is_told: bool):
+    found = predicted({"model": "llama3-8b", "ep": 1, name: word}, {name: word})
+    assert (f"{name} has no effect: no experts" in found.notes[0]) == is_told
+    assert "no effect" not in found.notes[1]
