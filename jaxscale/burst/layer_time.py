@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxscale.base.arrays import as_float
 from jaxscale.base.documents import data_path, fit_path, read_toml
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.smooth import larger
 from jaxscale.burst import layers
 from jaxscale.burst.layer_graph import KernelTable, load_network, network_entry, network_steps
@@ -429,14 +429,18 @@ def a100() -> Device:
     return Device(device["peak_flops"], device["hbm_bandwidth"], device["wave_outputs"])
 
 
-def analytical_layer_time(name: str) -> AnalyticalLayerTime:
-    """Analytical layer time of a shipped network, on the A100 of the profiles and in the regime of its profile.
+def analytical_layer_time(name: str, device: Device | None = None, regime: str | None = None) -> AnalyticalLayerTime:
+    """Analytical layer time of a shipped network.
 
     Args:
         name: any network of `data/burst/networks.toml`.
+        device: chip, with fields that may be traced; by default the A100 of the profiles.
+        regime: software regime, one of `REGIMES`; by default that of the network.
 
     Raises:
-        InputError: unknown network.
+        InputError: unknown network or regime.
     """
     graph = load_network(name)
-    return AnalyticalLayerTime(graph.kernels, load_coefficients(), a100(), REGIMES.index(graph.regime))
+    regime = regime or graph.regime
+    check_known("regime", regime, REGIMES)
+    return AnalyticalLayerTime(graph.kernels, load_coefficients(), device or a100(), REGIMES.index(regime))

@@ -203,25 +203,27 @@ class ClusterStudy(eqx.Module):
     loss_high: Float[Array, " size"]
 
 
-LATENCY, AMPLIFICATION_LIMIT = 240e-6, 2.0
-"""Latency of a redistribution [s] and limit of a study of clusters, see `BurstJob` [1]."""
-
-
 def study_clusters(
     network: str,
     n_chips: ArrayLike,
     bandwidth: ArrayLike = 266e9,
+    latency: ArrayLike = 240e-6,
+    amplification_limit: ArrayLike = 2.0,
+    samples_per_chip: float | None = None,
     background_batch: float | None = None,
 ) -> ClusterStudy:
     """Throughput gain over data parallelism with a single task, for a network on clusters of several sizes.
 
-    Foreground batch per GPU, interference and, where not stated, background batch are those of
-    `data/burst/multiplexing.toml`; layer times are measured, one curve per layer.
+    Foreground batch per GPU, background batch and interference are by default those of `data/burst/multiplexing.toml`;
+    layer times are measured, one curve per layer.
 
     Args:
         network: measured network with job sizes in the table.
         n_chips: cluster sizes, powers of two up to 1,024 [1].
         bandwidth: bandwidth per GPU and direction [byte/s].
+        latency: latency of a redistribution [s].
+        amplification_limit: see `BurstJob` [1].
+        samples_per_chip: foreground batch per GPU [sample].
         background_batch: samples of a background job [sample].
     """
     name = network_entry(network).name
@@ -230,11 +232,10 @@ def study_clusters(
     # Curves per layer sum to the profile; curves per shape omit backward passes.
     graph, layer_time = load_network(name), measured_layer_time(name, per_shape=False)
     sizes = jnp.asarray(n_chips, jnp.result_type(float))
+    per_chip = entry["samples_per_gpu"] if samples_per_chip is None else samples_per_chip
     side = jnp.asarray(entry["background_batch"] if background_batch is None else background_batch, sizes.dtype)
-    link = jax.tree.map(jnp.asarray, (bandwidth, LATENCY, AMPLIFICATION_LIMIT))
-    return _study(
-        graph, layer_time, sizes, entry["samples_per_gpu"], side, link, (band["ratio_low"], band["ratio_high"])
-    )
+    link = jax.tree.map(jnp.asarray, (bandwidth, latency, amplification_limit))
+    return _study(graph, layer_time, sizes, per_chip, side, link, (band["ratio_low"], band["ratio_high"]))
 
 
 @filter_jit

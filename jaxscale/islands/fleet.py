@@ -149,16 +149,21 @@ def uniform_links(
     n_islands: int,
     bandwidth: ArrayLike,
     latency: ArrayLike = 0.0,
+    *,
+    uplink: ArrayLike = NO_LIMIT,
+    slow_loss: ArrayLike = 0.0,
 ) -> Links:
-    """Equal links between all islands, without a limit of uplinks and without loss.
+    """Equal links between all islands.
 
     Args:
         n_islands: number of islands [1].
         bandwidth: bandwidth of every link [byte/s].
         latency: latency of every link [s].
+        uplink: uplink bandwidth of every island [byte/s].
+        slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
     """
     square = jnp.ones((n_islands, n_islands))
-    return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * NO_LIMIT, 0.0)
+    return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * uplink, slow_loss)
 
 
 def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = ()) -> Fleet:

@@ -105,6 +105,7 @@ def pace_of_rates(
     seq_len: ArrayLike,
     offset: ArrayLike = 0.0,
     granule: Any = 1.0,
+    microbatch: Any = None,
 ) -> Pace:
     """Pace of islands with given rates.
 
@@ -112,12 +113,14 @@ def pace_of_rates(
         tokens_per_s: pace in the limit of a large batch [token/s], [island].
         seq_len: S [token].
         offset: offset of a step [s], [island].
-        granule: increment of a batch, and sequences processed at a time [sequence], [island].
+        granule: increment of a batch [sequence], [island].
+        microbatch: sequences processed at a time; the granule where None [sequence], [island].
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
+    taken = granule if microbatch is None else microbatch
     # Evaluated at an empty batch: the offset alone.
-    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * granule, seq_len)
+    return Pace(ones * offset, 0.0 * ones, jnp.asarray(seq_len) / rate, ones * granule, ones * taken, seq_len)
 
 
 def island_paces(

@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jaxscale.base.errors import InputError
+from jaxscale.base.smooth import Temperature, is_exact, soft_maximum
 from jaxscale.optimise.orders import greedy_order, improved_order
 
 
@@ -33,6 +34,7 @@ def pipeline_time(
     hops: Float[ArrayLike, "*batch hop"],
     n_microbatches: ArrayLike,
     latencies: ArrayLike = 0.0,
+    temperature: Temperature = 0.0,
 ) -> Array:
     """Step time of a pipeline over islands.
 
@@ -41,6 +43,7 @@ def pipeline_time(
         hops: h, transfer time of a microbatch over each hop, in one direction [s], [hop].
         n_microbatches: m [1].
         latencies: latency of each hop, in one direction [s], [hop].
+        temperature: smoothing of the maximum [1].
 
     Returns:
         Time [s]; the sum of the stages for a single microbatch, m times the slowest stage or hop for many microbatches.
@@ -49,7 +52,11 @@ def pipeline_time(
     # Fill and drain: every stage once, every hop in two directions.
     filled = jnp.sum(times, axis=-1) + 2.0 * jnp.sum(moves + latencies, axis=-1)
     # (stages and hops,): links carry two directions at a time.
-    slowest = jnp.max(jnp.concatenate([times, moves], axis=-1), axis=-1)
+    both = jnp.concatenate([times, moves], axis=-1)
+    if is_exact(temperature):
+        slowest = jnp.max(both, axis=-1)
+    else:
+        slowest = soft_maximum(both, temperature * jnp.mean(times, axis=-1), axis=-1)
     # The slowest stage or hop sets the rhythm of the further microbatches.
     return filled + (jnp.asarray(n_microbatches) - 1.0) * slowest
 

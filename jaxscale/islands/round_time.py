@@ -87,15 +87,16 @@ def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: 
     return Loose(batch_share, ones, 1.0, 1.0, bits, 0.0, hidden_backward, float(ones.shape[-1]))
 
 
-def local_updates(batch_share: PerIsland, inner_steps: Any) -> Loose:
+def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BITS) -> Loose:
     """Local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
 
     Args:
         batch_share: batch share of each island [1], [island].
         inner_steps: H [1].
+        bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
-    return Loose(batch_share, ones, inner_steps, 1.0, WORD_BITS, 0.0, 0.0, float(ones.shape[-1]))
+    return Loose(batch_share, ones, inner_steps, 1.0, bits, 0.0, 0.0, float(ones.shape[-1]))
 
 
 def streaming(
@@ -166,16 +167,18 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
     return LinkTime(rounds * alone, rounds * (slowest - alone))
 
 
-def send_times(volume: ArrayLike, links: Links) -> LinkTime:
-    """Time of a message over each hop of a chain of islands, as numbered.
+def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> LinkTime:
+    """Time of a message over each hop of a chain of islands.
 
     Args:
         volume: size of the message [byte].
+        order: order of the chain; as numbered where None.
 
     Returns:
         Times [s], [hop].
     """
-    chain = jnp.arange(links.rate.shape[-1])
+    count = links.rate.shape[-1]
+    chain = jnp.arange(count) if order is None else jnp.asarray(order)
     moving = jnp.asarray(volume) / _hops(links.rate, chain, closed=False)
     return LinkTime(moving, _hops(jnp.asarray(links.latency), chain, closed=False))
 
@@ -298,6 +301,7 @@ def fleet_round(
     n_params: ArrayLike,
     sequences: ArrayLike,
     order: Order | None = None,
+    temperature: Temperature = 0.0,
 ) -> RoundTime:
     """Time of the H / P steps between two exchanges of a loose plan, by cause.
 
@@ -322,7 +326,7 @@ def fleet_round(
     backward = loose.hidden_backward * jnp.min(pace.gradient_window, axis=-1)
     # A quorum of all islands is the plain maximum, which needs no sort.
     quorum = None if isinstance(loose.quorum, float) and loose.quorum == loose.n_islands else loose.quorum
-    return round_of(work, exchange, steps + backward, quorum=quorum)
+    return round_of(work, exchange, steps + backward, quorum=quorum, temperature=temperature)
 
 
 def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences: ArrayLike) -> Array:

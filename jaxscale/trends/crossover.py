@@ -24,7 +24,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxscale.base.arrays import as_arrays, filled_rows, host_arrays, stacked
 from jaxscale.base.jit import filter_jit
 from jaxscale.trends.layout import Deployment, ParallelLayout
-from jaxscale.trends.outcome import PADDING, TENSOR_DEGREES, Batch, outcome_at
+from jaxscale.trends.outcome import PADDING, Batch, outcome_at
 
 RETURN_TEMPERATURE = 0.02
 """Smoothing of kinks, where exposed communication sets in; without it the derivative jumps there [1]."""
@@ -148,6 +148,7 @@ def last_worthwhile_chip(
     *,
     reference: float | int = 8.0,
     largest: float | int = 1e6,
+    temperature: float = RETURN_TEMPERATURE,
 ) -> float:
     """Number of chips beyond which an extra chip returns less than a share of the mean return at the reference size.
 
@@ -170,7 +171,7 @@ def last_worthwhile_chip(
     full = None
     for _ in range(5):  # each pass narrows the bracket by the number of points
         n = np.geomspace(low, high, GRID)
-        returns = marginal_returns(deployment, layout, batch, n)
+        returns = marginal_returns(deployment, layout, batch, n, temperature)
         # R(n_0) / n_0 of the first pass.
         full = float(returns.average[0]) if full is None else full
         below = np.flatnonzero(np.asarray(returns.per_chip) < share * full)
@@ -236,10 +237,12 @@ def _degree_speeds(
     batch: Batch,
     log_degree: Float[Array, "sample trial"],
     log_chips: Float[Array, "sample trial"],
+    field: str,
+    temperature: float,
 ) -> Float[Array, "sample trial"]:
     def one(deployment: Deployment, u: Array, log_n: Array) -> Array:
-        layout = eqx.tree_at(lambda leaf: leaf.tp, as_arrays(ParallelLayout()), jnp.exp(u))
-        return log_speed(deployment, layout, batch, log_n)
+        layout = eqx.tree_at(lambda leaf: getattr(leaf, field), as_arrays(ParallelLayout()), jnp.exp(u))
+        return log_speed(deployment, layout, batch, log_n, temperature)
 
     return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(deployments, log_degree, log_chips)
 
@@ -248,29 +251,32 @@ def best_degrees(
     deployments: Deployment,
     batch: Batch,
     n_chips: np.ndarray,
+    field: str = "tp",
+    bounds: tuple[float, float] = (1.0, 8.0),
+    temperature: float = RETURN_TEMPERATURE,
 ) -> BestDegree:
-    """The continuous tensor-parallel degree that is fastest on each number of chips, in every sampled deployment.
-
-    The degree lies between 1 and 8, and is at least n / B, which leaves every replica a sequence.
+    """The continuous degree that is fastest on each number of chips, in every sampled deployment.
 
     Args:
         deployments: every leaf [sample].
         batch: how the global batch follows n.
         n_chips: n [point].
+        field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
+        bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
 
     Returns:
         Degree, elasticity in n, and gain.
     """
     samples, rule = host_arrays((deployments, batch))
     n = np.asarray(n_chips, float)
-    log_chips, (low, high) = np.log(n), np.log(TENSOR_DEGREES)[[0, -1]]
+    log_chips, (low, high) = np.log(n), np.log(bounds)
     # A replica needs a sequence: t >= n / B.
     least = np.clip(log_chips - np.log(np.asarray(batch.at(n))), low, high)
 
     def speeds(log_degree: np.ndarray, log_n: np.ndarray) -> np.ndarray:
         """Of trials [sample, point, trial]; every pass has the same shape and so shares one compilation."""
         u, v = host_arrays([leaf.reshape(len(leaf), -1) for leaf in (log_degree, log_n)])
-        return np.asarray(_degree_speeds(samples, rule, u, v)).reshape(log_degree.shape)
+        return np.asarray(_degree_speeds(samples, rule, u, v, field, temperature)).reshape(log_degree.shape)
 
     shape = (len(np.asarray(deployments.power_cap)), n.size, SEARCH)
     trials = np.broadcast_to(log_chips[:, None], shape)

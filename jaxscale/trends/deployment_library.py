@@ -210,31 +210,34 @@ def generations(
     return stacked([deployment(model, chip_id, **changes) for chip_id in chip_ids])
 
 
-def what_if(base: Deployment) -> Deployment:
-    """A deployment under each of the single improvements `CHANGES`; every leaf [change]."""
-    return stacked([change(base) for change in CHANGES.values()])
+def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:
+    """A deployment under single improvements; every leaf [change]."""
+    return stacked([change(base) for change in changes.values()])
 
 
 def side_by_side(
     deployments: Deployment,
     batch: Batch,
     n_chips: Sequence[float | int] | np.ndarray,
+    layout: ParallelLayout | None = None,
 ) -> tuple[Outcome, np.ndarray]:
-    """Outcomes of stacked deployments on given numbers of chips, with pure FSDP.
+    """Outcomes of stacked deployments on given numbers of chips.
 
     Args:
         deployments: every leaf [deployment].
         batch: how the global batch follows n.
         n_chips: n [point].
+        layout: degrees; pure FSDP where None.
 
     Returns:
         Outcomes, every leaf [deployment, point], and whether peak memory stays within the chip's [deployment, point].
     """
     n = np.asarray(n_chips, float)
+    chosen = layout or ParallelLayout()
     outcomes, fits = [], []
     for index in range(len(np.asarray(deployments.power_cap))):
         one = jax.tree.map(lambda leaf, i=index: leaf[i], deployments)
-        points = (one, ParallelLayout(), n, np.asarray(batch.at(n)))
+        points = (one, chosen, n, np.asarray(batch.at(n)))
         outcomes.append(scaling_outcomes(*points))
         fits.append(peak_memory(*points).fits)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes), np.stack(fits)

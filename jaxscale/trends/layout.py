@@ -50,6 +50,7 @@ def layer_gather(
     cluster: Cluster,
     coefficients: Coefficients,
     forward: ArrayLike,
+    temperature: float = 0.0,
 ) -> LayerGather:
     """Latency and transfer of the all-gather of one layer.
 
@@ -61,14 +62,14 @@ def layer_gather(
         Times of one layer [s].
     """
     link = effective_link(cluster.network, coefficients)
-    local = local_plan(model, plan, 0.0)
+    local = local_plan(model, plan, temperature)
     # Parameters of a layer of the fullest stage [byte].
     volume = local.element_bytes * local.params.layers / local.fullest_layers
     # Without bytes, the latency alone.
-    latency = gather_time(0.0, local.shard_ranks, plan.tp, link, 0.0)
+    latency = gather_time(0.0, local.shard_ranks, plan.tp, link, temperature)
     # A stage has 1 / pp of the layers.
     compute = forward * plan.pp / total_layers(model)
-    return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, 0.0) - latency, compute)
+    return LayerGather(latency, gather_time(volume, local.shard_ranks, plan.tp, link, temperature) - latency, compute)
 
 
 def sharding_group(chips: ArrayLike, replicas: ArrayLike, temperature: float = 0.0) -> Array:

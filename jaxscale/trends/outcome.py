@@ -193,6 +193,7 @@ def weak_scaling(
     n_chips: Sequence[float | int] | np.ndarray,
     sequences_per_chip: float | int,
     layout: ParallelLayout | None = None,
+    temperature: float = 0.0,
 ) -> Outcome:
     """Speed, power and cost at B = s n.
 
@@ -206,7 +207,7 @@ def weak_scaling(
         Outcomes; every leaf [point].
     """
     n = np.asarray(n_chips, float)
-    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n)
+    return scaling_outcomes(deployment, layout or ParallelLayout(), n, sequences_per_chip * n, temperature)
 
 
 def best_tensor_degree(
