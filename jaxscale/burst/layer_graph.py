@@ -339,14 +339,19 @@ def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
     )
 
 
+def _plain(name: str) -> str:
+    """Name of a network in lower case, without the hyphens and underscores of its spellings: `vgg16` of VGG-16."""
+    return re.sub(r"[-_]", "", name.lower())
+
+
 def read_networks() -> dict[str, NetworkEntry]:
-    """Tables of the shipped networks, by name and alias."""
+    """Tables of the shipped networks, by plain name and alias."""
     tables = read_toml(data_path("burst/networks.toml"))["networks"]
     by_alias = {}
     for name, table in tables.items():
         entry = NetworkEntry(name, tuple(table.get("profiles", ())), table)
         for alias in (name, *table.get("aliases", ())):
-            by_alias[alias] = entry
+            by_alias[_plain(alias)] = entry
     return by_alias
 
 
@@ -358,10 +363,7 @@ def network_entry(name: str) -> NetworkEntry:
         InputError: unknown network.
     """
     networks = read_networks()
-    # Hyphens and underscores are spelt in either way, or left out, as in VGG-16.
-    plain = {re.sub(r"[-_]", "", known): entry for known, entry in networks.items()}
-    found = networks.get(name.lower()) or plain.get(re.sub(r"[-_]", "", name.lower()))
-    if found is None:
+    if (found := networks.get(_plain(name))) is None:
         names = ", ".join(sorted({entry.name for entry in networks.values()}))
         raise InputError(f"network {name!r} is unknown; expected one of {names}")
     return found
