@@ -3,6 +3,12 @@
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 """SI factors and prefixes, the largest first."""
 
+COUNTS = {
+    "": (1.0, 1.0), "k": (1e3, 2.0**10), "m": (1e6, 2.0**20), "g": (1e9, 2.0**30), "b": (1e9, 2.0**30),
+    "t": (1e12, 2.0**40),
+}  # fmt: skip
+"""Factors of ten and of two by prefix of a count, in lower case: `4M tokens`, `8k`, `15T` [1]."""
+
 HOUR = 3600.0
 """Seconds of an hour [s]."""
 

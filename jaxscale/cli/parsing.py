@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from jaxscale.base.errors import LIKE, InputError, one_like, similar
+from jaxscale.base.units import COUNTS
 
 ASSIGNING = ("--set", "--where", "--column", "--plan", "--mode")
 """Options that take any number of words `NAME=VALUE`."""
@@ -23,10 +24,6 @@ OTHER_NAMES = {
     "--out": "--report",
 }
 """Options as other programs and earlier releases call them."""
-
-
-PREFIXES = {"K": 1, "M": 2, "G": 3, "B": 3, "T": 4}
-"""Powers of a thousand, or of 1,024, by prefix of a number [1]."""
 
 
 class Listed(NamedTuple):
@@ -100,7 +97,7 @@ def in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
         return []
     option, digits, prefix, is_whole = refused.groups()
     # Lengths and counts of chips are multiples of powers of two: 8k tokens are 8,192.
-    value = float(digits) * (1024.0 if is_whole else 1000.0) ** PREFIXES[prefix.upper()]
+    value = float(digits) * COUNTS[prefix.lower()][1 if is_whole else 0]
     if is_whole and not value.is_integer():
         return []
     written, cell = f"{value:.15g}", f"{digits}{prefix}"

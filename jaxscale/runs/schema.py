@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like
+from jaxscale.base.units import COUNTS
 from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan import PLAN
 from jaxscale.tables.categorical import Categorical
@@ -101,9 +102,7 @@ class Runs(AbstractTable):
     shown = ("model", "workload", "framework", "gpu", "n_gpus", "dp", "tp", "pp", "micro_batch_size", "step_time_s")
 
 
-_TOKENS = re.compile(r"(\d+(?:\.\d+)?) ?([kmgbt]?) ?(?:tok|toks|tokens?)", re.IGNORECASE)
-# Decimal prefix first, then binary: 4M tokens is 4e6 or 4 x 2^20.
-_PREFIXES = {"": (1.0, 1.0), "k": (1e3, 2.0**10), "m": (1e6, 2.0**20), "g": (1e9, 2.0**30), "b": (1e9, 2.0**30)}
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?) ?([kmgb]?) ?(?:tok|toks|tokens?)", re.IGNORECASE)
 
 
 def batches_in_sequences(
@@ -158,10 +157,8 @@ def sequences_in(text: str, seq_len: int | float) -> float | None:
     if match is None:
         plain = without_separators(text.strip())
         return float(plain) if re.fullmatch(r"\d+(\.0*)?", plain) else None
-    prefix = match[2].lower()
-    if prefix not in _PREFIXES:
-        return None
-    decimal, binary = (float(match[1]) * scale / float(seq_len) for scale in _PREFIXES[prefix])
+    # Decimal prefix first, then binary: 4M tokens is 4e6 or 4 x 2^20.
+    decimal, binary = (float(match[1]) * scale / float(seq_len) for scale in COUNTS[match[2].lower()])
     # Whole sequences tell the meaning of the prefix.
     whole = next((count for count in (decimal, binary) if count >= 1.0 and count.is_integer()), None)
     return whole if whole is not None else max(1.0, float(round(decimal)))

@@ -4,6 +4,7 @@ import pytest
 from run_tables import read
 
 from jaxscale.base.errors import InputError
+from jaxscale.runs import read_runs
 from jaxscale.runs.defaults import known_frameworks
 from jaxscale.runs.schema import sequences_in
 from jaxscale.tables.cells import respelt, translate, without_separators
@@ -93,6 +94,16 @@ def test_separators_of_thousands(table):
 )
 def test_batches_in_tokens(text: str, seq_len: int, expected: float | None):
     assert sequences_in(text, seq_len) == expected
+
+
+@pytest.mark.parametrize(("text", "is_read"), [("4M tokens", True), ("4T tokens", False)])
+def test_a_batch_in_tokens_is_read_or_refused(text: str, is_read: bool):
+    row = {"model": "llama3-8b", "seq_len": 4096, "gpu": "h100-80gb", "n_gpus": 8, "global_batch_size_seqs": text}
+    if is_read:
+        assert read_runs([row]).numbers("global_batch_size_seqs") == [1024.0]
+    else:
+        with pytest.raises(InputError, match="'4T tokens': not a number"):
+            read_runs([row])
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
