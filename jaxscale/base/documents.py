@@ -29,10 +29,10 @@ GREATEST = 1e300
 
 
 def parsed_toml(text: str) -> Any:
-    """Parse a TOML text.
+    """Content of a TOML text.
 
     Raises:
-        ValueError: not TOML, or beyond the bounds.
+        ValueError: not TOML, or too deep, with too many values, or with too large a number.
     """
     # The parser takes time and memory quadratic in depth, so the depth of dotted keys is checked first.
     joined = re.sub(r"[ \t]*\.[ \t]*", ".", text)
@@ -42,14 +42,14 @@ def parsed_toml(text: str) -> Any:
 
 
 def parsed_json(text: str, *, finite: bool = False) -> Any:
-    """Parse a JSON text.
+    """Content of a JSON text.
 
     Args:
         text: the document.
         finite: whether infinite numbers, such as 1e400, are refused too.
 
     Raises:
-        ValueError: not JSON, or beyond the bounds.
+        ValueError: not JSON, or too deep, with too many values, or with too large a number.
     """
     return _within_bounds(_parsed(json.loads, text), MOST_VALUES["JSON"], finite=finite)
 
@@ -109,10 +109,10 @@ def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
 
 
 def parsed_yaml(text: str) -> Any:
-    """Parse a YAML text; tags construct no objects.
+    """Content of a YAML text; tags construct no objects.
 
     Raises:
-        ValueError: not YAML, or beyond the bounds.
+        ValueError: not YAML, or too deep, with too many values, or with too large a number.
     """
     import yaml
 
@@ -247,7 +247,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        InputError: the file is missing, too large, not text, or not TOML within the bounds of documents; one line.
+        InputError: the file is missing, too large, not text, or not valid TOML of bounded depth and size; one line.
     """
     try:
         return parsed_toml(read_text(path, what="a TOML file"))

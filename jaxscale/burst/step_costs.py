@@ -117,7 +117,7 @@ class BurstJob(eqx.Module):
 
 
 class StepCosts(eqx.Module):
-    """Costs for the dynamic programme; option k runs a step on $2^k$ GPUs.
+    """Times and amplifications for the dynamic programme; option k runs a step on $2^k$ GPUs.
 
     The place axis is 0 for a step on GPUs that contain, or are contained in, those of the preceding step, and 1 for a
     step with input from or output to a disjoint set of GPUs, as at the ends of concurrent branches.
@@ -161,10 +161,11 @@ def step_costs(
     n_options: int,
     synchronisation: str = "correct",
 ) -> StepCosts:
-    r"""Cost tensors of a graph.
+    r"""Time and amplification of every layer for each number of GPUs of the layer and of its predecessor.
 
     $c_l(a, b) = t_x(s_a, s_b) + t_l(s_b) + t_{sync}(b)$ with $s_k = B / 2^k$ samples per GPU, and the amplification
-    $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$.
+    $A_l(a, b) = 2^b c_l(a, b) / t_l(B)$. $t_x$, $t_l$ and $t_{sync}$ are the times of redistribution, computation and
+    synchronisation [s].
 
     Args:
         layer_time: time of every layer as a function of samples per GPU.

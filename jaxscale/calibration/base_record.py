@@ -37,12 +37,12 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
     def single(self) -> Iterator[tuple[str, str, str, float]]:
-        """Single shifts in the form that `effects_of` takes: factor, level, coefficient, shift [1]."""
+        """Factor, level, coefficient and shift of its log or logit [1], for each shifted coefficient."""
         return ((self.kind, self.level, coefficient, shift) for coefficient, shift in self.shifts)
 
 
 def effects_of(shifts: Iterable[tuple[str, str, str, float]]) -> tuple[LevelEffect, ...]:
-    """Level effects as sums of single shifts: factor, level, coefficient, shift [1]."""
+    """Level effects from tuples of factor, level, coefficient and shift [1]; shifts of equal coefficients add up."""
     by_level: dict[Place, dict[str, float]] = {}
     for kind, level, coefficient, shift in shifts:
         of_level = by_level.setdefault((kind, level), {})
@@ -52,7 +52,7 @@ def effects_of(shifts: Iterable[tuple[str, str, str, float]]) -> tuple[LevelEffe
 
 @dataclass(frozen=True)
 class Effects:
-    """Effects of a record, with lookup.
+    """Level effects of a record, with lookup by factor and level.
 
     Attributes:
         entries: the effects; effects of factors absent from the table of coefficients are ignored.
@@ -87,7 +87,7 @@ class Effects:
 
     @functools.cached_property
     def by_kind(self) -> dict[str, dict[str, np.ndarray]]:
-        """Shifts of every level by factor and name [coefficient]."""
+        """Shifts of the log (or logit) of coefficients by factor and name of level [1], [coefficient]."""
         shifts: dict[str, dict[str, np.ndarray]] = {}
         for effect in self.entries:
             row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(self.spec.names)))
@@ -240,7 +240,7 @@ class Record(abc.ABC):
 
     @functools.cached_property
     def level_shifts(self) -> Effects:
-        """Effects with a lookup by level."""
+        """Level effects of the record, with lookup by factor and level."""
         return Effects(self.effects, self.spec())
 
     @functools.cached_property

@@ -40,7 +40,7 @@ from jaxscale.hardware.catalogue import Hardware
 
 @dataclass(frozen=True)
 class WorkloadPace:
-    """Pace of a traced workload on a chip: posterior ratio of measured to predicted step time.
+    """Pace of a traced workload on a chip: posterior of the ratio of measured to predicted step time.
 
     Attributes:
         workload: name in the column `workload`; empty for unmeasured workloads.
@@ -58,7 +58,7 @@ class WorkloadPace:
 
 
 class PaceColumns(NamedTuple):
-    """Paces of many runs.
+    """Ratios of measured to predicted step time of many runs of traced workloads.
 
     Attributes:
         log_pace: logarithm of measured over predicted step time, 0 without a pace [1], [row].
@@ -73,15 +73,15 @@ class PaceColumns(NamedTuple):
 
 
 def paces_of(paces: Sequence[WorkloadPace], levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
-    """Paces of runs of traced workloads.
+    """Ratios of measured to predicted step time of runs of traced workloads.
 
     Args:
-        paces: paces of a fit.
+        paces: ratios known to a fit, by workload and chip.
         levels: levels of the runs; the workload is the level `architecture`.
         n_chips: number of chips of each run [1].
 
     Returns:
-        The paces.
+        The ratios, as logarithms.
     """
     entries = {(pace.workload, pace.gpu): (pace.log_pace, pace.half_width, pace.n_chips) for pace in reversed(paces)}
     log_pace, half_width, most = looked_up(entries, levels, ("architecture", "gpu"), _places, _NO_PACE)
@@ -162,7 +162,7 @@ class Fit(Record):
 
     @property
     def scatter(self) -> tuple[Scatter, ...]:
-        """Standard deviation of held-out log errors by level."""
+        """Relative scatter of held-out runs by level: of log step time and of log peak memory [1]."""
         return self.widths
 
     def coefficients(
@@ -272,14 +272,14 @@ class Fit(Record):
         return {**answers, **ends, "oom_probability": risk}
 
     def workload_paces(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> PaceColumns:
-        """Paces of runs of traced workloads.
+        """Ratios of measured to predicted step time of runs of traced workloads.
 
         Args:
             levels: levels of the runs; the workload is the level of the factor `architecture`.
             n_chips: number of chips of each run [1].
 
         Returns:
-            Log paces and half-widths of the 90 % intervals of log step time [1], [row].
+            Logarithms of the ratios, and half-widths of the 90 % intervals of log step time [1], [row].
         """
         return paces_of(self.paces, levels, n_chips)
 

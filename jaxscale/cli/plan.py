@@ -41,7 +41,7 @@ WRITTEN_AMONG = 50
 
 @command
 class PlanCommand(Outputs, SoftwareOptions):
-    """Rank every valid parallel plan of a model on a cluster that fits its memory, nine times out of ten by default."""
+    """Rank the valid parallel plans of a model on a cluster that fit in memory, by default with 90 % probability."""
 
     model: ModelName
     gpu: Annotated[str, option(metavar="ID", help="chip; see `jaxscale hardware`")]

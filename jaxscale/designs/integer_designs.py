@@ -197,7 +197,7 @@ def _multiple(wanted: float, step: float) -> float:
 
 
 def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) -> Rows:
-    """Fastest plans of different kinds for models and batches, among all plans that the software can run [design].
+    """Fastest plans that differ in the fields `KIND`, for models and batches, of all plans of the software [design].
 
     Args:
         sizes: `SIZES` and `batch`, in sequences, of each model.
@@ -221,7 +221,7 @@ def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) ->
 
 
 def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.ndarray:
-    """Indices of the best plan of each kind, the best kind first, among the plans of least merit."""
+    """Indices of the best plan for each combination of the fields `KIND`, by merit, of the first `CONSIDERED` plans."""
     order = np.argsort(merits, kind="stable")[:CONSIDERED]
     kinds: dict[tuple[float, ...], int] = {}
     for place, *kind in zip(order.tolist(), *(columns[name][order].tolist() for name in KIND), strict=True):

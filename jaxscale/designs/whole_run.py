@@ -58,7 +58,7 @@ FEWEST_TOKENS, MOST_TOKENS = 1e6, 1e20
 
 
 class WholeRun(eqx.Module):
-    """Figures of a whole run; leaves may have an axis of plans.
+    """Duration, loss, energy and price of a whole run; leaves may have an axis of plans.
 
     Attributes:
         loss: final loss [nat per token].
@@ -85,7 +85,7 @@ class WholeRun(eqx.Module):
     price: Array
 
     def figures(self) -> dict[str, float]:
-        """Figures of a run in the units of documents; the price is nan without a stated price."""
+        """Results of a run by name, as in the JSON output: time [day], energy [MWh]; nan for an unknown price."""
         return {
             "tokens": number(self.tokens),
             "loss": number(self.loss),

@@ -91,7 +91,7 @@ class CollectiveGroup(NamedTuple):
     stream: str = ""
 
     def without_size(self) -> "CollectiveGroup":
-        """Group for messages of any size."""
+        """Copy of the group without the message size."""
         return self._replace(elements=0)
 
 
@@ -221,7 +221,7 @@ class _Run(NamedTuple):
 
 
 def predicted_parts(prediction: Prediction, described: Described, fit: Fit) -> PredictedParts:
-    """Components of the step of the first row of a table.
+    """Predicted time of each component of the step of the first row, with intervals [s].
 
     Args:
         prediction: prediction of the table.
@@ -247,7 +247,7 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit) -> P
 
 
 def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int) -> Float[np.ndarray, " part"]:
-    """Components of the step of a row of a table without intervals [s]; arguments as of `predicted_parts`."""
+    """Predicted time of each component of the step of a row, without interval [s]; arguments as `predicted_parts`."""
     run = _run_of(described, fit, row)
     if run is None:
         return _of_terms(prediction, row)

@@ -59,10 +59,10 @@ def bound_socket(port: int) -> socket.socket:
 
 
 def address(listening: socket.socket, token: str, state: PageState) -> str:
-    """Address of the page in a state, with the token.
+    """URL of the page with the given inputs and the access token.
 
     Args:
-        state: initial state of the page.
+        state: initial inputs of the page.
     """
     query = urlencode({TOKEN: token, **changes(state)})
     return f"http://{ADDRESS}:{listening.getsockname()[1]}/?{query}"

@@ -46,7 +46,7 @@ MOST = 10**10
 
 @dataclass(frozen=True)
 class PageState:
-    """State of the page: inputs of the page.
+    """Inputs of the page: what a user has chosen.
 
     Attributes:
         model: name in the catalogue, or label of a file of the command line.
@@ -119,7 +119,7 @@ class PageState:
         return urlencode(changes(self))
 
     def command(self) -> str:
-        """Command line that ranks the plans of the state, without the factors."""
+        """Command line that ranks plans for the chosen inputs, at factors of 1 on model and cluster."""
         words = ["jaxscale", "plan", "--model", self.model, "--gpu", self.gpu, "--n-gpus", str(self.n_gpus)]
         words += ["--global-batch", str(self.global_batch)]
         if self.seq_len:
@@ -133,20 +133,20 @@ class PageState:
         return shlex.join(words)
 
     def explore_command(self) -> str:
-        """Command line that opens the page in this state."""
+        """Command line that opens the page with these inputs."""
         words = [word for name, value in changes(self).items() for word in ("--set", f"{name}={value}")]
         return shlex.join(["jaxscale", "explore", *words])
 
 
 def changes(state: PageState) -> dict[str, str]:
-    """Fields of a state with non-default values, as text."""
+    """Inputs of the page with non-default values, as text by field."""
     values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     default = {field.name: field.default for field in dataclasses.fields(state)}
     return {name: _text(value) for name, value in values.items() if value != default[name]}
 
 
 def state_of(texts: Mapping[str, str]) -> PageState:
-    """State from a query.
+    """Inputs of the page from the query of a URL.
 
     Args:
         texts: fields as text; omitted fields take default values.
@@ -207,7 +207,7 @@ class PageInputs:
         return sorted(known_frameworks())
 
     def transformer(self, state: PageState) -> Transformer:
-        """Model of a state.
+        """Model that the inputs of the page select.
 
         Raises:
             InputError: the model is neither in the catalogue nor in a file of the command; no further file is read.
@@ -220,17 +220,17 @@ class PageInputs:
         return fields.transformer(state.model, **({"seq_len": state.seq_len} if state.seq_len else {}))
 
     def cluster(self, state: PageState) -> Cluster:
-        """Cluster of a state, before any factor."""
+        """Cluster of the selected chips with its catalogue numbers; factors of the inputs are not applied."""
         return cluster(state.gpu, state.n_gpus, hardware=self.hardware)
 
     def framework(self, state: PageState) -> str | None:
-        """Framework of a state, else the framework of all fitted runs if unique."""
+        """Selected framework, else the framework of all fitted runs if unique."""
         if state.framework and state.framework not in known_frameworks():
             raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
         return state.framework or dict(self.fit.own).get("framework")
 
     def question(self, state: PageState) -> PlanQuestion:
-        """Plan question of a state, as in `jaxscale plan`.
+        """Question for a plan from the inputs of the page, as in `jaxscale plan`.
 
         Raises:
             InputError: an unknown model, chip, framework or precision.

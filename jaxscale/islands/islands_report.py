@@ -92,7 +92,7 @@ def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
 
 
 def island_price_table(choice: IslandsChoice) -> Table:
-    """Table of the prices, in decreasing order."""
+    """Table of the relative gain in pace for a relative gain of each link and island, in decreasing order."""
     entries = [(kind, name, price) for kind, table in choice.prices.items() for name, price in table.items()]
     entries.sort(key=lambda entry: -abs(entry[2]))
     rows = [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
@@ -132,7 +132,9 @@ def islands_tables(choice: IslandsChoice) -> list[Any]:
 
 
 def bandwidth_figure(choice: IslandsChoice) -> "Figure":
-    """Gain of all islands over the best island alone, looseness included, against the slowest link's bandwidth.
+    """Speed-up of joint training over the best island alone against the bandwidth of the slowest link.
+
+    The speed-up is a ratio of days to the same loss, tokens lost to rare synchronisation included.
 
     Args:
         choice: choice for a fleet of several islands that hold the model.

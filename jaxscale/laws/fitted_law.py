@@ -54,13 +54,13 @@ class Fitted(NamedTuple):
     """Outcome of a search with resampled fits (draws).
 
     Attributes:
-        numbers: logarithms of the best numbers [number].
-        draws: logarithms of the resampled numbers [draw, number].
+        numbers: logarithms of the fitted coefficients of the law [number].
+        draws: logarithms of the coefficients in resampled fits [draw, number].
         traits: traits of the best law [trait].
         drawn_traits: traits of the resampled laws [draw, trait].
         scale: noise scale of the log loss [1].
         objective: objective at the optimum [1].
-        is_free: whether the fit moved a number [number].
+        is_free: whether a coefficient was free in the fit [number].
     """
 
     numbers: Float[np.ndarray, " number"]
@@ -73,16 +73,16 @@ class Fitted(NamedTuple):
 
 
 class LossPrediction(NamedTuple):
-    """Predicted losses.
+    """Predicted losses with 90 % intervals, and the error components of the intervals.
 
     Attributes:
         loss: loss [nat per token], [point].
         lo: lower end of the interval [nat per token], [point].
         hi: upper end of the interval [nat per token], [point].
-        parameters: relative half-width by the uncertainty of the numbers [point].
-        noise: relative half-width by the noise of a single run [point].
-        discrepancy: relative half-width by the error of the law beyond the fitted range [point].
-        decades: decades of compute beyond the range, and of tokens per parameter outside the range [point].
+        parameters: relative half-width by the uncertainty of the coefficients of the law [1], [point].
+        noise: relative half-width by the noise of a single run [1], [point].
+        discrepancy: relative half-width by the error of the law beyond the fitted range [1], [point].
+        decades: decades of compute beyond the fitted range plus decades of tokens per parameter outside [1], [point].
     """
 
     loss: Float[np.ndarray, " point"]
@@ -118,7 +118,7 @@ class Range(NamedTuple):
     largest_ratio: float
 
     def decades_beyond(self, log_params: np.ndarray, log_tokens: np.ndarray) -> np.ndarray:
-        """Decades of compute beyond the range plus decades of tokens per parameter outside the range [point]."""
+        """Decades of compute beyond the range plus decades of tokens per parameter outside the range [1], [point]."""
         # T = 6 N D
         flop = np.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens - self.log_flop
         ratio = log_tokens - log_params
@@ -194,7 +194,7 @@ class FittedLaw:
 
     @property
     def law(self) -> LossLaw:
-        """Law of the best numbers without terms, for designs."""
+        """Law with the fitted coefficients and without terms, for designs."""
         with jax.enable_x64(True):
             return jax.tree.map(float, law_of(self.fitted.numbers))
 
@@ -206,13 +206,13 @@ class FittedLaw:
 
     @property
     def noise(self) -> float:
-        """Noise scale of the log loss, corrected for the number of determined numbers [1]."""
+        """Noise scale of the log loss, corrected for the degrees of freedom of the coefficients [1]."""
         # Degrees of freedom: groups less the determined numbers, at least a quarter.
         effective = self.n_groups - self.determined()
         return self.fitted.scale * float(np.sqrt(self.n_groups / max(effective, 0.25 * self.n_groups)))
 
     def determined(self) -> float:
-        """Effective number of numbers determined by the data rather than by the prior [1]."""
+        """Effective number of coefficients determined by the data rather than by the prior [1]."""
         free = float(self.fitted.is_free.sum())
         # No spread without two draws.
         if len(self.fitted.draws) < 2:
@@ -223,7 +223,7 @@ class FittedLaw:
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Value, 90 % interval and identification of each number, by name."""
+        """Value, 90 % interval and identification of each coefficient of the law, by name."""
         values, names = self._values(self.fitted.numbers), number_names(self.terms)
         drawn = np.asarray([self._values(draw) for draw in self.fitted.draws]).reshape(-1, len(names))
         entries = {}

@@ -28,7 +28,7 @@ SHARPNESS = 16
 
 
 class AbstractOverlap(eqx.Module):
-    """Joins times and splits groups."""
+    """Rules for the time of overlapping activities and for ranks of a group inside a scale-up domain."""
 
     @abc.abstractmethod
     def longest(self, times: Float[Array, " n"]) -> Array:
@@ -40,19 +40,19 @@ class AbstractOverlap(eqx.Module):
 
 
 class ExactOverlap(AbstractOverlap):
-    """Perfect overlap, sharp domain edges: for plans of whole numbers."""
+    """Overlapping activities take the longest time, and domains fill up exactly: for plans of whole degrees."""
 
     def longest(self, times: Float[Array, " n"]) -> Array:
-        """The longest of the times [s]."""
+        """Time of activities that overlap: the longest [s]."""
         return jnp.max(times)
 
     def smaller(self, first: Array, second: Array) -> Array:
-        """min(x, y) [1]."""
+        """Smaller of two logarithms, min(x, y) [1]."""
         return smaller(first, second)
 
 
 class SmoothOverlap(AbstractOverlap):
-    r"""Overlap with a cost, soft domain edges: for relaxed plans.
+    r"""Overlapping activities take the p-norm of their times, and domains fill up smoothly: for relaxed plans.
 
     Attributes:
         exponent: p of the norm $(\sum t^p)^{1/p}$, at least one [1].
@@ -61,7 +61,7 @@ class SmoothOverlap(AbstractOverlap):
     exponent: Number = eqx.field(converter=as_float)
 
     def longest(self, times: Float[Array, " n"]) -> Array:
-        """The p-norm of the times [s]."""
+        """Time of activities that overlap: the p-norm of the times [s]."""
         return p_norm(times, self.exponent)
 
     def smaller(self, first: Array, second: Array) -> Array:
@@ -95,8 +95,8 @@ class Placement(NamedTuple):
     """Natural logarithms of the ranks of each group.
 
     Attributes:
-        inside: that share a domain [group].
-        outside: domains that the group spans [group].
+        inside: log number of ranks of the group inside one domain [1], [group].
+        outside: log number of domains that the group spans [1], [group].
     """
 
     inside: Float[Array, " 5"]
@@ -104,13 +104,13 @@ class Placement(NamedTuple):
 
     @property
     def inside_share(self) -> Array:
-        """1 - 1/ranks inside a domain [group]."""
+        """Share of the data or hops of a group on links inside a domain: 1 - 1/ranks [1], [group]."""
         # expm1 is exact for degrees near 1.
         return -jnp.expm1(-self.inside)
 
     @property
     def outside_share(self) -> Array:
-        """1 - 1/domains [group]."""
+        """Share of the data or hops of a group between domains: 1 - 1/domains [1], [group]."""
         return -jnp.expm1(-self.outside)
 
 

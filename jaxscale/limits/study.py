@@ -42,11 +42,11 @@ class RunCost(NamedTuple):
     """Energy and money of the runs on a curve.
 
     Attributes:
-        power: of a chip with host and optics, at the plateau of the utilisation [W].
-        optics_power: of the optics, per chip [W].
-        optics_capital: of the optics, per chip [dollar].
-        energy: of each run; infinite beyond the wall [J], [size].
-        money: of each run, likewise [dollar], [size].
+        power: power of a chip with host and optics, at the plateau of the utilisation [W].
+        optics_power: power of the optics, per chip [W].
+        optics_capital: price of the optics, per chip [dollar].
+        energy: energy of each run; infinite beyond the largest feasible compute [J], [size].
+        money: cost of each run; infinite beyond the largest feasible compute [dollar], [size].
     """
 
     power: float
@@ -195,15 +195,15 @@ def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, 
 
 @dataclass(frozen=True)
 class Study:
-    """Scenarios side by side.
+    """Utilisation curves of several scenarios over training compute, with thresholds and elasticities.
 
     Attributes:
-        names: of the scenarios.
+        names: names of the scenarios.
         training_flop: T [flop], [size].
-        utilisation: of the best plans; zero beyond the wall [1], [scenario, size].
-        certified: whether each is a certified optimum [scenario, size].
-        chips: of the best plans [1], [scenario, size].
-        limits: thresholds and elasticities.
+        utilisation: utilisation of the best plan; zero beyond the largest feasible compute [1], [scenario, size].
+        certified: whether the best plan is a certified optimum [scenario, size].
+        chips: chips of the best plan [1], [scenario, size].
+        limits: training computes at which utilisation falls [flop], and elasticities [1], of each scenario.
     """
 
     names: tuple[str, ...]
@@ -245,7 +245,7 @@ def curve_sizes(lowest: float, highest: float) -> np.ndarray:
 
 
 def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[float] | np.ndarray) -> Study:
-    """Curves, thresholds and elasticities.
+    """Utilisation curves, thresholds and elasticities of several scenarios.
 
     Args:
         training_flop: T [flop].

@@ -106,7 +106,7 @@ Numbers = Any
 
 @runtime_checkable
 class Problem(Protocol):
-    """Module of numbers that evaluates log quantities at points."""
+    """Optimisation problem: logarithms of named quantities as a function of the coordinates of a point."""
 
     @property
     def names(self) -> tuple[str, ...]:

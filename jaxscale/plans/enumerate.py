@@ -104,7 +104,7 @@ class PlanSpace:
 
     @property
     def base(self) -> Plan:
-        """Software of the plans; searched recomputation repeats whole passes, whatever that of the software costs."""
+        """Plan with the fixed fields of all plans; searched recomputation costs whole forward passes."""
         return self.software if self.recompute is None else with_fields(self.software, {"recompute_cost": 1.0})
 
 

@@ -357,7 +357,7 @@ def _recomputed_shares(recomputed: Categorical, is_mixture: np.ndarray) -> dict[
 
 
 def adapters_of(runs: Runs) -> Categorical:
-    """Adapters of each row: none, lora or qlora; lora where a rank or matmuls are stated alone, none of a rank of 0."""
+    """Adapters of each row: none, lora or qlora; for an empty cell lora by a positive rank, or by matmuls alone."""
     rank = runs.numbers("lora_rank")
     stated = np.where(np.isnan(rank), runs.categories("lora_targets").matches(bool), rank > 0.0)
     words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))

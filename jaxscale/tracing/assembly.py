@@ -309,7 +309,7 @@ ONE = Monomial(1.0, [])
 
 
 def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
-    """Quantities of a kernel, summed over all launches; matmul sizes are per launch."""
+    """Each of `QUANTITIES` of a kernel as products of axes: flop and bytes of all launches, matmul sizes per launch."""
     work = kernel.roots[-1].work if kernel.roots[-1].kind == "heavy" else None
     turns = [loop.axis for loop in loops_of(kernel.loop)]
     terms: dict[str, list[Monomial]] = {name: [] for name in QUANTITIES}

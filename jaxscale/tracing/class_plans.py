@@ -136,7 +136,7 @@ def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[fl
 
 
 def table_modes(work: ClassedProgram) -> Sequence[Tables]:
-    """Placements of embedding tables to try: whole tables or rows apart; copies without tables."""
+    """Placements to try: whole embedding tables or their rows spread over chips; replicated without such tables."""
     return ("table", "row") if is_table(work).any() else ("replicated",)
 
 

@@ -40,7 +40,7 @@ class Allocation(NamedTuple):
 
 
 class LivePoint(NamedTuple):
-    """Values in memory at a point of a program.
+    """Live values in memory at a point of a program.
 
     Attributes:
         phase: phase of the step.
@@ -52,7 +52,7 @@ class LivePoint(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Memory at the point [byte]."""
+        """Memory of all live values at this point of the program [byte]."""
         return sum(term.value for _, term in self.held)
 
 

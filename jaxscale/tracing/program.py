@@ -16,8 +16,8 @@ class Axis:
 
     Attributes:
         size: length [1].
-        parent: an equal axis; None for the representative of a class.
-        factors: axes whose ordered product the axis is, major first; empty for an atom.
+        parent: an equal axis; None for the representative of equal axes.
+        factors: axes whose ordered product the axis is, major first; empty for an indivisible axis.
     """
 
     __slots__ = ("factors", "parent", "size")
@@ -30,7 +30,7 @@ class Axis:
 
 
 def representative(axis: Axis) -> Axis:
-    """Representative of the class of an axis."""
+    """Representative of all axes that are equal to an axis."""
     root = axis
     while root.parent is not None:
         root = root.parent
@@ -41,7 +41,7 @@ def representative(axis: Axis) -> Axis:
 
 
 def atoms(axes: Sequence[Axis]) -> list[Axis]:
-    """Classes whose ordered product is a sequence of axes, without axes of length 1."""
+    """Indivisible axes whose ordered product is a sequence of axes, without axes of length 1, by representative."""
     flat: list[Axis] = []
     stack = list(reversed(axes))
     while stack:
@@ -55,7 +55,7 @@ def atoms(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def split_axis(axis: Axis, major: int) -> tuple[Axis, Axis]:
-    """Split an atom into a factor of length `major` and the remaining minor factor."""
+    """Split an axis without factors into a major factor of length `major` and the remaining minor factor."""
     first, second = Axis(major), Axis(axis.size // major)
     axis.factors = [first, second]
     return first, second

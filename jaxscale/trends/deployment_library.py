@@ -29,13 +29,13 @@ FITTED = "hardware_trends.toml"
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """`data/trends.toml`."""
+    """Content of `data/trends.toml`: published figures, powers, systems and prices."""
     return read_toml(data_path("trends.toml"))
 
 
 @functools.cache
 def fitted_table() -> dict[str, Any]:
-    """`fits/results/hardware_trends.toml`."""
+    """Content of `fits/results/hardware_trends.toml`: fitted powers."""
     return read_toml(fit_path(FITTED))
 
 
@@ -45,12 +45,12 @@ def published_framework() -> str:
 
 
 def unfitted_power() -> dict[str, float]:
-    """Power above idle of each activity, by publications that are not compared with [1]."""
+    """Share of the power range above idle in each activity, from publications outside the comparison [1]."""
     return {name: entry["value"] for name, entry in table()["power"].items()}
 
 
 def fitted_power() -> dict[str, float]:
-    """Power above idle of each activity, two of them by `fits/hardware_trends.py`: memory, exposed collectives [1]."""
+    """Share of the power range above idle in each activity; memory and exposed collectives are fitted [1]."""
     return {**unfitted_power(), **fitted_table()["power"]}
 
 
@@ -74,7 +74,7 @@ def system_of(chip_id: str) -> Mapping[str, Any]:
 
 
 def price_of(chip_id: str) -> Price:
-    """Price of a chip with its share of the system."""
+    """Price of a chip with a share of server and network, and of electricity."""
     price = table()["price"]
     # From years and kWh to SI units.
     return Price(
@@ -97,16 +97,16 @@ def deployment(
     power_cap: float | int = UNLIMITED,
     **changes: Any,
 ) -> Deployment:
-    """A deployment of a catalogue model on catalogue chips, calibrated.
+    """Deployment of a catalogue model on catalogue chips, with fitted coefficients.
 
     Args:
         name_or_model: catalogue name, or a model.
         chip_id: catalogue id, or a name in any common spelling, of a chip with an entry in `systems`.
-        framework: whose defaults and fitted effects apply, as in the column of a runs table; that of the published
-            workload where None.
-        cells: what else is stated of the software, by column of a runs table, such as `precision` or `optimizer_bytes`.
-        power: share of each activity [1]; `fitted_power` where None.
-        power_cap: of each chip [W].
+        framework: framework with defaults and fitted effects, as in the column of a runs table; the framework of the
+            published workload where None.
+        cells: further facts of the software, by column of a runs table, such as `precision` or `optimizer_bytes`.
+        power: share of the power range above idle by activity [1]; `fitted_power` where None.
+        power_cap: largest power of a chip [W].
         changes: fields of the catalogue model to replace, as `seq_len`.
 
     Raises:
@@ -135,7 +135,7 @@ def deployment(
 def coefficient_spreads() -> np.ndarray:
     r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
 
-    $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, as the calibration has them;
+    $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, from the priors;
     zero for coefficients of memory.
     """
     # Variances of the centre and between stacks add up.
@@ -145,10 +145,10 @@ def coefficient_spreads() -> np.ndarray:
 
 
 def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) -> Deployment:
-    """Deployments drawn at random; the first is the deployment itself.
+    """Deployments with coefficients drawn from the uncertainty of a new software stack; the first is unchanged.
 
     Args:
-        n_samples: how many [1].
+        n_samples: number of deployments [1].
 
     Returns:
         Deployments; every leaf [sample].
@@ -179,7 +179,7 @@ def _scaled(path: Callable[[Deployment], object], factor: float | Sequence[float
 
 
 def with_domain(chips: float | int) -> Change:
-    """Scale-up domain of so many chips."""
+    """Change of a deployment to scale-up domains of a given number of chips."""
     return lambda s: eqx.tree_at(
         lambda t: t.cluster.network.domain_size,
         s,

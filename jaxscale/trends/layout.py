@@ -31,12 +31,12 @@ from jaxscale.plans.plan import Plan
 
 
 class LayerGather(NamedTuple):
-    """One all-gather of one layer's parameters.
+    """Time of the all-gather of the parameters of one layer.
 
     Attributes:
-        latency: hops of the ring and launch [s].
-        transfer: bytes over links and network [s].
-        forward: compute of the layer's forward pass, which prefetching hides it behind [s].
+        latency: time of the hops of the ring and of the launch [s].
+        transfer: time of the bytes over links and network [s].
+        forward: compute time of the forward pass of a layer, which hides the prefetched gather [s].
     """
 
     latency: Array
@@ -81,8 +81,8 @@ class Price(eqx.Module):
     """Price of a chip and of its electricity.
 
     Attributes:
-        capital: of a chip with its share of server and network [dollar].
-        lifetime: over which it is written off [s].
+        capital: purchase price of a chip with a share of server and network [dollar].
+        lifetime: period of depreciation of the capital [s].
         electricity: price of energy [dollar/J].
         overhead: power of the facility over that of its computers (PUE) [1].
     """
@@ -109,15 +109,15 @@ UNLIMITED = 1e9
 
 
 class Deployment(eqx.Module):
-    """Deployment: all that decides speed, power and cost, but the number of chips.
+    """Model, chips, software, power and price of a training run, without the number of chips.
 
     Attributes:
         model: the transformer.
         cluster: chips and network; its `n_chips` is not read.
         coefficients: fitted parameters of the run's framework and chip, `fit.coefficients(levels)`.
         software: default plan of the framework; a `ParallelLayout` replaces its degrees and batch.
-        power: of a chip that computes, streams, communicates or waits.
-        price: of a chip with its share of server and network, and of electricity.
+        power: power of a chip that computes, streams from memory, communicates or waits.
+        price: price of a chip with a share of server and network, and of electricity.
         power_cap: limit of each chip, at most the limit of the board [W].
     """
 
@@ -139,7 +139,7 @@ class ParallelLayout(eqx.Module):
         cp: context-parallel degree [1].
         ep: expert-parallel degree [1].
         shard_group: data-parallel ranks that share a copy of the parameters (HSDP), at most all [1].
-        n_microbatches: per step and replica [1].
+        n_microbatches: microbatches per step and replica [1].
         zero_stage: 3 is FSDP; 1 where a pipeline would gather again for every microbatch [1].
     """
 
@@ -200,7 +200,7 @@ def step_at(
 
 
 def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
-    """The cluster that a plan's collectives see, of as many chips as the plan takes, slowed by the power cap."""
+    """Cluster of as many chips as a plan takes, slowed by the power cap."""
     cluster = eqx.tree_at(lambda c: c.n_chips, deployment.cluster, plan.n_chips)
     return eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
 

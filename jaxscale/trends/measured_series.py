@@ -62,10 +62,10 @@ class Series:
         kind: `weak`, `strong` or `submission`.
         label: model, chip, batch.
         rows: positions in the table [point].
-        n_chips: n [point].
-        measured: throughput per chip [token/s], [point].
-        predicted: likewise by the model [token/s], [point].
-        half_width: of the central 90 % interval of its logarithm [1], [point].
+        n_chips: number of chips [1], [point].
+        measured: measured throughput per chip [token/s], [point].
+        predicted: predicted throughput per chip [token/s], [point].
+        half_width: half-width of the central 90 % interval of log predicted throughput [1], [point].
     """
 
     table: str
@@ -84,17 +84,17 @@ class Series:
 
     @property
     def measured_slope(self) -> float:
-        """Slope of log throughput per chip against log chips [1]."""
+        """Slope of log measured throughput per chip against log number of chips [1]."""
         return slope(self.n_chips, self.measured)
 
     @property
     def predicted_slope(self) -> float:
-        """Slope of the predictions, likewise [1]."""
+        """Slope of log predicted throughput per chip against log number of chips [1]."""
         return slope(self.n_chips, self.predicted)
 
     @property
     def slope_error(self) -> float:
-        """Predicted less measured slope [1]."""
+        """Predicted minus measured slope of log throughput per chip [1]."""
         return self.predicted_slope - self.measured_slope
 
     def slope_scatter(self) -> float:
@@ -113,10 +113,10 @@ def slope(n_chips: np.ndarray, throughput: np.ndarray) -> float:
 
 
 def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
-    """Series of a table.
+    """Scaling series of a table: runs that differ in their number of chips alone.
 
     Args:
-        name: of the table.
+        name: name of the table.
 
     Returns:
         Weak, then strong series, or submissions; each of at least `MIN_CHIPS` sizes.
@@ -183,13 +183,13 @@ def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None)
 
 
 def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -> Series | None:
-    """The series with predictions of fits that did not see its runs.
+    """Copy of a series with predictions of fits without the runs of the series.
 
     Args:
-        residual: log predicted over measured step time by table and row, of some cross-validation [1].
+        residual: log predicted over measured step time by table and row, from cross-validation [1].
 
     Returns:
-        The series with those predictions; None if a run lacks a prediction.
+        The copy; None if a run lacks a prediction.
     """
     errors = np.asarray([residual.get((series.table, int(row)), np.nan) for row in series.rows])
     if not np.isfinite(errors).all():
@@ -200,11 +200,11 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
 
 @dataclass(frozen=True)
 class SlopeSummary:
-    """How well slopes of series are predicted.
+    """Errors of predicted slopes of log throughput over many series.
 
     Attributes:
-        n: series with enough sizes [1].
-        within: share of them whose slope is right to the tolerance [1].
+        n: number of series with enough sizes [1].
+        within: share of these series with a slope error of at most `TOLERANCE` [1].
         median: median absolute error of the slope [1].
     """
 
@@ -221,7 +221,7 @@ LEAST_SIZES = 4
 
 
 def summarise(series: Sequence[Series]) -> SlopeSummary:
-    """Share of the series of enough sizes whose slope is right to `TOLERANCE`."""
+    """Errors of predicted slopes over the series with at least `LEAST_SIZES` sizes."""
     errors = np.abs([s.slope_error for s in series if s.n_sizes >= LEAST_SIZES])
     if not len(errors):
         return SlopeSummary(0, float("nan"), float("nan"))
@@ -244,10 +244,10 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The model's answers to the published figures.
+    """Predictions of the published figures of scaling and power.
 
     Attributes:
-        values: answer by figure, fractions or [W].
+        values: prediction by figure, a fraction [1] or a power [W].
         best_degree: best tensor-parallel degree at the few and at the many chips of the weak scaling [1].
     """
 
@@ -256,10 +256,10 @@ class Reproduction:
 
 
 def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default") -> Reproduction:
-    """Answer every published figure.
+    """Predictions of the published figures of scaling and power.
 
     Args:
-        power: share of each activity [1]; `fitted_power` where None.
+        power: share of the power range above idle by activity [1]; `fitted_power` where None.
     """
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)

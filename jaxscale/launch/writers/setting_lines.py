@@ -47,7 +47,7 @@ class SettingLines:
         self.not_expressed.append(f"model: {text}")
 
     def settings(self) -> dict[str, Any]:
-        """Value by option, the environment and the facts included."""
+        """Value of each setting by option, with environment variables and numbers that rules need."""
         return {
             **{key: value for key, value, _ in self.entries},
             **{f"env.{name}": value for name, value in self.environment.items()},
@@ -55,19 +55,19 @@ class SettingLines:
         }
 
     def as_options(self) -> list[str]:
-        """Options of a command line, a line each; True is written as a flag."""
+        """Command-line options of the settings, one per line with comments; True is written as a flag."""
         return ["  " + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
-        """Nested keys of YAML."""
+        """YAML text of the settings, parts of a dotted key as nested keys, with comments."""
         return "\n".join([*self.remarks(), *self._nested(self.tree(), "")]) + "\n"
 
     def as_toml(self) -> str:
-        """TOML, a table for each key without its last part."""
+        """TOML text of the settings, dotted keys grouped in tables, with comments."""
         return "\n".join([*self.remarks(), *_toml_tables(self.tree(), "")]).lstrip("\n") + "\n"
 
     def as_json(self) -> str:
-        """JSON document, without the comments."""
+        """JSON text of the settings, without comments."""
 
         def plain(tree: dict[str, Any]) -> dict[str, Any]:
             return {key: plain(value) if isinstance(value, dict) else value[0] for key, value in tree.items()}
@@ -75,11 +75,11 @@ class SettingLines:
         return json.dumps(plain(self.tree()), indent=2) + "\n"
 
     def remarks(self) -> list[str]:
-        """Comments for parts that are not expressed."""
+        """Comment lines on the parts of a plan or model without an option."""
         return [f"# not expressed: {text}" for text in self.not_expressed]
 
     def tree(self) -> dict[str, Any]:
-        """Value and comment by nested keys."""
+        """Value and comment of each setting, by the nested parts of dotted keys."""
         tree: dict[str, Any] = {}
         for key, value, comment in self.entries:
             *tables, last = key.split(".")
