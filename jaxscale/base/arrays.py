@@ -53,17 +53,17 @@ def as_float(value: Any) -> Any:
 
 
 def weak(tree: Tree) -> Tree:
-    """Tree with numpy scalars replaced by Python numbers, so that arrays determine the precision of results."""
+    """Tree with numpy scalars replaced by Python numbers, so that only arrays determine the precision of results."""
     return jax.tree.map(lambda leaf: float(leaf) if isinstance(leaf, np.number) else leaf, tree)
 
 
 def as_arrays(tree: Tree) -> Tree:
-    """Tree with arrays as leaves, because plain numbers have no shape and no `.dtype`."""
+    """Tree with every leaf as a JAX array; a plain number has neither `.shape` nor `.dtype`."""
     return jax.tree.map(jnp.asarray, tree)
 
 
 def host_arrays(tree: Any) -> Any:
-    """Tree with numpy arrays of the default precision, so that numbers and arrays share a compilation.
+    """Tree with leaves as numpy arrays of the default precision, so that numbers and arrays share a compiled program.
 
     Host code between compiled programs uses numpy, since each eager JAX operation compiles a small program.
     """
@@ -77,35 +77,47 @@ def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
 
 
 def with_columns(module: Tree, columns: Mapping[str, np.ndarray]) -> Tree:
-    """Module with columns in place of scalar fields; faster than `with_fields` for many rows."""
+    """Copy of a module whose scalar fields become arrays, one value per row; faster than `with_fields` for many rows.
+
+    Args:
+        module: the module.
+        columns: values of the changed fields by name, each [row].
+    """
     fields = dataclasses.fields(module)  # pyright: ignore[reportArgumentType]
     leaves = [columns.get(field.name, getattr(module, field.name)) for field in fields]
     return jax.tree.unflatten(jax.tree.structure(module), leaves)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
-    """Trees of equal structure, stacked along a new leading axis, on the host in double precision."""
+    """Trees of equal structure stacked along a new leading axis, as numpy arrays in double precision."""
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float64) for leaf in leaves]), *trees)
 
 
 def stated_or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
-    """Numbers with others in place of nan, for each row or for all."""
+    """Copy of an array with nan replaced by a default, one for each row or one for all rows."""
     return np.where(np.isnan(numbers), otherwise, numbers)
 
 
 def as_whole(value: Any) -> Any:
-    """A float without fraction as an integer; everything else unchanged."""
+    """Convert a float without fraction to an integer; any other value is returned unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def total_of(terms: Iterable[jax.Array]) -> jax.Array:
-    """Sum of arrays, at least one; the first is the start, so that no zero is traced."""
+    """Sum of one or more arrays; the sum starts from the first array, so that no zero is traced."""
     first, *others = terms
     return sum(others, start=first)
 
 
 def filled_rows(count: int, block: int) -> np.ndarray:
-    """Row indices padded with the last row to whole blocks, to limit the number of compiled shapes [row]."""
+    """Row indices, padded by repetition of the last row to a multiple of the block size [row].
+
+    Padding limits the number of shapes that JAX compiles.
+
+    Args:
+        count: number of rows [1].
+        block: rows per block [1].
+    """
     return np.minimum(np.arange(-(-count // block) * block), count - 1)
 
 
@@ -150,16 +162,16 @@ def number_field(default: Any = dataclasses.MISSING) -> Any:
     """Field of a module for a number, converted from a scalar of any type.
 
     Args:
-        default: value of an omitted field; None if further fields determine the number.
+        default: value of an omitted field; None if the module computes the number from its other fields.
     """
     return eqx.field(converter=as_float, default=default)
 
 
 def with_properties(**properties: property) -> Callable[[Class], Class]:
-    """Decorator of a module with init-only arguments (`InitVar`), readable as properties of a finished module.
+    """Decorator of a module class that makes init-only arguments (`InitVar`) readable as properties of an instance.
 
     Args:
-        properties: property of each argument.
+        properties: property by name of the init-only argument.
 
     Returns:
         The decorator.

@@ -1,6 +1,6 @@
 """Parsing of TOML, JSON and YAML documents, with bounds on size, depth, number of values and magnitude of numbers.
 
-`check_keys` and `number_of` check what a document says: known keys, numbers in a range.
+`check_keys` and `number_of` check the keys of a parsed document and the ranges of its numbers.
 Shipped files are inside an installed wheel, or in the repository of an editable install.
 """
 
@@ -62,7 +62,7 @@ LONGEST_ELEMENT = 4 * 2**20
 
 
 def json_elements(read: Callable[[int], str], key: str, most: int) -> Iterator[Any]:
-    """Elements of the list at a key of a JSON document of any length, one by one; or of a document that is a list.
+    """Iterate over a list in a JSON document of any length; the list is the document or the value of a key.
 
     Args:
         read: function that reads up to the given number of characters; fewer at the end of the document.
@@ -166,7 +166,7 @@ def read_text(path: Path, most: int = LARGEST, what: str = "a configuration") ->
         what: expected content, for messages.
 
     Raises:
-        InputError: missing, too large or not text.
+        InputError: the file is missing, larger than `most`, or not UTF-8 text.
     """
     try:
         if path.stat().st_size > most:
@@ -228,17 +228,17 @@ def _root(shipped: str, source: str) -> Path:
 
 
 def data_path(name: str) -> Path:
-    """Path of a file of `data/`."""
+    """Path of a file of the folder `data/`, in an installed wheel or in the repository."""
     return _root("_data", "data") / name
 
 
 def fit_path(name: str) -> Path:
-    """Path of a file of `fits/results/`."""
+    """Path of a file of the folder `fits/results/`, in an installed wheel or in the repository."""
     return _root("_fits", "fits/results") / name
 
 
 def run_tables() -> dict[str, Path]:
-    """Files of the tables of measured runs by name: in a wheel the shipped tables, in the repository all tables."""
+    """Paths of the tables of measured runs by name: the shipped tables in a wheel, all tables in the repository."""
     paths = [path for folder in ("runs", "restricted/runs") for path in data_path(folder).glob("*.csv")]
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
 

@@ -39,14 +39,21 @@ class Bound(NamedTuple):
         return above & np.less_equal(value, self.high)
 
     def __str__(self) -> str:
-        """Range in words."""
+        """Range in words, for messages."""
         if self.is_above:
             return f"a number above {self.low:g}, at most {self.high:g}"
         return f"a number from {self.low:g} to {self.high:g}"
 
 
 def bounds_of(what: str) -> dict[str, Bound]:
-    """Ranges of the numbers of a class, from `data/domains.toml`."""
+    """Valid ranges of the fields of a class, from `data/domains.toml`.
+
+    Args:
+        what: name of the class, such as `Transformer`.
+
+    Returns:
+        Range by name of the field.
+    """
     found = {}
     for name, entry in read_toml(data_path("domains.toml"))[what].items():
         is_above = "above" in entry
@@ -56,12 +63,12 @@ def bounds_of(what: str) -> dict[str, Bound]:
 
 
 class Relation(NamedTuple):
-    """Condition between numbers.
+    """Condition between several numbers, such as `n_kv_heads <= n_heads`.
 
     Attributes:
         names: numbers that the condition reads; messages name the first number.
-        holds: the condition, of numbers or arrays in the order of the names.
-        wrong: message with the error and the valid range, from the numbers.
+        holds: function of the numbers, in the order of `names`, that is true where the condition holds.
+        wrong: function of the same numbers that returns the error message with the valid range.
         text: statement of the condition, for the page of the domain.
     """
 
@@ -75,9 +82,9 @@ class Broken(NamedTuple):
     """Violation of a bound or relation.
 
     Attributes:
-        name: number out of range.
+        name: name of the number out of range.
         rows: whether each row is wrong [row], or a truth value for a single set of numbers.
-        problem: message for a row, with the valid range.
+        problem: function from the index of a row to its message, with the valid range.
     """
 
     name: str
@@ -87,7 +94,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Domain:
-    """Valid numbers of a class.
+    """Valid ranges of the numbers of a class, and the conditions between them.
 
     Attributes:
         what: name of the class in messages.
@@ -128,7 +135,7 @@ class Domain:
             raise ValueError(f"{self.what}.{name} = {value:g} {problem(row)}")
 
     def page(self) -> list[str]:
-        """Lines of Markdown that state the domain: a table of ranges, and the relations."""
+        """Markdown lines with a table of the valid ranges and a list of the relations."""
         rows = [f"| `{name}` | {bound.meaning} | {bound} |" for name, bound in self.bounds.items()]
         return [f"| number of a `{self.what}` | what | valid |", "|---|---|---|", *rows, ""] + [
             f"- {relation.text}" for relation in self.relations
@@ -148,7 +155,7 @@ def is_concrete(value: Any) -> bool:
 
 
 def at_most(few: str, many: str) -> Relation:
-    """Relation that a number is at most a second number."""
+    """Relation `few` <= `many` between two named numbers."""
     return Relation(
         (few, many),
         lambda least, most: np.less_equal(least, most * (1.0 + SLACK)),
@@ -158,7 +165,7 @@ def at_most(few: str, many: str) -> Relation:
 
 
 def needs(name: str, other: str, expected: str) -> Relation:
-    """Relation that a positive number requires a second positive number."""
+    """Relation that `name` above 0 requires `other` above 0; `expected` states the valid choices in the message."""
     return Relation(
         (name, other),
         lambda value, needed: np.less_equal(value, 0.0) | np.greater(needed, 0.0),
@@ -168,7 +175,7 @@ def needs(name: str, other: str, expected: str) -> Relation:
 
 
 def divisor_of(divisor: str, whole: str) -> Relation:
-    """Relation that an integer divides a second integer; relaxed, fractional numbers pass."""
+    """Relation that `divisor` divides `whole`; fractional numbers, as in a relaxed search, are accepted."""
     return Relation(
         (divisor, whole),
         lambda few, many: (np.mod(few, 1.0) > 0.0) | (np.mod(many, 1.0) > 0.0) | (np.mod(many, few) == 0.0),

@@ -27,7 +27,7 @@ class InputError(ValueError):
 def similar(
     name: str, known: Iterable[str], holds: Callable[[str, str], bool], most: int, likeness: float
 ) -> list[str]:
-    """Known names that contain a name, else the most similar names.
+    """Known names that contain the unknown name; if there are none, the names of most similar spelling.
 
     Args:
         name: the unknown name.
@@ -37,7 +37,7 @@ def similar(
         likeness: least `difflib` ratio of similar names [1].
 
     Returns:
-        The names, possibly none.
+        At most `most` names, possibly none.
     """
     known, name = list(known), name.lower()
     inside = [other for other in known if holds(other, name)]
@@ -54,14 +54,14 @@ def _numbers_in(name: str) -> set[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """End of a message for an unknown name: "did you mean ...?", else the known names."""
+    """End of a message about an unknown name: "did you mean ...?" with similar names, or the known names."""
     known = sorted(known)
     close = similar(name, known, lambda other, begun: bool(begun) and other.startswith(begun), most=3, likeness=LIKE)
     return f"did you mean {', '.join(close)}?" if close else f"known: {_listed(known)}"
 
 
 def one_like(name: str, known: Collection[str]) -> str:
-    """End of a message for an unknown name: "expected ...", with similar names, else the known names."""
+    """End of a message about an unknown name: "expected one like ..." with similar names, or the known names."""
     known = sorted(known)
     close = similar(name, known, lambda other, part: part in other.lower(), most=5, likeness=LIKE)
     return f"expected one like {', '.join(close)}" if close else f"expected one of {_listed(known)}"
@@ -83,12 +83,12 @@ def check_known(what: str, word: str, known: Collection[str]) -> None:
 
 
 def unreadable(path: object, error: OSError) -> InputError:
-    """Refusal of a file that the system does not let read."""
+    """Error for a file that cannot be read, with the reason given by the operating system."""
     return InputError(f"{path}: cannot be read ({reason_of(error)})")
 
 
 def reason_of(error: OSError) -> str:
-    """Reason of the system for an error, in lower case."""
+    """Reason of the operating system for an error, in lower case."""
     return (error.strerror or str(error)).lower()
 
 

@@ -59,7 +59,7 @@ def _temporary_in(folder: Path, path: Path, stem: str, suffix: str = "") -> Path
 
 
 def check_folder(path: str | Path) -> Path:
-    """Check before a computation that a folder exists or can be made.
+    """Check before a computation that a folder exists or can be created.
 
     Args:
         path: the folder.
@@ -88,7 +88,7 @@ def _exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Context of writes that gives their errors the name of a file, which a full disk leaves out."""
+    """Context in which an OSError of a write, such as a full disk, gets the file name `path` if it has none."""
     try:
         yield
     except OSError as error:
@@ -98,14 +98,14 @@ def writing(path: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
-    """Name of a temporary file that replaces `path` once complete.
+    """Context with a temporary file that replaces `path` when the context ends without error.
 
     Args:
         path: file to write; an existing file is replaced.
         private: whether only the user may read and write the file.
 
     Yields:
-        A file to write, in the same folder and with the same suffix.
+        Path of the temporary file, in the folder of `path` and with its suffix.
 
     Raises:
         InputError: the folder is missing or not writable.

@@ -42,13 +42,13 @@ CHECKSUM_BYTES = 32
 
 
 class Output(NamedTuple):
-    """Position of an array among the outputs of a program."""
+    """Placeholder for an array in the result of a program: the index of the array among the program's outputs."""
 
     index: int
 
 
 class Program(NamedTuple):
-    """Compiled program.
+    """Compiled program with the structure of its result.
 
     Attributes:
         run: function from a list of arrays to a list of arrays.
@@ -77,14 +77,14 @@ class Call(NamedTuple):
     packed: tuple[tuple[int, ...], ...] | None = None
 
     def signature(self) -> Hashable:
-        """Key of the call; calls with equal keys share a program."""
+        """Key of the call for the program store; calls with equal keys run the same compiled program."""
         # Weak types affect the precision of results, hence the program.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         return self.function, self.structure, self.static, (shapes, self.packed), wide
 
     def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
-        """Array leaves, unpacked from the program's arguments."""
+        """Array leaves of the call, unpacked from the arguments of its program."""
         if self.packed is None:
             yield from arrays
             return
@@ -95,7 +95,7 @@ class Call(NamedTuple):
             begin = end
 
     def name(self) -> str | None:
-        """File name of the program; None if the signature has no text that is stable between processes."""
+        """File name of the call's program; None if the signature has no text that is stable between processes."""
         function, structure, static, shapes, wide = self.signature()  # pyright: ignore[reportGeneralTypeIssues]
         text = repr((function.__module__, function.__qualname__, str(structure), static, shapes, wide))
         # Such texts are addresses of functions or objects, or arrays printed incompletely.
@@ -105,7 +105,7 @@ class Call(NamedTuple):
 
 
 def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
-    """Call of a function; None inside a transformation."""
+    """Call with arrays separated from static arguments; None if any argument is traced by a JAX transformation."""
     leaves, structure = jax.tree.flatten((arguments, keywords))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return None
@@ -114,7 +114,9 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 
 def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
-    """Call with the numbers of all modules packed into one vector.
+    """Call with the numbers of all modules packed into one vector, for a single transfer to the device.
+
+    One transfer for each of some hundred numbers would take longer than the execution of most programs.
 
     A transfer to the device for each of some hundred numbers would take longer than the execution of most programs.
 
@@ -124,7 +126,7 @@ def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static
         static: further arguments by name, on which a program depends.
 
     Returns:
-        The call; None inside a transformation, or with an array among the static arguments.
+        The call; None if a number is traced, or if a static argument is neither a number nor a text.
     """
     leaves = jax.tree.leaves(arguments)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -139,7 +141,7 @@ def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static
 
 
 class ProgramStore:
-    """Programs of a folder, and programs loaded by this process."""
+    """Store of compiled programs: in memory for this process, and in a folder for later processes."""
 
     def __init__(self, folder: Path | None):
         """Args: folder: folder of the programs; None for programs of this process alone."""
@@ -148,7 +150,7 @@ class ProgramStore:
         self._lock = threading.Lock()
 
     def result(self, call: Call, options: Callable[[], dict[str, Any]]) -> Any:
-        """Result of a call, by a program that is loaded, read, or else compiled and written.
+        """Result of a call; the program comes from memory, else from the folder, else from compilation.
 
         Args:
             call: function and arguments.
@@ -227,7 +229,7 @@ def serialised(path: Path, program: Program, compiled: Compiled) -> bytes:
 
 
 def checksum(path: Path, content: bytes) -> bytes:
-    """Checksum of a serialised program and its call: a program moved to the name of another call is not believed."""
+    """SHA-256 of a serialised program with its file name; a program file renamed for another call fails the check."""
     return hashlib.sha256(f"{path.parent.name}/{path.name}\n".encode() + content).digest()
 
 
@@ -248,7 +250,7 @@ def read_program(path: Path) -> Program | None:
 
 @functools.cache
 def state_of_package() -> str:
-    """Name of the state on which programs depend besides the call: sources, data, versions, settings, machine."""
+    """Hash of the package sources, data, versions, settings and machine, on which compiled programs depend."""
     folders = (os.walk(Path(__file__).parents[1]), os.walk(data_path(".")))
     named = (os.path.join(folder, name) for folder, _, names in itertools.chain(*folders) for name in names)
     states = [(file, os.stat(file)) for file in sorted(named) if file.endswith((".py", ".toml"))]
@@ -271,7 +273,7 @@ def _processor() -> str:
 
 
 def drop_folders(folder: Path) -> None:
-    """Remove programs of earlier package states, all but the `MOST_FOLDERS` used last."""
+    """Delete the stored programs of earlier package states, except the `MOST_FOLDERS` states used last."""
     states = sorted(folder.iterdir(), key=lambda state: state.stat().st_mtime, reverse=True)
     for state in states[MOST_FOLDERS:]:
         shutil.rmtree(state, ignore_errors=True)
@@ -282,7 +284,7 @@ _STORES: list[ProgramStore | None] = []
 
 
 def program_store() -> ProgramStore | None:
-    """Store of compiled programs of this process; None where storing is off."""
+    """Store of compiled programs of this process; None if `cache_folder` has no folder."""
     if not _STORES:
         folder = cache_folder()
         _STORES.append(None if folder is None else ProgramStore(folder))
@@ -320,10 +322,10 @@ _SMALL_WORK = {**_OPTIONS, "xla_backend_optimization_level": 0}
 
 @functools.cache
 def compiler_options(small_work: bool = False) -> dict[str, Any]:
-    """Compiler options accepted by the installed XLA, found on first use, since the test starts the backend.
+    """Compiler options that the installed XLA accepts; determined on first use, since the test starts the backend.
 
     Args:
-        small_work: whether compilation takes longer than execution.
+        small_work: whether to compile without optimisation, for a program that runs for less time than it compiles.
     """
     wanted = _SMALL_WORK if small_work else _OPTIONS
     try:
@@ -334,15 +336,15 @@ def compiler_options(small_work: bool = False) -> dict[str, Any]:
 
 
 def filter_jit(function: Function) -> Function:
-    """`eqx.filter_jit` with the compiler options above; no backend starts before the first call.
+    """`eqx.filter_jit` with the options of `compiler_options`; no backend starts before the first call.
 
-    Calls outside of transformations use stored programs (`programs.program_store`).
+    Calls outside of JAX transformations run programs of `program_store`.
     """
     return _filtered(function)
 
 
 def small_jit(function: Function) -> Function:
-    """`filter_jit` for short-running programs, without optimisation: half the compilation time, half the speed."""
+    """`filter_jit` without compiler optimisation, for short programs: half the compilation time, half the speed."""
     return _filtered(function, small_work=True)
 
 
@@ -354,7 +356,9 @@ def _filtered(function: Function, small_work: bool = False) -> Function:
 
 
 def array_jit(function: Function) -> Function:
-    """`jax.jit` with the compiler options above, for array arguments; calls are asynchronous.
+    """`jax.jit` with the options of `compiler_options`, for functions of arrays; calls are asynchronous.
+
+    `eqx.filter_jit` in contrast waits for results, so that errors on the device surface at the call.
 
     `eqx.filter_jit` waits for results, so that errors on the device surface at the call.
     """
@@ -366,7 +370,7 @@ _UNKEPT = ProgramStore(None)
 
 
 def concrete_jit(function: Function) -> Function:
-    """Function of modules with a single compiled program for all concrete numbers.
+    """Decorator that compiles a function of modules into one program for all concrete values of their numbers.
 
     Inside `jax.grad`, `jax.vmap`, `jax.jit` and further transformations the function is traced. Positional
     arguments are modules; keyword arguments are static.

@@ -1,8 +1,8 @@
 """Lazy packages: public names are loaded on first use, so that importing a package is cheap.
 
 Public names are the imports of `__init__` below `if TYPE_CHECKING:`. Type checkers read these imports
-as code; at run time `public_face` reads them as text and runs each import on first use. Names of earlier releases
-answer for one release with a warning (`RENAMED`).
+as code; at run time `public_face` parses the text and runs each import on first use. Names of earlier releases
+work for one more release, with a warning (`RENAMED`).
 """
 
 import ast
@@ -35,7 +35,7 @@ class PublicFace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, unless a sub-module would hide the public function of the same name."""
+        """Set an attribute, except for a sub-module that has the name of a public function and would hide the function."""
         # The import system would bind the sub-module `limits/study.py` in place of the function `limits.study`.
         if not (isinstance(value, ModuleType) and name in self._homes):
             super().__setattr__(name, value)
@@ -46,7 +46,7 @@ class PublicFace(ModuleType):
 
 
 def public_face(package: str) -> None:
-    """Enable loading of the public names of a package on first use.
+    """Make a package import each of its public names on first use.
 
     Args:
         package: name of the package being imported, `__name__` in `__init__`.
@@ -59,13 +59,13 @@ def public_face(package: str) -> None:
 
 
 def public_homes(source: str) -> dict[str, str]:
-    """Module of each public name; the package itself for a public sub-package.
+    """Full name of the module of each public name; the package itself for a public sub-package.
 
     Args:
         source: text of an `__init__` with imports of public names below `if TYPE_CHECKING:`.
 
     Returns:
-        Full names of modules.
+        Name of the module by public name.
     """
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -73,7 +73,7 @@ def public_homes(source: str) -> dict[str, str]:
 
 
 def loaded(home: str) -> Any:
-    """Import an object from its registry entry `module:name`."""
+    """Object of a registry entry `module:name`, imported on demand."""
     module, name = home.split(":")
     return getattr(importlib.import_module(module), name)
 
@@ -99,7 +99,7 @@ RENAMED = {
 
 
 def renamed(package: str, name: str) -> Any:
-    """The object behind a public name of an earlier release.
+    """Object with the public name of an earlier release; warns of the new name.
 
     Raises:
         AttributeError: no release had the name.

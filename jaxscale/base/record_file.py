@@ -1,7 +1,8 @@
-"""Files of records: TOML with numbers of six digits, written atomically, closed by an end table, read once per process.
+"""Reading and writing of records, such as fits, as TOML files.
 
-A file states its record (`record`) and format (`format`). Files of release 0.1 state
-neither, and only a few have an end table.
+Numbers have six digits, files are written atomically and read once per process, and a last table `end` shows that a
+file is complete. A file states the type of record (`record`) and the version of the format (`format`). Files of release
+0.1 state neither, and only a few have an end table.
 """
 
 import functools
@@ -18,11 +19,11 @@ from jaxscale.base.files import write_whole
 
 
 def toml_text(document: Mapping[str, Any], comment: str) -> str:
-    """TOML text of nested tables.
+    """TOML text of nested tables below a comment.
 
     Args:
         document: numbers, texts, lists of texts, tables, and lists of tables; tables nested in a list stay on one line.
-        comment: first line.
+        comment: first line of the text, without the `#`.
 
     Returns:
         The text.
@@ -93,14 +94,14 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class RecordFile:
-    """File format of a record.
+    """File format of one type of record.
 
     Attributes:
-        what: name of the record in messages.
-        head: a table present in every file.
-        made_by: description of the expected file in messages.
+        what: name of the type of record, in files and messages.
+        head: name of a table present in every file.
+        made_by: description of the expected file and its origin, for messages.
         comment: default first line of a file.
-        ended: a table that marks the files of release 0.1 with a table `END`.
+        ended: name of a table present only in those files of release 0.1 that have an end table.
         old_head: name of the table `head` in files of release 0.1, if different.
     """
 
@@ -121,7 +122,11 @@ class RecordFile:
         write_whole(path, toml_text(marked, comment or self.comment))
 
     def read(self, path: str | Path, parse: Callable[[Path, Mapping[str, Any]], Kept]) -> Kept:
-        """Record made by `parse` from path and tables; an unchanged file is read once.
+        """Read a record from a file; an unchanged file is read once per process.
+
+        Args:
+            path: the file.
+            parse: function from the path and the tables of the file to the record.
 
         Raises:
             InputError: the file is missing, truncated, of a later version, or of a different record.
@@ -155,12 +160,20 @@ class RecordFile:
         return table
 
     def is_one(self, path: Path) -> bool:
-        """Whether a file looks like a record of this format."""
+        """Whether the text of a file has the marks of this type of record."""
         text = path.read_text(encoding="utf-8")
         return f'\nrecord = "{self.what}"\n' in text or ("\nrecord = " not in text and f"\n[{self.head}." in text)
 
     def parsed(self, path: Path, parse: Callable[[], Kept]) -> Kept:
-        """Record made by `parse`, with a one-line error about missing entries."""
+        """Result of `parse`; a missing or malformed entry becomes a one-line error.
+
+        Args:
+            path: file, for the message.
+            parse: function that makes the record.
+
+        Raises:
+            InputError: the record is incomplete or of another version.
+        """
         try:
             return parse()
         except InputError:

@@ -24,8 +24,8 @@ class Printout(NamedTuple):
     """Printed form of a value.
 
     Attributes:
-        title: description of the value, with its most important figure.
-        columns: header of the table; none where all heads are empty.
+        title: first line, with the most important number.
+        columns: header of the table; no header is printed if all names are empty.
         rows: cells of the table.
         notes: lines below the table.
         n_left: number of left-aligned columns; all further columns are right-aligned [1].
@@ -38,7 +38,7 @@ class Printout(NamedTuple):
     n_left: int = 1
 
     def table(self) -> "Table":
-        """Table of the printed form, in which all columns stay."""
+        """Table of the rows, with columns of equal cells kept."""
         # Few programs print a value.
         from jaxscale.base.table import Table, TableColumn
 
@@ -46,7 +46,7 @@ class Printout(NamedTuple):
         return Table("", tuple(columns), tuple(tuple(row) for row in self.rows))
 
     def text(self) -> str:
-        """At most `MOST_LINES` lines of text."""
+        """Title, table and notes as text of at most `MOST_LINES` lines."""
         lines = self.table().text().splitlines()[0 if any(self.columns) else 1 :] if self.rows else []
         room = MOST_LINES - 1 - len(self.notes)
         if len(lines) > room:
@@ -61,7 +61,7 @@ class Printout(NamedTuple):
 
 
 def printed(show: Callable[[Any], Printout | None]) -> Callable[[Class], Class]:
-    """Decorator that gives a class a printed form.
+    """Decorator that gives a class a text form (`__repr__`) and an HTML form (`_repr_html_`) for notebooks.
 
     Args:
         show: function from a value to its printed form; None for the default form of a module.
@@ -96,7 +96,7 @@ def is_traced(tree: Any) -> bool:
 
 
 def is_single(tree: Any, names: Iterable[str], least: float = 1.0) -> bool:
-    """Whether fields of a module are single numbers of a physical size, rather than gradients or columns.
+    """Whether fields of a module are scalars of at least `least`, rather than gradients or columns.
 
     Args:
         tree: the module.
@@ -108,7 +108,7 @@ def is_single(tree: Any, names: Iterable[str], least: float = 1.0) -> bool:
 
 
 def leaf_rows(tree: Any) -> list[tuple[str, str]]:
-    """Names and values of the non-zero leaves of a module, such as gradients, the largest in magnitude first."""
+    """Names and values as text of the non-zero leaves of a module, in descending order of magnitude."""
     rows = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if np.any(np.asarray(leaf) != 0.0):
@@ -118,12 +118,12 @@ def leaf_rows(tree: Any) -> list[tuple[str, str]]:
 
 
 def leaves_shown(tree: Any) -> Printout:
-    """Printed form of a module whose numbers are not physical sizes: gradients, elasticities, or stacked values."""
+    """Printed form of a module of gradients, elasticities or stacked values: its non-zero leaves."""
     return Printout(type(tree).__name__, ("", ""), leaf_rows(tree))
 
 
 def leaf_text(value: Any) -> str:
-    """Text of a number, or of a few elements of an array, with readable precision."""
+    """Text of a number with four digits, of the elements of a short array, or of the range of a long array."""
     array = np.asarray(value, float)
     if array.size == 1:
         number = array.item()
@@ -134,11 +134,14 @@ def leaf_text(value: Any) -> str:
 
 
 def shares(terms: dict[str, Any], unit_text: Callable[[float], str]) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Terms of a sum, each with its share, and a note on zero terms.
+    """Table rows of the terms of a sum, with the share of each in the sum, and a note that names zero terms.
 
     Args:
         terms: numbers by name.
         unit_text: function from a number to its text with unit.
+
+    Returns:
+        Rows of name, value and share in per cent; notes, at most one.
     """
     values = {name: float(np.asarray(term)) for name, term in terms.items()}
     total = sum(values.values())

@@ -25,7 +25,7 @@ def is_exact(temperature: Temperature) -> bool:
 
 
 def larger(first: ArrayLike, second: ArrayLike) -> Array:
-    """Larger of two numbers, with half of the gradient to each at equality.
+    """Larger of two numbers; at equality each argument receives half of the gradient.
 
     The gradient of `jnp.maximum` goes to the argument equal to the maximum. A compiler may recompute an argument in the
     backward pass with different rounding; then neither argument is equal and the gradient is lost.
@@ -34,7 +34,7 @@ def larger(first: ArrayLike, second: ArrayLike) -> Array:
 
 
 def smaller(first: ArrayLike, second: ArrayLike) -> Array:
-    """Smaller of two numbers, with the gradient of `larger`."""
+    """Smaller of two numbers; at equality each argument receives half of the gradient, as in `larger`."""
     return _chosen(jnp.less(first, second), jnp.greater(first, second), first, second)
 
 
@@ -92,12 +92,12 @@ def positive_part(value: ArrayLike, temperature: Temperature) -> Array:
 
 
 def several(n: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Indicator of a parallel degree above one: 0 at n = 1, 1 for n >= 2, linear between, exact or smooth [1]."""
+    """Indicator of a parallel degree n above one: 0 at n = 1, 1 for n >= 2, linear between, exact or smooth [1]."""
     return smooth_min(jnp.subtract(n, 1.0), 1.0, temperature)
 
 
 def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Array:
-    """Number of ranks of n that fit into `room`: at least 1, at most n, exact or smooth [1]."""
+    """Number of n ranks that share a domain with room for `room` ranks: at least 1, at most n, exact or smooth [1]."""
     if not is_exact(temperature):
         # In logarithms, a single rank stays exactly 1 under any smoothing.
         return jnp.exp(smooth_min(positive_part(jnp.log(room), temperature), jnp.log(n), temperature))
@@ -107,14 +107,14 @@ def degree_within(room: ArrayLike, n: ArrayLike, temperature: Temperature) -> Ar
 
 
 def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
-    """max(log2(ratio), 0), the number of doublings above one, exact or smooth by `positive_part` [1]."""
+    """Number of doublings above one, max(log2(ratio), 0), exact or smooth by `positive_part` [1]."""
     if is_exact(temperature):
         return jnp.log2(larger(ratio, 1.0))
     return positive_part(jnp.log(ratio), temperature) / math.log(2.0)
 
 
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: Temperature) -> Array:
-    """Exposed cost: max(cost - cover, 0), exact or smooth [s]."""
+    """Part of a cost that its cover does not hide: max(cost - cover, 0), exact or smooth [s]."""
     return jnp.subtract(smooth_max(cost, cover, temperature), cover)
 
 
@@ -163,5 +163,5 @@ def soft_maximum(values: Array, temperature: ArrayLike, axis: int) -> Array:
 
 
 def soft_minimum(values: Array, temperature: ArrayLike, axis: int) -> Array:
-    r"""Smooth minimum of numbers along an axis, $-T \ln \sum_i e^{-x_i / T}$, the mirror of `soft_maximum`."""
+    r"""Smooth minimum of numbers along an axis, $-T \ln \sum_i e^{-x_i / T}$; arguments as `soft_maximum`."""
     return -soft_maximum(-values, temperature, axis)

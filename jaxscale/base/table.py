@@ -1,4 +1,4 @@
-"""`Table`: columns and rows of text, for terminals of any width, HTML, Markdown and plain text."""
+"""Tables of text for terminals of any width, HTML, Markdown and plain text."""
 
 import html
 import io
@@ -17,7 +17,7 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str
     Args:
         columns: header.
         rows: cells.
-        title: caption; none where empty.
+        title: caption; an empty text gives no caption.
 
     Returns:
         The `table` element.
@@ -53,7 +53,7 @@ class TableColumn:
         head: head of a narrow column, such as `GB`; the name where empty.
         unit: unit of the numbers, such as `GB`; empty if cells include units.
         is_text: whether the cells are text, which may wrap, rather than numbers, which may not.
-        stays: whether a column of equal cells is shown.
+        stays: whether the column is shown even if all its cells are equal or empty.
         says: template of a cell in a stacked row, such as `ZeRO-{}`; by default name, cell and unit, without the name
             if the unit is the head. A template without braces is shown for the cell `yes` and omitted for `no`.
     """
@@ -130,7 +130,7 @@ class Table:
             width: characters per line [1].
 
         Returns:
-            Lines of at most this width.
+            Lines of at most `width` characters.
         """
         from rich.console import Console
 
@@ -159,7 +159,7 @@ class Table:
             yield line
 
     def without_equal_columns(self) -> "tuple[Table, list[str]]":
-        """Table without empty columns and columns of equal cells, with the dropped cells as phrases."""
+        """Copy of the table without empty columns and columns of equal cells, and the dropped cells as phrases."""
         kept, shared = [], []
         for place, column in enumerate(self.columns):
             cells = {row[place] for row in self.rows}
@@ -236,7 +236,7 @@ def make_table(title: str, columns: Sequence[TableColumn | str], rows: Iterable[
 
 
 def text_of(parts: Iterable[str | Table], width: int = WIDE) -> str:
-    """Lines and tables as plain text, with an empty line around each table.
+    """Plain text of lines and tables, with an empty line around each table.
 
     Args:
         parts: lines and tables in order.
@@ -255,7 +255,7 @@ def html_of(parts: Iterable[str | Table]) -> str:
 
 
 def flowed(phrases: Iterable[str], width: int) -> list[str]:
-    """Lines of phrases, filled from left to right.
+    """Fill lines with phrases from left to right.
 
     Args:
         phrases: texts, broken only if longer than a line.

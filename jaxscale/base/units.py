@@ -29,14 +29,14 @@ KILOWATT_HOUR = 3.6e6
 
 
 def plural(count: float | int, noun: str) -> str:
-    """Noun behind a count: `chip` of one, else `chips`; `copies` of `copy`."""
+    """Singular or plural of a noun for a count: `chip` for 1, else `chips`; `copies` of `copy`."""
     if count == 1:
         return noun
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeo" else f"{noun}s"
 
 
 def quantity(value: float, unit: str) -> str:
-    """Text of a quantity with three digits and an SI prefix, such as `3.2 s` or `989 Tflop/s`."""
+    """Text of a quantity with three digits, SI prefix and unit, such as `3.2 s` or `989 Tflop/s`; bytes in GB."""
     if unit == "byte":
         return f"{value / GB:.3g} GB"
     if unit == "s" and abs(value) >= 1000.0:
