@@ -35,7 +35,7 @@ class PublicFace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, except for a sub-module that has the name of a public function and would hide the function."""
+        """Set an attribute, except a sub-module that would hide the public function of the same name."""
         # The import system would bind the sub-module `limits/study.py` in place of the function `limits.study`.
         if not (isinstance(value, ModuleType) and name in self._homes):
             super().__setattr__(name, value)

@@ -1,8 +1,8 @@
-"""Burst parallelism of layer graphs, by a layer-by-layer model separate from the calibrated step time of transformers.
+"""Burst parallelism: training of a network with a different number of GPUs for each layer.
 
 Planner, multiplexing and batch limit follow arXiv 2112.10065, spatial parallelism arXiv 2007.12856. The time of a layer
 is measured (profiles of one A100) or a roofline with launch latency; transfers and all-reduces follow the papers. The
-calibrated model does not apply, because it describes transformers whose layers all run on the same chips, and no
+calibrated step time of transformers does not apply, because all layers of a transformer run on the same chips, and no
 measured runs of convolutional networks in bursts exist for a fit. `network_step` supplies the networks to `js.trace`.
 """
 

@@ -1,4 +1,4 @@
-"""Limits of strong scaling: batch, GPUs and time to accuracy with a critical batch."""
+"""Limits of strong scaling: batch, number of GPUs and time to a target accuracy for a given critical batch."""
 
 import equinox as eqx
 import jax
@@ -17,14 +17,14 @@ class Convergence(eqx.Module):
 
     Attributes:
         min_steps: steps at an infinite batch, S_min [1].
-        critical_batch: B_crit, batch with twice the least steps and twice the least samples [sample].
+        critical_batch: B_crit, batch that takes twice the least number of steps and of samples [sample].
     """
 
     min_steps: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
     critical_batch: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)
 
     def steps(self, batch: ArrayLike) -> Array:
-        r"""Steps to the accuracy, $S = S_{min} (1 + B_{crit} / B)$ [1].
+        """Number of steps to the target accuracy, $S = S_{min} (1 + B_{crit} / B)$ [1].
 
         Reference:
             McCandlish et al., arXiv 1812.06162, equation 5.4: $(S/S_{min} - 1)(E/E_{min} - 1) = 1$, E = B S.
@@ -34,7 +34,7 @@ class Convergence(eqx.Module):
 
 
 def time_to_accuracy(iteration_time: ArrayLike, batch: ArrayLike, convergence: Convergence) -> Array:
-    """Time to the accuracy: number of steps times iteration time [s]."""
+    """Training time to the target accuracy: number of steps times iteration time [s]."""
     return convergence.steps(batch) * jnp.asarray(iteration_time)
 
 
@@ -42,11 +42,11 @@ class BatchSurvey(eqx.Module):
     r"""Best batch for every cluster size under burst plans or data parallelism.
 
     Attributes:
-        batch: batch of least time to accuracy, by cluster size [sample].
+        batch: batch B* of least time to accuracy, by cluster size [sample].
         time: time to accuracy at the best batch [s].
         chip_seconds: GPU-time of the whole training run at the best batch [s].
-        marginal: $-d \ln T / d \ln G$ between successive sizes [1]; 1 is perfect scaling.
-        growth: $d \ln B^* / d \ln G$ [1]; below 1 the samples per GPU shrink: strong scaling.
+        marginal: $-d \ln T / d \ln G$ of the time T between successive numbers of GPUs G [1]; 1 is perfect scaling.
+        growth: $d \ln B^* / d \ln G$ between successive sizes [1]; below 1 the samples per GPU shrink (strong scaling).
     """
 
     batch: Float[Array, " size"]

@@ -1,4 +1,4 @@
-"""Command `jaxscale burst`: strong scaling of a network in bursts, with background jobs in the freed GPU time."""
+"""Command `jaxscale burst`: plan of a network in bursts, with background jobs in the GPU time left free."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -36,7 +36,7 @@ class BurstCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Plan the network, print the tables, and write the report and figure asked for.
 
         Raises:
             InputError: an unknown network, or a number out of range.

@@ -1,4 +1,4 @@
-"""Exact burst-parallel plan: number of GPUs of each layer, by dynamic programming over the layer graph.
+"""Fastest burst-parallel plan: number of GPUs of each layer, by exact dynamic programming over the layer graph.
 
 The state is a matrix of best times from option a at the stage entry to option k at the present step. A layer multiplies
 the matrix in the (min, +) sense; at the end of a stage the branches are combined, in sequence (sum) or concurrently on
@@ -33,7 +33,7 @@ class ShareTable(NamedTuple):
         exponent: d by flavour [1].
         away: by flavour, whether the branch's input and output cross to different GPUs.
         flavour: flavour by number of branches (minus 1), split and branch [1].
-        exists: whether a split exists, by number of branches and split.
+        exists: whether a split exists, by number of branches (minus 1) and split.
     """
 
     exponent: Int[np.ndarray, " flavour"]
@@ -53,13 +53,13 @@ def _splits(n_branches: int) -> tuple[tuple[tuple[int, ...], int], ...]:
 
 @functools.cache
 def share_table(widths: tuple[int, ...]) -> ShareTable:
-    """Placements of the blocks of a graph with concurrent branches.
+    """Placements of the concurrent branches of the blocks of a graph, by number of branches.
 
     Branches run on powers of two. Every feasible placement is therefore within a split whose fractions are powers of
     one half with sum 1 (Kraft); a placement with smaller shares only has fewer options.
 
     Args:
-        widths: numbers of branches in the graph [1].
+        widths: distinct numbers of branches of the stages of the graph [1].
 
     Returns:
         The table: 2 splits for two branches, 3 for three, 16 for four.
@@ -82,12 +82,12 @@ Reduction = Callable[[Array, int], Array]
 
 
 class StageChoices(NamedTuple):
-    """Choices of the recursion, for reading the plan by backtracking.
+    """Choices of the dynamic programme at every step, from which `backtrack` reads the plan.
 
     Attributes:
         inside: time from the stage entry to each option before the step [s].
-        entry: best option at the stage entry, by option at the stage end [1].
-        mode: 0 for branches in sequence, else 1 + the split, by options at entry and end [1].
+        entry: best option at the stage entry, by step and option at the stage end [1].
+        mode: 0 for branches in sequence, else 1 + index of the split, by step and options at entry and end [1].
     """
 
     inside: Float[Array, "step flavour option option"]
@@ -125,7 +125,7 @@ def forward(
     minimum: Reduction,
     maximum: Reduction,
 ) -> tuple[Array, StageChoices]:
-    r"""Best time from the first step to each option of the last step.
+    r"""Least time from the first step to each option of the last step, by dynamic programming.
 
     Chain: $S_l(b) = \min_a S_{l-1}(a) + c_l(a, b)$. Block with branches j between options a and b:
     $M(a, b) = \min\big(\sum_j M_j(a, b),\ \min_{d} \max_j M_j^{d_j}(a, b)\big)$, where $M_j^{d}$ uses at most the
@@ -189,13 +189,13 @@ def forward(
 
 
 class Choice(NamedTuple):
-    """Path of the dynamic programme.
+    """Number of GPUs and placement of every step: the path chosen by the dynamic programme.
 
     Attributes:
-        option: option of each step [1].
-        before: option of the step's input [1].
+        option: option k of each step, which runs on $2^k$ GPUs [1].
+        before: option of the step that produces the input [1].
         place: 1 if the input comes from different GPUs, else 0 [1].
-        mode: 0 if the branches of the step's stage run in sequence, else 1 + the split [1].
+        mode: 0 if the branches of the step's stage run in sequence, else 1 + index of the split [1].
     """
 
     option: Int[Array, " step"]
@@ -207,7 +207,7 @@ class Choice(NamedTuple):
 def backtrack(
     graph: LayerGraph, edge: Float[Array, "step place option option"], record: StageChoices, last_option: ArrayLike
 ) -> Choice:
-    """Follow the minima from the last step back to the first.
+    """Fastest plan, read from the choices of `forward` from the last step back to the first.
 
     Args:
         edge: cost of each step, as given to `forward` [s].
@@ -215,7 +215,7 @@ def backtrack(
         last_option: option of the last step [1].
 
     Returns:
-        Options and modes of every step.
+        Option, input and mode of every step.
     """
     table = share_table(graph.widths)
     splits, away = jnp.asarray(table.flavour), jnp.asarray(table.away)
@@ -244,14 +244,14 @@ def backtrack(
 
 
 class BurstPlan(eqx.Module):
-    """GPUs of every layer, and the time and GPU-time of the iteration.
+    """Number of GPUs of every layer, with the time and GPU-time of an iteration.
 
     Attributes:
         time: time of a training iteration [s].
         chip_seconds: GPU-time occupied by the job per iteration [s].
         chips: GPUs of each step [1].
         step_time: transfer, compute and synchronisation time of each step [s].
-        amplification: GPU-time of each step over its time on one GPU [1]; 0 for an exempt step.
+        amplification: GPU-time of each step over its time on one GPU [1]; 0 for a step exempt from the limit.
         parallel: whether the branches of the stage are concurrent.
         single_chip_time: time of an iteration on one GPU [s].
     """
@@ -266,13 +266,13 @@ class BurstPlan(eqx.Module):
 
 
 def evaluate(graph: LayerGraph, costs: StepCosts, choice: Choice) -> BurstPlan:
-    r"""Time and GPU-time of a given choice of options.
+    r"""Time and GPU-time of an iteration for given numbers of GPUs.
 
     A stage takes $\sum_j T_j$ for branches in sequence and $\max_j T_j$ for concurrent branches; the GPU-time is
     $\sum_l 2^{k_l} t_l$ in either case.
 
     Args:
-        choice: option of every step.
+        choice: number of GPUs and placement of every step.
 
     Returns:
         The plan; differentiable in the costs.
@@ -341,7 +341,7 @@ def plan_data_parallel(
     n_options: int,
     synchronisation: str = "correct",
 ) -> BurstPlan:
-    """Plan with every layer on all GPUs, at most one per sample, at any amplification.
+    """Data-parallel plan: every layer on all GPUs, at most one GPU per sample, without limit on the amplification.
 
     Args:
         layer_time: time of every layer as a function of samples per GPU.
@@ -388,7 +388,7 @@ def plan_released(
     n_options: int,
     synchronisation: str = "released",
 ) -> BurstPlan:
-    r"""Plan of the released planner on a chain.
+    """Plan of the planner released with arXiv 2112.10065, for a chain of layers.
 
     In contrast to `plan_burst`, the limit is tested on the preceding layer, along the best path to the layer, and only
     when one predecessor replaces another: a predecessor above the limit is accepted if it is the first, or if its

@@ -1,4 +1,4 @@
-"""Burst plan of a network as a JSON-serialisable document, with tables and figures of the document."""
+"""Report on a burst plan of a network: a JSON-serialisable document, with tables and figures of the document."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +54,7 @@ def _powers_of_two(axis, values: np.ndarray) -> None:
 
 
 def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) -> "Figure":
-    """GPUs of each layer, in order; one line per plan.
+    """Figure of the number of GPUs of each layer, in the order of the layers, with one line per plan.
 
     Args:
         plans: plans of the graph by label.
@@ -63,7 +63,7 @@ def plot_chips(graph: LayerGraph, plans: Mapping[str, BurstPlan], title: str) ->
 
 
 def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
-    """GPUs of each layer, in order; one line per plan.
+    """Figure of the number of GPUs of each layer, in the order of the layers, with one line per plan.
 
     Args:
         plans: GPUs of the layers by label [1], [layer].
@@ -85,7 +85,7 @@ def plot_layer_chips(plans: Mapping[str, ArrayLike], title: str) -> "Figure":
 
 
 def plot_time_line(plans: Mapping[str, BurstPlan], n_chips: int, title: str) -> "Figure":
-    """Time line of an iteration of a chain under each plan: GPUs of the foreground job, and free GPUs.
+    """Figure of an iteration of a chain over time under each plan: GPUs of the foreground job, and free GPUs.
 
     Args:
         plans: plans of a chain by label.
@@ -114,7 +114,7 @@ def _draw_time_line(axes: "Axes", plan: BurstPlan, n_chips: int, label: str) -> 
 
 
 def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[float, float], title: str) -> "Figure":
-    """Cluster throughput relative to data parallelism with a single task, against cluster size.
+    """Figure of cluster throughput relative to data parallelism with a single task, against cluster size.
 
     Args:
         n_chips: cluster sizes [1].
@@ -136,7 +136,7 @@ def plot_gain(n_chips: np.ndarray, gains: Mapping[str, np.ndarray], band: tuple[
 
 
 def burst_ranking(document: Mapping[str, Any]) -> "Figure":
-    """Iteration time and cluster throughput of each mode relative to data parallelism, the best first."""
+    """Figure of iteration time and cluster throughput of each mode of running the job, in order of rank."""
     ways = document["ways"]
     quantities = {
         "time of one iteration [ms]": {way["way"]: 1e3 * way["time_s"] for way in ways},
@@ -146,12 +146,12 @@ def burst_ranking(document: Mapping[str, Any]) -> "Figure":
 
 
 def burst_title(document: Mapping[str, Any]) -> str:
-    """Network, samples and GPUs of a burst plan."""
+    """Title of a burst plan: network, samples and number of GPUs."""
     return f"{document['network']}, {document['batch']} samples on {document['gpus']} GPUs"
 
 
 def burst_summary(document: Mapping[str, Any]) -> Report:
-    """Report of a burst plan: ranking of plans, GPUs of each layer, tables.
+    """HTML report of a burst plan: ranking of the modes of running the job, GPUs of each layer, tables.
 
     Returns:
         The report; `save` writes the report to a file.
@@ -315,7 +315,7 @@ def _ways(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def burst_verdict(document: Mapping[str, Any]) -> str:
-    """Sentence on whether bursts are the best mode."""
+    """Sentences on the best mode of running the job, and on whether bursts are as good."""
     best, alone = document["ways"][0], document["data_parallel"]["time_s"]
     burst = next(row for row in document["ways"] if row["way"] == BURSTS)
     line = f"best: {best['way']}, {seconds(best['time_s'])}, {rounded_text(best['ratio'])} times the throughput"
@@ -338,7 +338,7 @@ def burst_report(
     per_shape: bool = True,
     background_batch: float | None = None,
 ) -> dict[str, Any]:
-    """Plan of a job in bursts, with background jobs of the network in the rest of the cluster.
+    """Burst plan of a network, with background jobs of the same network on the GPUs left free.
 
     Args:
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.
@@ -404,7 +404,7 @@ def burst_report(
 
 
 def burst_layers(document: Mapping[str, Any]) -> Table:
-    """Table of GPUs, time and amplification of every layer."""
+    """Table of the number of GPUs, time and amplification of every layer."""
     rows = [
         (
             layer["layer"],
@@ -431,7 +431,7 @@ def burst_layers(document: Mapping[str, Any]) -> Table:
 
 
 def burst_comparison(document: Mapping[str, Any]) -> Table:
-    """Table of the modes: first those as fast as bursts, by throughput of the cluster."""
+    """Table of the modes of running the job: modes as fast as bursts, by throughput, then slower modes, by time."""
     used = {"data parallel": "data_parallel", "in bursts alone": "burst", "released planner alone": "released_planner"}
     ideal, one = document["multiplexing"]["ideal"], document["single_gpu_time_s"]
     rows = [

@@ -265,7 +265,7 @@ class LayerGraph(eqx.Module):
     regime: str = eqx.field(static=True)
 
     def __check_init__(self):
-        """Raise an error for blocks that the planner cannot place."""
+        """Raise an `InputError` for a block with more than `MAX_BRANCHES` branches."""
         if self.widths[-1] > MAX_BRANCHES:
             raise InputError(f"network {self.name}: a block has {self.widths[-1]} branches; at most {MAX_BRANCHES}")
 
@@ -276,7 +276,7 @@ class LayerGraph(eqx.Module):
 
 
 class NetworkEntry(NamedTuple):
-    """Table of `networks.toml`."""
+    """Network of `data/burst/networks.toml`: name, profiles that hold its measured times, and its TOML table."""
 
     name: str
     profiles: tuple[str, ...]
@@ -284,7 +284,7 @@ class NetworkEntry(NamedTuple):
 
 
 def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable:
-    """Stack kernels, each with the row of its layer."""
+    """Table of kernels from pairs of layer row and kernel."""
     # (kernels, quantities)
     numbers = np.array([kernel[1:] for _, kernel in kernels], float).reshape(len(kernels), len(Kernel._fields) - 1)
     return KernelTable(
@@ -296,7 +296,7 @@ def kernel_table(kernels: list[tuple[int, Kernel]], n_steps: int) -> KernelTable
 
 
 def build_graph(steps: Sequence[Step], name: str, regime: str) -> LayerGraph:
-    """Convert steps to arrays.
+    """Layer graph of a sequence of steps.
 
     Args:
         steps: steps from `read_steps` or written by hand.
@@ -345,7 +345,7 @@ def _plain(name: str) -> str:
 
 
 def read_networks() -> dict[str, NetworkEntry]:
-    """Tables of the shipped networks, by plain name and alias."""
+    """Shipped networks by name and alias, in lower case without hyphens and underscores."""
     tables = read_toml(data_path("burst/networks.toml"))["networks"]
     by_alias = {}
     for name, table in tables.items():
@@ -357,7 +357,7 @@ def read_networks() -> dict[str, NetworkEntry]:
 
 @functools.cache
 def network_entry(name: str) -> NetworkEntry:
-    """Table of one network by name or alias.
+    """Shipped network with a name or alias; case, hyphens and underscores do not matter.
 
     Raises:
         InputError: unknown network.
@@ -371,7 +371,7 @@ def network_entry(name: str) -> NetworkEntry:
 
 @functools.cache
 def network_steps(name: str) -> tuple[Step, ...]:
-    """Layers of a shipped network in the planner's order, with shapes, keys and kernels.
+    """Layers of a shipped network in the planner's order, with shapes, kernels and keys of measured times.
 
     Raises:
         InputError: unknown network.

@@ -1,8 +1,8 @@
 """Time of a layer by samples per GPU: measured A100 profiles, or a roofline per kernel fitted to the profiles.
 
-Each of two tables holds forward plus backward time of a layer by batch per GPU. The first
-(`deeppool_layer_times_a100.csv`, the planner's input) was measured with CUDA graphs. In the second, the files named
-`V2` were measured with CUDA graphs too; in the remaining files the host launches each kernel.
+Two tables hold the forward plus backward time of layers by batch per GPU. The table `deeppool_layer_times_a100.csv`
+(the input of the released planner) was measured with CUDA graphs. Of the table `deeppool_layer_profiles_a100.csv`, the
+source files named `V2` were measured with CUDA graphs too; in the remaining files the host launches each kernel.
 """
 
 import functools
@@ -47,13 +47,13 @@ _SPLIT_BACKWARD = ("vgg-graph", "wrn-graph")
 
 
 class LayerTime(NamedTuple):
-    """Measured layer time.
+    """Measured time of a layer for a batch on one GPU.
 
     Attributes:
         table: file of the measurement.
         recording: network (first table) or source file (second table).
         network: name of the network in the table.
-        regime: software regime.
+        regime: software regime of the measurement, one of `REGIMES`, such as `vgg-graph` (with CUDA graphs).
         batch: samples on the GPU [1].
         layer: the timed layer with its kernels.
         seconds: forward plus backward time [s].
@@ -150,7 +150,7 @@ def read_layer_times() -> tuple[LayerTime, ...]:
 
 
 class AbstractLayerTime(eqx.Module):
-    """Time of a training step of every row of a layer graph, by samples per GPU."""
+    """Time of a training step of every layer of a graph as a function of the samples per GPU."""
 
     @abstractmethod
     def __call__(self, batch: ArrayLike) -> Float[Array, " step"]:
@@ -158,7 +158,7 @@ class AbstractLayerTime(eqx.Module):
 
 
 class MeasuredLayerTime(AbstractLayerTime):
-    r"""Measured times, interpolated in the logarithms of batch and time.
+    r"""Measured layer times, interpolated in the logarithms of batch and time.
 
     Between two measured batches $\ln t$ is linear in $\ln s$. Above the largest batch the time is proportional to the
     batch, $t(s) = t(s_{max})\, s / s_{max}$; below the smallest batch the time is constant.
@@ -214,7 +214,7 @@ def _lookup(layer: Layer, profiles: list[Occurrences], seen: int) -> float | Non
 
 @functools.cache
 def measured_layer_time(name: str, per_shape: bool = False) -> MeasuredLayerTime:
-    """Measured curves of a network.
+    """Measured layer times of a network as a function of the samples per GPU.
 
     Args:
         name: a measured network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`.
@@ -262,7 +262,7 @@ _IS_EAGER = np.array([regime.endswith("-eager") for regime in REGIMES])
 
 
 class LayerTimeCoefficients(eqx.Module):
-    """Fitted coefficients of the kernel time; every leaf is positive.
+    """Fitted coefficients of `kernel_times` and `layer_times`; every leaf is positive.
 
     Attributes:
         efficiency: e, largest achieved fraction of the peak by kernel kind, in (0, 1) [1].
@@ -296,14 +296,14 @@ class LayerTimeCoefficients(eqx.Module):
 
 
 def axis_of(name: str) -> tuple[str, ...]:
-    """Names along the axis of a coefficient: kernel kinds, families or regimes."""
+    """Names along the axis of a coefficient, by the field name: kernel kinds, kernel families or software regimes."""
     if name in ("efficiency", "passes", "fixed_passes"):
         return KERNEL_KINDS
     return REGIMES if name in ("compute", "memory", "latency", "host_time", "host_sharpness") else KERNEL_FAMILIES
 
 
 class Device(eqx.Module):
-    """Peak rates and launch behaviour of a chip.
+    """Peak rates of a chip, and the size of a wave of matrix tiles.
 
     Attributes:
         peak_flops: dense matrix peak in the precision of the network (TF32 in the profiles) [flop/s].
@@ -364,7 +364,7 @@ def kernel_times(
 def layer_times(
     kernels: KernelTable, batch: ArrayLike, coefficients: LayerTimeCoefficients, device: Device, regime: ArrayLike
 ) -> Float[Array, " step"]:
-    r"""Time of each layer: the sum of its kernels, or the host time of the launches.
+    r"""Time of each layer from the times of its kernels and, without CUDA graphs, the host time of the launches.
 
     CUDA graphs: $t = \sum_i t_i$. Eager: $t = \big((\sum_i t_i)^h + (n \tau_{host})^h\big)^{1/h}$ with n kernels.
 
@@ -424,13 +424,13 @@ def load_coefficients() -> LayerTimeCoefficients:
 
 @functools.cache
 def a100() -> Device:
-    """Chip of the profiles, with TF32 matrix units (`data/burst/layer_time.toml`)."""
+    """A100 with TF32 matrix units, the chip of the profiles (`data/burst/layer_time.toml`)."""
     device = read_toml(data_path("burst/layer_time.toml"))["device"]
     return Device(device["peak_flops"], device["hbm_bandwidth"], device["wave_outputs"])
 
 
 def analytical_layer_time(name: str, device: Device | None = None, regime: str | None = None) -> AnalyticalLayerTime:
-    """Analytical layer time of a shipped network.
+    """Layer times of a shipped network from the fitted roofline.
 
     Args:
         name: any network of `data/burst/networks.toml`.

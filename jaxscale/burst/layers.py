@@ -42,7 +42,7 @@ def family_of(kind: str) -> int:
 
 
 class Kernel(NamedTuple):
-    """Kernel launch; quantities are per sample unless stated otherwise.
+    """Launch of a GPU kernel; quantities are per sample unless stated otherwise.
 
     Attributes:
         kind: one of `KERNEL_KINDS`.
@@ -64,7 +64,7 @@ class Kernel(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Row of a layer table.
+    """Layer of a network: shapes, parameters, and the kernels of a training step.
 
     Attributes:
         name: short label for reports.
@@ -77,8 +77,8 @@ class Layer(NamedTuple):
         backward: kernels of the backward pass, a subset of `kernels`.
         released_sync_elements: elements synchronised by the released planner in place of `weights` [1].
         keeps_layout: whether the layer cannot change the number of GPUs (activations, flatten).
-        parts: keys whose measured times sum to that of a layer without a row.
-        is_beside: whether the layer shares its predecessor's input and the two outputs join.
+        parts: keys of operations whose measured times sum to the time of a layer that has no measurement.
+        is_beside: whether the layer takes the input of its predecessor, and the outputs of both are concatenated.
     """
 
     name: str
@@ -96,22 +96,38 @@ class Layer(NamedTuple):
 
 
 def elements(shape: tuple[int, ...]) -> int:
-    """Number of elements of a sample [1]."""
+    """Number of elements of a tensor of the given shape [1]."""
     return math.prod(shape)
 
 
 def elementwise(shape: tuple[int, ...], passes: float, kind: str = "elementwise") -> Kernel:
-    """Kernel with `passes` transfers of a tensor between memory and chip."""
+    """Elementwise kernel that transfers a tensor `passes` times between memory and chip."""
     return Kernel(kind, sample_bytes=passes * FLOAT_BYTES * elements(shape))
 
 
 def normalisation(shape: tuple[int, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Batch normalisation: 2 reads and 1 write forward; 4 reads and 1 write backward (two passes over x and dy)."""
+    """Kernels of batch normalisation: 2 reads and 1 write forward; 4 reads and 1 write backward.
+
+    The backward pass reads x and dy twice.
+
+    Args:
+        shape: channels, then spatial extent.
+
+    Returns:
+        Kernels of the forward pass, kernels of the backward pass.
+    """
     return (elementwise(shape, 3.0),), (elementwise(shape, 5.0),)
 
 
 def activation(shape: tuple[int, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """ReLU: read and write forward; read dy and y, write dx backward."""
+    """Kernels of ReLU: 1 read and 1 write forward; backward, reads of dy and y and a write of dx.
+
+    Args:
+        shape: channels, then spatial extent.
+
+    Returns:
+        Kernels of the forward pass, kernels of the backward pass.
+    """
     return (elementwise(shape, 2.0),), (elementwise(shape, 3.0),)
 
 
@@ -136,8 +152,8 @@ def convolution(
         kernel: extent per dimension [1].
         stride: stride, equal in all dimensions [1].
         padding: padding per dimension [1].
-        normalised: whether batch normalisation follows in the same row.
-        activated: whether ReLU follows in the same row.
+        normalised: whether batch normalisation is part of the layer.
+        activated: whether ReLU is part of the layer.
 
     Returns:
         The layer; `kernels` holds forward and backward.
@@ -179,7 +195,13 @@ def convolution(
 
 
 def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
-    """Fully connected layer on the last `elements / rows` features; 2 K N flop per row and pass."""
+    """Fully connected layer with bias; 2 K N flop per row and pass.
+
+    Args:
+        input_shape: shape of a sample, as `rows` rows of K inputs.
+        features: N, outputs per row [1].
+        rows: rows per sample, such as tokens [1].
+    """
     depth = elements(input_shape) // rows
     # Weights include the bias.
     flop, weights = 2.0 * rows * depth * features, depth * features + features
@@ -197,12 +219,12 @@ def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
 
 
 def forward_only(layer: Layer) -> Layer:
-    """Layer without its backward pass, which the row of its activation carries in a profile."""
+    """Layer without its backward pass, for profiles that time the backward pass with the activation that follows."""
     return layer._replace(kernels=layer.kernels[: len(layer.kernels) - len(layer.backward)])
 
 
 def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padding: int) -> Layer:
-    """Maximum or average pooling: reads x and writes y, then reads dy and writes dx."""
+    """Maximum or average pooling: forward, a read of x and a write of y; backward, a read of dy and a write of dx."""
     output = (input_shape[0], *((n + 2 * padding - kernel) // stride + 1 for n in input_shape[1:]))
     moved = Kernel(kind, sample_bytes=FLOAT_BYTES * (elements(input_shape) + elements(output)))
     key = (kind, kernel, stride, padding, input_shape)
@@ -210,7 +232,7 @@ def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padd
 
 
 def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
-    """ReLU as a separate row, with the backward pass of the preceding layer, as in the profiles."""
+    """ReLU as a separate layer that includes the backward pass of the preceding layer, as in the profiles."""
     ahead, back = activation(input_shape)
     # The profiles time the preceding layer's backward pass with the activation.
     kernels = ahead + back + tuple(kernel for kernel in previous.backward)
@@ -218,7 +240,7 @@ def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
 
 
 def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Flattening or selection of a token: a launch with negligible traffic."""
+    """Layer without arithmetic, such as flattening: one kernel launch with negligible memory traffic."""
     keeps = name == "flatten"
     return Layer(
         name, (name, input_shape), input_shape, output_shape, kernels=(Kernel("elementwise"),), keeps_layout=keeps
@@ -226,19 +248,21 @@ def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ..
 
 
 def global_pool(input_shape: tuple[int, ...]) -> Layer:
-    """Average over all positions."""
+    """Average pooling over all positions."""
     work = elementwise(input_shape, 1.0)
     return Layer("global pool", ("globalpool", input_shape), input_shape, (input_shape[0], 1, 1), kernels=(work, work))
 
 
 def concatenation(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Concatenation of tensors along the channels: read and write, forward and backward."""
+    """Concatenation of tensors along the channels: one read and one write, forward and backward."""
     work = elementwise(output_shape, 2.0, "concatenate")
     return Layer("concatenate", ("concat", output_shape), input_shape, output_shape, kernels=(work, work))
 
 
 def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening: int) -> Layer:
-    """Residual bottleneck 1x1, 3x3, 1x1 with batch normalisation; a 1x1 shortcut if the shape changes.
+    """Residual bottleneck of 1x1, 3x3 and 1x1 convolutions with batch normalisation, as one layer.
+
+    The shortcut has a 1x1 convolution if the shape changes.
 
     Args:
         input_shape: channels, height, width.
@@ -276,7 +300,7 @@ def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening:
 
 
 def attention(input_shape: tuple[int, ...], heads: int) -> Layer:
-    """Self-attention half of a transformer layer with materialised scores (n x n per head)."""
+    """Self-attention block of a transformer layer, with the scores stored in memory (n x n per head)."""
     n, d = input_shape
     projections = [linear(input_shape, 3 * d, n), linear(input_shape, d, n)]
     # Scores (heads, n, n); 2 n^2 d flop per product.
@@ -294,7 +318,7 @@ def attention(input_shape: tuple[int, ...], heads: int) -> Layer:
 
 
 def mlp(input_shape: tuple[int, ...], hidden: int) -> Layer:
-    """Feed-forward half of a transformer layer."""
+    """Feed-forward block of a transformer layer."""
     n, d = input_shape
     up = linear(input_shape, hidden, n)
     down = linear((n, hidden), d, n)
@@ -320,13 +344,13 @@ def patch_embedding(input_shape: tuple[int, ...], dim: int, patch: int) -> Layer
 
 
 def token(input_shape: tuple[int, ...]) -> Layer:
-    """Selection of the class token before the head."""
+    """Selection of the class token before the output layer."""
     work = (elementwise(input_shape, 2.0),) * 2
     return Layer("token", ("token", input_shape), input_shape, (input_shape[1],), kernels=work)
 
 
 def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Transposed convolution with kernel and stride 2, the adjoint of a strided convolution with equal products."""
+    """Transposed convolution with kernel and stride 2: the adjoint of a strided convolution, with the same flop."""
     c_in, *extent = input_shape
     output = (channels, *(2 * n for n in extent))
     rank = len(extent)
@@ -341,7 +365,7 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
 
 
 def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Join with `channels` channels of the encoder; each input tensor moves in a change of layout."""
+    """Concatenation with `channels` channels of the encoder; both tensors move if the number of GPUs changes."""
     # The encoder's tensor moves as well.
     joined = (input_shape[0] + channels, *input_shape[1:])
     return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

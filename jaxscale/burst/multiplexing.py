@@ -1,4 +1,4 @@
-"""Background jobs in the GPU time left free by bursts, and the throughput gain by cluster size."""
+"""Background jobs in the GPU time that bursts leave free, and the gain in cluster throughput by cluster size."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ from jaxscale.burst.step_costs import BurstJob, StepCosts
 
 @functools.cache
 def multiplexing_table() -> dict[str, Any]:
-    """Published band, stated interference and job sizes from `data/burst/multiplexing.toml`."""
+    """Contents of `data/burst/multiplexing.toml`: published range of gains, stated interference and job sizes."""
     return read_toml(data_path("burst/multiplexing.toml"))
 
 
@@ -58,9 +58,9 @@ class Throughput(eqx.Module):
         foreground: samples per second of the foreground job [1/s].
         background: samples per second of all background jobs together [1/s].
         iteration_time: iteration time of the foreground job, with interference [s].
-        slowdown: iteration time over that of the plan alone [1].
+        slowdown: iteration time over the iteration time of the plan without background jobs [1].
         free_share: share of the GPU time left by the foreground job [1].
-        ratio: cluster throughput over data parallelism with the foreground job alone [1].
+        ratio: samples per second of all jobs over those of the foreground job alone by data parallelism [1].
         fairness: Jain's index of the progress of foreground (relative to data parallelism) and background (relative to
             one dedicated GPU per job); 1 is equal progress [1].
     """
@@ -75,7 +75,7 @@ class Throughput(eqx.Module):
 
 
 def hand_backs(plan: BurstPlan) -> tuple[Array, Array]:
-    """Number of hand-backs of GPUs to the foreground job per iteration [1], and the total number of these GPUs [1]."""
+    """Number of times per iteration that GPUs return to the foreground job [1], and sum of the GPUs returned [1]."""
     # The first step of the next iteration follows the last step.
     grown = larger(plan.chips - jnp.roll(plan.chips, 1), 0.0)
     return (grown > 0).sum().astype(grown.dtype), grown.sum()
@@ -89,9 +89,10 @@ def multiplex(
     background_rate: ArrayLike,
     interference: Interference,
 ) -> Throughput:
-    r"""Throughput of a cluster with one plan and background jobs.
+    r"""Throughput of a cluster with a foreground job under a burst plan and background jobs on the free GPUs.
 
-    $T' = (1 + \sigma) T + h \tau$ and $U' = (1 + \sigma) U$ for the GPU-time U; the background jobs get
+    $T' = (1 + \sigma) T + h \tau$ for the iteration time T, $U' = (1 + \sigma) U$ for the GPU-time U; background jobs
+    get
     $r\,\big[(1 - \lambda)(G T' - U') + \kappa U' - \Delta g\,\tau\big] / T'$ samples per second, with h hand-backs of
     $\Delta g$ GPUs in total and r samples per second of a background job on a dedicated GPU. The ratio is
     $(B / T' + R_{bg}) / (B / T_{DP})$, where samples of each job count equally.
@@ -99,8 +100,8 @@ def multiplex(
     Args:
         data_parallel_time: iteration of the foreground job alone, on all GPUs [s].
         batch: B, global batch of the foreground job [sample].
-        n_chips: G [1].
-        background_rate: r, in foreground samples per second if the networks differ [1/s].
+        n_chips: G, GPUs of the cluster [1].
+        background_rate: r, samples per second; in units of foreground samples if the networks differ [1/s].
         interference: losses by sharing.
 
     Returns:
@@ -141,15 +142,15 @@ def data_parallel_times(costs: StepCosts) -> Float[Array, " option"]:
 def static_partition(
     costs: StepCosts, batch: ArrayLike, n_chips: ArrayLike, background_rate: ArrayLike
 ) -> tuple[Float[Array, " option"], Float[Array, " option"]]:
-    r"""Static partition: foreground job by data parallelism on g GPUs, background jobs on the remaining G - g.
+    r"""Throughput of static partitions: foreground job by data parallelism on g GPUs, background jobs on G - g GPUs.
 
     $R(g) = B / T_{DP}(g) + (G - g)\,r$, without interference.
 
     Args:
         costs: cost tensors of the foreground job.
-        batch: B [sample].
-        n_chips: G [1].
-        background_rate: r [1/s].
+        batch: B, global batch of the foreground job [sample].
+        n_chips: G, GPUs of the cluster [1].
+        background_rate: r, samples per second of a background job on one GPU [1/s].
 
     Returns:
         Cluster throughput by g = 1, 2, 4, ... [1/s], 0 for g > G; and the foreground iteration time [s].
@@ -169,9 +170,9 @@ def loss_at_ratio(
     interference: Interference,
     ratio: ArrayLike,
 ) -> Array:
-    """Background loss at which the cluster gain falls to `ratio` [1]; the gain is linear in the loss.
+    """Background loss at which the throughput ratio of `multiplex`, linear in the loss, falls to `ratio` [1].
 
-    Above 1: the gain of the foreground job alone exceeds `ratio`. Below 0: the gain stays below `ratio` at any loss.
+    A result above 1 means that the foreground job alone exceeds `ratio`; below 0, that no loss reaches `ratio`.
     """
 
     def gain(loss: float) -> Array:
@@ -184,15 +185,15 @@ def loss_at_ratio(
 
 
 class ClusterStudy(eqx.Module):
-    """Cluster throughput of bursts with multiplexing by cluster size, with a batch proportional to the cluster.
+    """Cluster throughput of bursts with background jobs by cluster size, with a batch proportional to the cluster.
 
     Attributes:
         n_chips: cluster sizes [1].
         stated: throughput with the stated interference.
         ideal: throughput without interference.
-        speed: foreground iteration time by data parallelism over that in bursts [1].
-        loss_low: background loss at which the gain falls to the lower end of the published band [1].
-        loss_high: background loss at which the gain falls to the upper end; negative if always below [1].
+        speed: foreground iteration time by data parallelism over the iteration time in bursts [1].
+        loss_low: background loss at which the gain falls to the lower end of the published range [1].
+        loss_high: background loss at which the gain falls to the upper end of the range; negative if always below [1].
     """
 
     n_chips: Float[Array, " size"]

@@ -16,7 +16,7 @@ _FORBIDDEN = 1e4
 
 
 class SoftPlan(eqx.Module):
-    """Expectation over plans.
+    """Smooth iteration time, and expected GPUs of each step over all plans.
 
     Attributes:
         time: smooth minimum of the iteration time [s].
@@ -100,7 +100,7 @@ def plan_soft(
     limit_width: ArrayLike = 0.02,
     limit_price: ArrayLike = 30.0,
 ) -> SoftPlan:
-    r"""Smooth plan: time, and the expected use of every option.
+    r"""Smooth minimum of the iteration time, with the expected use of every number of GPUs by every step.
 
     The weight of an edge is the derivative of the smooth time by the edge's cost,
     $w_l(a, b) = \partial S / \partial c_l(a, b)$; the weights over the options of a step sum to 1 (inside a block, to

@@ -20,12 +20,12 @@ from jaxscale.burst.step_costs import all_reduce_time
 
 @functools.cache
 def spatial_table() -> dict[str, Any]:
-    """Machine of the published study (`data/burst/spatial.toml`)."""
+    """Contents of `data/burst/spatial.toml`: the machine of the published study."""
     return read_toml(data_path("burst/spatial.toml"))
 
 
 class SpatialNetwork(eqx.Module):
-    """Layers of a network with the geometry for a spatial split.
+    """Layers of a network with the extents and halos needed for a spatial split.
 
     Attributes:
         extent: input extent of each layer per dimension [1].
@@ -46,7 +46,7 @@ class SpatialNetwork(eqx.Module):
 
 @functools.cache
 def spatial_network(name: str) -> SpatialNetwork:
-    """Geometry of a shipped network; layers after the flattening have no extent and are not split.
+    """Shipped network with extents and halos; layers after the flattening have extent 1 and are not split.
 
     Raises:
         InputError: unknown network, or a network with blocks of branches.
@@ -88,10 +88,11 @@ class SpatialMachine(eqx.Module):
 def halo_time(
     network: SpatialNetwork, parts: Float[ArrayLike, " dim"], samples: ArrayLike, machine: SpatialMachine
 ) -> Float[Array, " layer"]:
-    r"""Time to exchange the halo of every layer, in one pass through the network.
+    r"""Time of the halo exchange of every layer, in one pass through the network [s].
 
-    $t = \sum_{d:\, p_d > 1} 2\left[\alpha + \frac{4\, s\, h_d\, C}{\beta} \prod_{e \ne d} \frac{n_e}{p_e}\right]$: two
-    neighbours per split dimension, a slab of $h_d$ rows each; no message for a kernel without halo.
+    $t = \sum_{d:\, p_d > 1} 2\left[\alpha + \frac{4\, s\, h_d\, C}{\beta} \prod_{e \ne d} \frac{n_e}{p_e}\right]$ with
+    extents n, C channels, latency $\alpha$ and bandwidth $\beta$: two neighbours per split dimension each send a slab
+    of $h_d$ rows. A kernel without halo sends no message.
 
     Args:
         parts: p, subdomains per dimension [1].
@@ -115,7 +116,7 @@ def halo_time(
 
 
 class SpatialStep(eqx.Module):
-    """Time and memory of a training iteration with a spatial split; the time terms sum to the total.
+    """Time and memory of a training iteration with a spatial split; the terms of time add up to `total`.
 
     Attributes:
         compute: forward, gradient of activations and gradient of weights [s].
@@ -161,7 +162,7 @@ def spatial_step(
     regime: int = 0,
     temperature: float = 0.0,
 ) -> SpatialStep:
-    r"""Iteration with `groups` groups of samples, each sample split into `parts` subdomains.
+    r"""Time and memory of an iteration with `groups` groups of samples, each sample split into `parts` subdomains.
 
     $T = \sum_l \max(f_l, h_l) + \max(x_l, h'_l) + w_l + \max(0, t_{AR} - \sum_l (x_l + w_l))$ with forward time f,
     gradients of activations x and of weights w of $B / (g\,P)$ samples, the halo h of the input and h' of the

@@ -1,4 +1,4 @@
-"""Cost of every step of a layer graph for every number of GPUs before and in the step."""
+"""Time of every step of a layer graph for every number of GPUs of the step and of the preceding step."""
 
 import equinox as eqx
 import jax
@@ -16,13 +16,13 @@ SYNCHRONISATIONS = ("correct", "released")
 
 
 def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
-    r"""Bandwidth term of a ring all-reduce of all gradients of a layer.
+    r"""Bandwidth term of the time of a ring all-reduce of the gradients of a layer [s].
 
     $t = \frac{8 P}{W}\left(1 - \frac1g\right)$: every GPU sends and receives 2 (1 - 1/g) times the 4 P bytes.
 
     Args:
         weights: P, trainable parameters [1].
-        n_chips: g [1].
+        n_chips: g, GPUs of the layer [1].
         bandwidth: W, bandwidth per GPU and direction [byte/s].
 
     Returns:
@@ -33,15 +33,15 @@ def all_reduce_time(weights: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike
 
 
 def released_sync_time(released_elements: ArrayLike, n_chips: ArrayLike, bandwidth: ArrayLike) -> Array:
-    r"""Synchronisation time of the released planner, for comparison.
+    """Gradient synchronisation time by the formula of the planner released with arXiv 2112.10065, for comparison [s].
 
     $t = 4 R / W$ on more than one GPU, with $R = P$ for a linear layer and
     $R = k_w k_h F + k_w k_h$ for a convolution, where the code takes F from the spatial size of the output instead of
     the channels and drops the input channels: the synchronisation of convolutions all but vanishes.
 
     Args:
-        released_elements: R [1].
-        n_chips: g [1].
+        released_elements: R, synchronised elements [1].
+        n_chips: g, GPUs of the layer [1].
         bandwidth: W, bandwidth per GPU and direction [byte/s].
 
     Returns:
@@ -97,7 +97,7 @@ def redistribution_time(
 
 
 class BurstJob(eqx.Module):
-    """Job on a cluster; every field is a float leaf, so jobs stack and differentiate.
+    """Training job and its cluster; every field is a float leaf, so that jobs can be stacked and differentiated.
 
     Attributes:
         batch: global batch of the job [sample].
@@ -123,10 +123,10 @@ class StepCosts(eqx.Module):
     step with input from or output to a disjoint set of GPUs, as at the ends of concurrent branches.
 
     Attributes:
-        edge: time of a step on option b after a step on option a: transfer, compute and synchronisation [s].
+        edge: time of a step with option b after a step with option a: transfer, compute and synchronisation [s].
         amplification: GPU-time of the edge over the time of the layer on one GPU [1].
         exempt: whether the step is exempt from the limit.
-        legal: whether the options exist and the step may change the number of GPUs accordingly (limit disregarded).
+        legal: whether both options exist and the step may change the number of GPUs from a to b, at any amplification.
         chips: GPUs of each option [1].
     """
 
@@ -137,14 +137,14 @@ class StepCosts(eqx.Module):
     chips: Float[Array, " option"]
 
     def allowed(self, limit: ArrayLike) -> Bool[Array, "step place option option"]:
-        """Mask of legal edges with amplification below the limit; one GPU throughout is always allowed."""
+        """Mask of the legal edges with amplification below the limit; one GPU for every step is always allowed."""
         # One GPU throughout has amplification 1, up to rounding, and stays allowed at any limit.
         within = (self.amplification < limit) | (self.amplification <= 1.0 + 1e-6)
         return self.legal[:, None] & (within | self.exempt[:, None, None, None])
 
 
 def options_for(n_chips: int) -> int:
-    """Number of options 1, 2, 4, ... up to `n_chips` [1].
+    """Number of powers of two 1, 2, 4, ... up to `n_chips` [1].
 
     Raises:
         InputError: `n_chips` is not a power of two.

@@ -1,10 +1,11 @@
-r"""Record of a fit: central coefficients, level effects, spreads, interval widths, and the file of the record.
+r"""Base class of fits: central coefficients, level effects, spreads, interval widths, and the file of the fit.
 
-The coordinate of coefficient p of run i is
+A level is the value of a categorical factor for a run, such as source, framework or chip. The coordinate (log or logit)
+of coefficient p of run i is
 $$ u_{ip} = u^0_p + \sum_k e_{k, l_k(i), p} , $$
 
-with the centre $u^0$ and the effect e of level $l_k(i)$ of factor k. A level without effects stands at the centre,
-unless `stand_ins` names a substitute level. Records of training, serving and traced kernels define their coefficients.
+with the centre $u^0$ and the effect e of level $l_k(i)$ of factor k. A level without effects has the coefficients of
+the centre, unless `stand_ins` names a substitute level. Fits of training, serving and traced kernels are subclasses.
 """
 
 import abc
@@ -24,12 +25,12 @@ from jaxscale.calibration.spec import Spec
 
 @dataclass(frozen=True)
 class LevelEffect:
-    """Shift of the coefficient coordinates of all runs of a level.
+    """Shift of the coefficients of all runs with one level of a factor.
 
     Attributes:
         kind: factor of the level, such as `source` or `gpu`.
         level: name of the level.
-        shifts: coefficient names and shifts of the log (or logit) [1].
+        shifts: pairs of coefficient name and shift of the coefficient's log (logit for a fraction) [1].
     """
 
     kind: str
@@ -37,7 +38,7 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
     def single(self) -> Iterator[tuple[str, str, str, float]]:
-        """Factor, level, coefficient and shift of its log or logit [1], for each shifted coefficient."""
+        """Tuples of factor, level, coefficient and shift of the coefficient's log or logit [1], one per coefficient."""
         return ((self.kind, self.level, coefficient, shift) for coefficient, shift in self.shifts)
 
 
@@ -63,9 +64,9 @@ class Effects:
     spec: Spec
 
     def combinations(self, levels: Levels, also: Iterable[str] = ()) -> tuple[Levels, Int[np.ndarray, " row"]]:
-        """Distinct combinations of levels with effects, and the combination index of each run [row].
+        """Distinct combinations of the levels that have effects, and the index of the combination of each run [row].
 
-        For the factors in `also`, levels without an effect are kept too.
+        Levels without effects are ignored, except for the factors in `also`.
         """
         levels = self.spec.stand_ins.applied(levels, self.by_kind)
         moving: dict[str, Callable[[str], bool]] = {}
@@ -74,7 +75,7 @@ class Effects:
         return levels.only(moving).distinct()
 
     def shifts(self, combinations: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Sum of the effects of each combination of levels, on coordinates [1], [row, coefficient]."""
+        """Sum of the effects of each combination of levels, on log or logit [1], [row, coefficient]."""
         nothing = np.zeros(len(self.spec.names))
         total = np.zeros((len(combinations), len(nothing)))
         for kind in self.spec.kinds:
@@ -87,7 +88,7 @@ class Effects:
 
     @functools.cached_property
     def by_kind(self) -> dict[str, dict[str, np.ndarray]]:
-        """Shifts of the log (or logit) of coefficients by factor and name of level [1], [coefficient]."""
+        """Shift of the log (or logit) of every coefficient [1], [coefficient], by factor and name of level."""
         shifts: dict[str, dict[str, np.ndarray]] = {}
         for effect in self.entries:
             row = shifts.setdefault(effect.kind, {}).setdefault(effect.level, np.zeros(len(self.spec.names)))
@@ -102,7 +103,7 @@ Spreads = Mapping[str, Mapping[str, float]]
 
 
 class FileForm(NamedTuple):
-    """Conversion between a field of a record and the table in the record's file.
+    """Conversion between a field of a fit and a table in the fit's file.
 
     Attributes:
         written: function from the field's value to the table.
@@ -114,7 +115,7 @@ class FileForm(NamedTuple):
 
 
 def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
-    """Sorted names of levels by factor."""
+    """Names of levels by factor, sorted, from pairs of factor and level."""
     by_kind: dict[str, list[str]] = {}
     for kind, name in sorted(places):
         by_kind.setdefault(kind, []).append(name)
@@ -122,7 +123,7 @@ def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
 
 
 def tables_of_entries(entry: type) -> FileForm:
-    """FileForm of a tuple of dataclass entries: a list of tables without default values."""
+    """Conversion of a tuple of dataclass instances to a list of tables, in which default values are omitted."""
     usual = {name: field.default for name, field in entry.__dataclass_fields__.items()}
 
     def written(values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -149,18 +150,18 @@ PLACES = FileForm(names_by_kind, lambda table: tuple((kind, name) for kind, name
 
 @dataclass(frozen=True)
 class Record(abc.ABC):
-    """Coefficients fitted to measured runs, with their variation between levels.
+    """Base class of a fit: coefficients fitted to measured runs, with their variation between levels.
 
     Attributes:
         name: name of the fit.
         centre: coefficients of a run without level effects, by name, in the unit of each coefficient; given as a module
             of coefficients or a mapping, kept as a mapping.
-        effects: effects by level; an unlisted level has no effect.
-        spreads: standard deviation of the effects by factor and coefficient, that is the prior of a new level; under
+        effects: shifts of coefficients by level; an unlisted level has no effect.
+        spreads: standard deviation of the effects by factor and coefficient, the prior of a new level; under
             the key `centre`, the standard deviation of the centre [1].
         widths: widths of prediction intervals, from held-out runs.
         known: factor and name of every level of the fitted runs.
-        parent: fit from which the search started.
+        parent: fit from which the fitting started.
         provenance: keys and values: data hash, versions, number of runs, held-out error.
     """
 
@@ -182,23 +183,23 @@ class Record(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def spec(cls) -> Spec:
-        """Table of the coefficients."""
+        """Priors, units and ranges of the coefficients."""
 
     def __post_init__(self) -> None:
-        """Convert the central values to a mapping by name, in the order of the table."""
+        """Convert the central values to a mapping by name, in the order of `spec`."""
         given = self.centre if isinstance(self.centre, Mapping) else vars(self.centre)
         centre = {name: float(given[name]) for name in self.spec().names}
         object.__setattr__(self, "centre", _Values(centre))
 
     def unconstrained(self, levels: Levels) -> Float[np.ndarray, "row coefficient"]:
-        """Coordinates of the coefficients of each run, level effects included [row, coefficient]."""
+        """Log or logit of the coefficients of each run, level effects included [row, coefficient]."""
         table, index = self.unconstrained_table(levels)
         return table[index]
 
     def unconstrained_table(
         self, levels: Levels
     ) -> tuple[Float[np.ndarray, "combination coefficient"], Int[np.ndarray, " row"]]:
-        """Coordinates of each distinct combination of effective levels, and the combination index of each run [row]."""
+        """Log or logit of the coefficients of each combination of levels, and the combination of each run [row]."""
         combinations, index = self._combinations(levels)
         table = self.spec().unconstrained(list(self.centre.values())) + self._shifts(combinations)
         if (others := self.only_parent_knows(levels)).any():
@@ -216,17 +217,17 @@ class Record(abc.ABC):
         return self.level_shifts.shifts(combinations)
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether predictions of a run come from the parent instead of this record [row]."""
+        """Whether the parent predicts a run in place of this fit, because only the parent has seen its level [row]."""
         return np.zeros(len(levels), dtype=bool)
 
     def by_who_knows(
         self, rows: "LevelRows", answer: Callable[[Any, "LevelRows"], Sequence[np.ndarray]]
     ) -> tuple[np.ndarray, ...]:
-        """Columns of this record, with the parent's values for runs known to the parent alone.
+        """Evaluate a function on this fit, and on the parent for the runs of `only_parent_knows`.
 
         Args:
             rows: the runs.
-            answer: function of a record (this record or an ancestor) and runs that gives columns [column][row].
+            answer: function from a fit (this fit or an ancestor) and runs to columns [column][row].
 
         Returns:
             The columns.
@@ -240,12 +241,12 @@ class Record(abc.ABC):
 
     @functools.cached_property
     def level_shifts(self) -> Effects:
-        """Level effects of the record, with lookup by factor and level."""
+        """Level effects of the fit, with lookup by factor and level."""
         return Effects(self.effects, self.spec())
 
     @functools.cached_property
     def seen(self) -> Seen:
-        """Levels of the fitted runs; levels with effects where `known` is empty."""
+        """Levels of the fitted runs; if `known` is empty, the levels with effects."""
         return Seen(frozenset(self.known or ((effect.kind, effect.level) for effect in self.effects)))
 
     def is_new(self, kind: str, levels: Levels) -> Bool[np.ndarray, " row"]:
@@ -253,7 +254,15 @@ class Record(abc.ABC):
         return ~levels.has(lambda name: self.seen.knows(kind, name), kind)
 
     def draws(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random central values drawn from the spreads of the centre, by name; fixed without a spread [draw]."""
+        """Random draws of the central coefficients by name, with the standard deviations `spreads["centre"]` [draw].
+
+        Args:
+            count: number of draws [1].
+            seed: seed of the random numbers.
+
+        Returns:
+            Values in the unit of each coefficient; equal values for a coefficient without a standard deviation.
+        """
         random, spec = np.random.default_rng(seed), self.spec()
         moves = np.zeros((count, len(spec.names)))
         for name, spread in self.spreads.get("centre", {}).items():
@@ -262,7 +271,7 @@ class Record(abc.ABC):
         return dict(zip(spec.names, values.T, strict=True))
 
     def save(self, path: str | Path, comment: str = "") -> None:
-        """Write the record atomically as TOML.
+        """Write the fit atomically as TOML.
 
         Raises:
             InputError: the folder does not exist or cannot be written.
@@ -270,7 +279,7 @@ class Record(abc.ABC):
         self.file.write(path, self.document(), comment)
 
     def document(self) -> dict[str, Any]:
-        """Content of the record as nested tables."""
+        """Content of the fit as nested tables."""
         document: dict[str, Any] = {"name": self.name}
         document["coefficients"] = {name: {"value": value} for name, value in self.centre.items()}
         for table, (name, form) in self.tables.items():
@@ -283,7 +292,7 @@ class Record(abc.ABC):
 
     @classmethod
     def load(cls: type[Kind], path: str | Path) -> Kind:
-        """Read a record from a file; the priors supply absent coefficients.
+        """Read a fit from a file; coefficients absent from the file get their prior medians.
 
         Raises:
             InputError: the file is missing, truncated, of a later version, or not a record of this class.
@@ -292,7 +301,7 @@ class Record(abc.ABC):
 
     @classmethod
     def of_tables(cls: type[Kind], path: Path, table: Mapping[str, Any]) -> Kind:
-        """Record from the tables of a file; a coefficient is a number or a table with a `value`.
+        """Fit from the tables of a file; a coefficient is a number or a table with a `value`.
 
         Raises:
             InputError: an unknown coefficient, or a value out of range.
@@ -318,12 +327,12 @@ class _Values(dict[str, float]):
 
 @dataclass(frozen=True)
 class LevelRows:
-    """Runs of a query to a record.
+    """Levels and numbers of chips of the runs for which a fit is evaluated.
 
     Attributes:
         levels: levels of each run.
         n_chips: number of chips of each run [1], [row].
-        is_one: whether the query is a single run, answered by numbers instead of arrays.
+        is_one: whether there is a single run, for which results are numbers instead of arrays.
     """
 
     levels: Levels
@@ -332,7 +341,12 @@ class LevelRows:
 
     @classmethod
     def of(cls, levels: Levels | Mapping[str, str | None], n_chips: Any = 0.0) -> "LevelRows":
-        """Runs from their levels, or one run from a mapping of levels by factor; chips are common or per run."""
+        """Runs from their levels, or one run from a mapping of levels by factor.
+
+        Args:
+            levels: levels of the runs, or level by factor of one run.
+            n_chips: number of chips, common or of each run [1].
+        """
         is_one = not isinstance(levels, Levels)
         many = Levels.of_rows([levels]) if is_one else levels
         return cls(many, np.broadcast_to(np.asarray(n_chips, float), (len(many),)), is_one)
@@ -342,7 +356,7 @@ class LevelRows:
         return LevelRows(self.levels.take(rows), self.n_chips[rows])
 
     def given(self, column: np.ndarray) -> Any:
-        """Column in the form of the query: the only entry for a single run, else the array."""
+        """Result column of the runs: its single entry if `is_one`, else the array."""
         return column.tolist()[0] if self.is_one else column
 
 

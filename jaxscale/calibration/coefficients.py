@@ -1,11 +1,11 @@
-"""Coefficients of the cost terms: quantities that come from measurements, not from a datasheet.
+"""Coefficients of the cost terms of training: quantities that come from measurements, not from a datasheet.
 
 The table `data/coefficients.toml` gives unit, physical range, prior with source and physical meaning of each
-coefficient. The module `Coefficients` is flat, with float leaves, so that a step time differentiates by coefficient.
+coefficient. The module `Coefficients` is flat, with float leaves, so that the step time has a derivative by each.
 
-A chip has anchors: its share of the peak flop rate in large matmuls, and the memory of its driver. All software on a
-chip calls the same kernels, so an anchor is known before any training run is measured. A chip without timed kernels
-gets the anchor of a chip with the same die, or the mean of the chip's class. Sources: `data/chip_anchors.toml`.
+A chip has anchors: the share of its peak flop rate reached in large matmuls, and the memory of its driver. All
+software on a chip calls the same kernels, so that an anchor is known before any training run. A chip without timed
+kernels gets the anchor of a chip with the same die, or the mean of its class. Sources: `data/chip_anchors.toml`.
 """
 
 import functools
@@ -56,7 +56,7 @@ def _coefficient() -> Any:
 
 @printed(lambda coefficients: leaves_shown(coefficients))
 class Coefficients(eqx.Module):
-    """Fitted parameters of all cost terms; units, priors and sources are in `data/coefficients.toml`."""
+    """Fitted coefficients of all cost terms of training; units, priors and sources are in `data/coefficients.toml`."""
 
     matmul_efficiency: Number = _coefficient()
     fp8_efficiency: Number = _coefficient()
@@ -105,7 +105,7 @@ class Coefficients(eqx.Module):
 
 @functools.cache
 def training_spec() -> Spec:
-    """Table of the coefficients, `data/coefficients.toml`, in the order of the fields of `Coefficients`."""
+    """Priors, units and ranges of the coefficients of the cost terms (`data/coefficients.toml`), in field order."""
     return spec_from("coefficients.toml", names(), kinds=KINDS, stand_ins=STAND_INS, retired=RETIRED)
 
 
@@ -115,7 +115,7 @@ def priors() -> Mapping[str, Prior]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the coefficients, in field order."""
+    """Names of the coefficients, in the order of the fields of `Coefficients`."""
     return tuple(Coefficients.__dataclass_fields__)
 
 
@@ -139,28 +139,28 @@ def checked(coefficients: Any) -> Coefficients:
 
 
 def values_of(coefficients: Coefficients) -> tuple[float, ...]:
-    """Values of coefficients as Python floats, in field order."""
+    """Values of coefficients as Python floats, in the order of `names()`."""
     return tuple(float(getattr(coefficients, name)) for name in names())
 
 
 def prior_medians() -> Coefficients:
-    """Coefficients at their prior medians, before any measured run."""
+    """Coefficients at their prior medians, without any measured run."""
     return from_values(list(training_spec().medians.values()))
 
 
 def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
-    """Coefficients from coordinates: exp for a positive coefficient, the logistic function for a fraction."""
+    """Coefficients from their coordinates: exp(u) for a positive coefficient, 1 / (1 + exp(-u)) for a fraction."""
     values = constrain_values(unconstrained)
     return from_values([values[..., index] for index in range(values.shape[-1])])
 
 
 def constrain_values(unconstrained: Any) -> Any:
-    """Values of coefficients from coordinates, for numpy and JAX arrays [..., coefficient]."""
+    """Values of coefficients from their logs or logits, for numpy and JAX arrays [..., coefficient]."""
     return training_spec().constrained(unconstrained)
 
 
 def unconstrain(coefficients: Coefficients) -> np.ndarray:
-    """Coordinates of coefficient values: log, or logit for a fraction [coefficient]."""
+    """Log of positive coefficients, logit of fractions [coefficient]."""
     return training_spec().unconstrained(values_of(coefficients))
 
 
@@ -173,19 +173,19 @@ HELD = "framework_bytes"
 
 @functools.cache
 def chip_anchors() -> Mapping[str, float]:
-    """Matmul efficiency of each chip, by catalogue id [1]."""
+    """Share of the peak flop rate that each chip reaches in large matmuls, by catalogue id [1]."""
     return {chip: entry[ANCHORED] for entry in _entries() for chip in entry["chips"]}
 
 
 @functools.cache
 def held_by_drivers() -> Mapping[str, float]:
-    """Memory of the driver beside a program, on chips with an anchor of the memory, by catalogue id [byte]."""
+    """Memory that the driver occupies beside a program, by catalogue id of the chip, where known [byte]."""
     return {chip: entry[HELD] for entry in _entries() if HELD in entry for chip in entry["chips"]}
 
 
 @functools.cache
 def timed_chips() -> frozenset[str]:
-    """Catalogue ids of chips with timed kernels."""
+    """Catalogue ids of chips whose anchor comes from timed kernels of the chip itself."""
     return frozenset(chip for entry in _entries() if entry.get("timed", True) for chip in entry["chips"])
 
 
@@ -202,14 +202,15 @@ def _entries() -> list[Mapping[str, Any]]:
 def anchor_shifts(
     levels: Levels, fitted: Container[str] = (), own: Mapping[str, float] | None = None
 ) -> Float[np.ndarray, "row coefficient"]:
-    r"""Anchor shifts of unconstrained coefficients: $\logit(a) - \logit(a_0)$ for the matmul efficiency.
+    r"""Shifts of the log or logit of coefficients by the anchors of the runs' chips.
 
-    Also $\ln(b / b_0)$ for the memory of the driver; 0 for all further coefficients.
+    $\logit(a) - \logit(a_0)$ for the matmul efficiency a and $\ln(b / b_0)$ for the memory b of the driver, with the
+    references $a_0$ and $b_0$ of `data/chip_anchors.toml`; 0 for all further coefficients.
 
     Args:
         levels: levels of the runs; a run without a chip has no shift.
-        fitted: chips with fitted effects; without an anchor, their effects count from the reference $a_0$.
-        own: anchors of the user's hardware file by chip, which precede those of the table [1].
+        fitted: chips with fitted effects, which without an anchor are relative to the reference $a_0$.
+        own: matmul efficiency by chip from the user's hardware file, in place of those of the table [1].
 
     Returns:
         The shifts [1], [row, coefficient].

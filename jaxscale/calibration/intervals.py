@@ -1,7 +1,7 @@
-"""Prediction intervals: error bounds of predictions for runs outside the fit, and conditions that widen the bounds.
+"""Widths of prediction intervals for runs outside the fit, and the conditions of doubt that widen an interval.
 
-One rule serves records of every class (`widest`): an interval has its default width, or the largest width of any
-condition of doubt. Each width is that of the narrowest class of runs with an entry (`looked_up`). Widths come from
+One rule serves all fits (`widest`): an interval has its default width, or the largest width of any condition of doubt
+that holds for the run. Each width is that of the narrowest class of runs with an entry (`looked_up`). Widths come from
 held-out runs: `fitting/held_out.py` for training, `serving/serving_problem.py` for serving.
 """
 
@@ -28,17 +28,17 @@ def looked_up(
     places: Callable[..., Iterable[Any]],
     usual: Sequence[float],
 ) -> tuple[np.ndarray, ...]:
-    """Numbers of each run from the entries of a record, taken from the narrowest class of runs with an entry.
+    """Numbers of each run from a table by class of runs: the entry of the narrowest class that contains the run.
 
     Args:
         entries: numbers by class of runs.
         levels: levels of the runs.
-        kinds: factors that define the classes.
-        places: function from level names (empty for none) to the classes of such runs, narrowest first.
+        kinds: factors whose levels define the classes.
+        places: function from the level names of `kinds` (empty for no level) to the classes of a run, narrowest first.
         usual: numbers for runs without an entry.
 
     Returns:
-        Each number [row].
+        An array of each of the numbers [row].
     """
     combinations, index = levels.only(dict.fromkeys(kinds, bool)).distinct()
     columns = [combinations.column(kind) for kind in kinds]
@@ -52,7 +52,7 @@ def looked_up(
 def widest(
     usual: Sequence[np.ndarray], reasons: Iterable[tuple[Bool[np.ndarray, " row"], Sequence[np.ndarray]]]
 ) -> tuple[np.ndarray, ...]:
-    """Widths of intervals: the default widths, or the largest widths of the conditions of doubt that hold.
+    """Widths of intervals: the default width of each run, or the largest width of any condition of doubt that holds.
 
     Args:
         usual: default widths [width][row].
@@ -69,7 +69,7 @@ def widest(
 
 @dataclass(frozen=True)
 class Scatter:
-    """Relative scatter of held-out runs around the prediction.
+    """Relative deviation of held-out runs from the prediction, for the runs of a level or under a condition of doubt.
 
     Attributes:
         kind: factor of the level (`source`, `framework`), or a condition of doubt: `unnamed` for runs without a source;
@@ -143,7 +143,7 @@ class _Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatters:
-    """Scatters of a fit, by factor and name of level; the first of equal levels counts.
+    """Scatters of a fit with lookup by factor and level; of several entries for a level the first counts.
 
     Attributes:
         entries: scatters of the fit, then those of the parent.
@@ -163,7 +163,7 @@ class Scatters:
         return {(entry.kind, entry.level): entry for entry in reversed(self.entries)}
 
     def most_chips(self, levels: Levels) -> Float[np.ndarray, " row"]:
-        """Largest number of chips in fitted runs of a run's source, or of any known source if unknown [1], [row]."""
+        """Largest number of chips in fitted runs of a run's source; of all sources if unknown [1], [row]."""
         most = max(self.largest.values(), default=math.inf)
         return levels.numbers(lambda source: self.largest.get(source, most), "source", of_none=most)
 
@@ -174,7 +174,7 @@ class Scatters:
         return {place: _Widths(entry.time, entry.memory, entry.above) for place, entry in entries.items()}
 
     def interval(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Interval:
-        """Widths of prediction intervals: those of the source, or the largest of any condition of doubt [row].
+        """Widths of prediction intervals of runs: those of the source, or the largest of any condition of doubt [row].
 
         Args:
             levels: levels of the runs, with the common source and framework of the fit filled in.
@@ -186,14 +186,14 @@ class Scatters:
         return Interval(*self._widths(levels, n_chips)[:2])
 
     def above(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
-        """Standard deviation of log peak memory over peaks above the prediction [1], [row].
+        """Standard deviation of log peak memory among runs whose peak exceeds the prediction [1], [row].
 
         Args:
             levels: levels of the runs, with the common source and framework of the fit filled in.
             n_chips: number of chips of each run [1].
 
         Returns:
-            The deviations; over all peaks where `Scatter.above` is not known.
+            The deviations; those of all runs where `Scatter.above` is not known.
         """
         widths = self._widths(levels, n_chips)
         return stated_or(widths.above, widths.memory)
@@ -281,5 +281,5 @@ class Scatters:
 
 
 def interval_ends(middle: Any, half: Any) -> tuple[Any, Any]:
-    """Ends of intervals from middle and half-width h of the logarithm: `middle exp(-h)`, `middle exp(h)`."""
+    """Ends of intervals, `middle exp(-h)` and `middle exp(h)`, from the half-width h of the logarithm."""
     return middle * np.exp(-half), middle * np.exp(half)

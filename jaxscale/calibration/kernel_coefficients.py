@@ -18,7 +18,7 @@ from jaxscale.calibration.spec import Spec, spec_from
 
 
 class KernelCoefficients(eqx.Module):
-    """Fitted parameters of traced kernels; units, priors and sources are in `data/kernels.toml`."""
+    """Fitted coefficients of the time of traced kernels; units, priors and sources are in `data/kernels.toml`."""
 
     matmul_efficiency: Number = number_field()
     half_area: Number = number_field()
@@ -36,12 +36,12 @@ class KernelCoefficients(eqx.Module):
 
 @dataclass(frozen=True)
 class KernelFit(Record):
-    """Coefficients of the kernels of a software stack."""
+    """Fit of the coefficients of the kernels of a software stack."""
 
     @classmethod
     @functools.cache
     def spec(cls) -> Spec:
-        """Table of the coefficients of traced kernels."""
+        """Priors, units and ranges of the coefficients of traced kernels (`data/kernels.toml`)."""
         return spec_from("kernels.toml", KernelCoefficients.__dataclass_fields__)
 
 
@@ -64,7 +64,7 @@ def kernel_coefficients(stack: str = "jax", measured: Mapping[str, float] | None
 
     Args:
         stack: `jax` (whole program compiled), `pytorch` (eager), or `prior` (no measured runs).
-        measured: values of a chip by coefficient, from a hardware file; they precede those of the stack.
+        measured: values of a chip by coefficient, from a hardware file, in place of those of the stack.
 
     Returns:
         The coefficients; prior medians where neither chip nor stack states a value.

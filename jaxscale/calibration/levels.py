@@ -1,4 +1,7 @@
-"""Levels of runs by factor (source, framework, chip, ...), as columns of codes and names; those that a fit has seen."""
+"""Levels of runs: the value of each categorical factor (source, framework, chip, ...) for each run, stored as codes.
+
+`Seen` holds the levels that a fit has seen.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +40,7 @@ MOST_KEYS = 2**62
 
 @dataclass(frozen=True)
 class Levels:
-    """Level of each run, by factor: source, framework, chip and so on.
+    """Level of each run by factor: source, framework, chip and so on.
 
     Attributes:
         codes: index of each run's level among the names of the factor, `NO_LEVEL` without a level [factor][row].
@@ -55,13 +58,13 @@ class Levels:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, str | None]]) -> "Levels":
-        """Levels from one mapping per run; an empty name counts as no level."""
+        """Levels from one mapping of factor to level name per run; an empty name means no level."""
         kinds = dict.fromkeys(kind for row in rows for kind in row)
         return cls.of_columns({kind: [row.get(kind) for row in rows] for kind in kinds}, len(rows))
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Names], n_rows: int) -> "Levels":
-        """Levels from one column of names per factor; an empty name counts as no level."""
+        """Levels from one column of level names per factor; an empty name means no level."""
         codes, names = {}, {}
         for kind, column in columns.items():
             places: dict[str, int] = {}
@@ -71,7 +74,7 @@ class Levels:
 
     @classmethod
     def concatenated(cls, parts: Sequence["Levels"]) -> "Levels":
-        """Levels of the runs of several tables, concatenated."""
+        """Concatenation of the levels of several tables of runs."""
         kinds = dict.fromkeys(kind for part in parts for kind in part.codes)
         columns = {kind: np.concatenate([part.column(kind) for part in parts]) for kind in kinds}
         return cls.of_columns(columns, sum(len(part) for part in parts))
@@ -82,7 +85,7 @@ class Levels:
         return Levels({kind: codes[index] for kind, codes in self.codes.items()}, self.names, len(index))
 
     def row(self, index: int) -> dict[str, str | None]:
-        """Level of one run by factor, None without a level."""
+        """Level name of one run by factor; None without a level."""
         found = {kind: int(codes[index]) for kind, codes in self.codes.items()}
         return {kind: None if code == NO_LEVEL else self.names[kind][code] for kind, code in found.items()}
 
@@ -113,10 +116,10 @@ class Levels:
         return self.codes[kind] == NO_LEVEL if kind in self.codes else np.full(self.n_rows, True)
 
     def has(self, holds: Callable[[str], bool], kind: str, *, of_none: bool = False) -> Bool[np.ndarray, " row"]:
-        """Evaluate a predicate on each run's level of a factor.
+        """Whether a predicate holds for each run's level of a factor.
 
         Args:
-            holds: predicate of a level name, called once per name.
+            holds: predicate of a level name, evaluated once per name.
             kind: factor.
             of_none: result for runs without a level of the factor.
 
@@ -129,14 +132,17 @@ class Levels:
         return np.asarray([*answers, of_none])[self.codes[kind]]
 
     def numbers(self, value: Callable[[str], float], kind: str, *, of_none: float = np.nan) -> np.ndarray:
-        """Evaluate a function on each run's level of a factor; `of_none` for runs without a level [row]."""
+        """Value of a function of each run's level of a factor; `of_none` for a run without a level [row].
+
+        The function is evaluated once per level name.
+        """
         if kind not in self.codes:
             return np.full(self.n_rows, of_none)
         values = [float(value(name)) for name in self.names[kind]]
         return np.asarray([*values, of_none])[self.codes[kind]]
 
     def only(self, keep: Mapping[str, Callable[[str], bool]]) -> "Levels":
-        """Levels of the given factors restricted to selected names; runs with a dropped name lose the level."""
+        """Levels of the factors in `keep`, without the levels whose name fails the factor's predicate."""
         codes, names = {}, {}
         for kind in (kind for kind in keep if kind in self.codes):
             is_kept = np.asarray([bool(keep[kind](name)) for name in self.names[kind]], dtype=bool)
@@ -146,7 +152,7 @@ class Levels:
         return Levels(codes, names, self.n_rows)
 
     def filled(self, kind: str, other: str) -> "Levels":
-        """Levels with absent levels of a factor filled in from a second factor."""
+        """Levels in which a run without a level of factor `kind` takes the level of factor `other`."""
         if other not in self.codes:
             return self
         names = dict.fromkeys([*self.names.get(kind, ()), *self.names[other]])
@@ -156,12 +162,14 @@ class Levels:
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
-        """Levels with the names of a factor replaced; equal new names merge, an empty name removes the level.
+        """Levels in which a function of the level name replaces each name of a factor.
+
+        Levels with equal new names merge; an empty new name removes the level.
 
         Args:
             kind: factor whose names change.
-            name_of: new name of a level, called once per level.
-            to: factor that receives the new names; `kind` where empty.
+            name_of: function from the name of a level to its new name.
+            to: factor that receives the new names; by default `kind`.
 
         Returns:
             The levels.
@@ -175,16 +183,16 @@ class Levels:
         return Levels({**self.codes, to or kind: codes}, {**self.names, to or kind: names}, self.n_rows)
 
     def with_columns(self, columns: Mapping[str, Names]) -> "Levels":
-        """Levels with the columns of given factors replaced; an empty name is no level."""
+        """Levels with the columns of given factors replaced; an empty name means no level."""
         others = Levels.of_columns(columns, self.n_rows)
         return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)
 
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
-        """Levels with the levels of selected runs replaced.
+        """Levels in which the selected runs have the given levels.
 
         Args:
             rows: mask of the runs.
-            levels: new levels by factor; an empty name is no level.
+            levels: new level name by factor; an empty name means no level.
 
         Returns:
             The levels of all runs.
@@ -199,7 +207,7 @@ class Levels:
 
 
 def on_chips(levels: Mapping[str, str | None], n_chips: float | int) -> dict[str, str | None]:
-    """Levels of a run, with the factor `company` set from the number of chips where not stated.
+    """Levels of a run, completed by the factor `company`: `alone` on one chip, `beside collectives` on more.
 
     Args:
         levels: level of the run by factor.
@@ -222,28 +230,28 @@ UNNAMED = "unnamed"
 
 
 def software_stack(source: str) -> str:
-    """Software stack of a source `table/framework/part`: table and framework."""
+    """Software stack `table/framework` of a source `table/framework/part`."""
     return "/".join(source.split("/")[:2])
 
 
 def is_apart(source: str) -> bool:
-    """Whether a source is a subset of a software stack (`table/framework/part`)."""
+    """Whether a source is a part `table/framework/part` of a software stack, rather than the whole stack."""
     return source != software_stack(source)
 
 
 def table_of(source: str) -> str:
-    """Name of the table of measured runs of a source."""
+    """Name of the table of measured runs, the first component of a source `table/framework/part`."""
     return source.split("/")[0]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Levels of the runs of a fit.
+    """Levels of the runs that a fit was fitted to.
 
     Attributes:
         known: factor and name of every level of the runs, with or without effects.
-        fitted: factor and name of sources and frameworks of the fit's runs, without the parent's.
-        own: common source and framework of the runs, if any.
+        fitted: factor and name of the sources and frameworks of the runs of the fit itself, without its parent.
+        own: source and framework common to all runs, if any.
         parent: levels of the fit's parent.
         is_centre: whether the fit is a centre, which predicts all stacks unknown to its child.
     """
@@ -255,7 +263,7 @@ class Seen:
     is_centre: bool = False
 
     def named(self, levels: Levels) -> Levels:
-        """Levels with the common source and framework filled in for runs without a source and another framework."""
+        """Levels with `own` filled in for runs that state no source, and no framework or the framework of `own`."""
         if not self.own:
             return levels
         own_framework = dict(self.own).get("framework")
@@ -265,9 +273,9 @@ class Seen:
         return levels.replace(is_like_own, dict(self.own))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether predictions of a run come from the parent: only the parent knows the source, or else the framework.
+        """Whether the parent predicts a run, because only the parent has seen its source, or else its framework.
 
-        A fit to a few runs of one cluster says nothing about further sources.
+        A parent that is a centre (`is_centre`) predicts every run of a source that is not fitted.
         """
         if self.parent is None:
             return np.zeros(len(levels), dtype=bool)
@@ -283,15 +291,15 @@ class Seen:
         return answers
 
     def knows(self, kind: str, name: str) -> bool:
-        """Whether a run of the fit had the level."""
+        """Whether any fitted run had the level."""
         return (kind, name) in self.known
 
     def is_new(self, kind: str, name: str) -> bool:
-        """Whether a level is new to the fit; false for a factor that the fit does not list."""
+        """Whether a level is absent from the fitted runs; false for a factor that the fit does not list."""
         return bool(self.known) and (kind not in SETTINGS or kind in self._known_kinds) and not self.knows(kind, name)
 
     def ancestor_knows(self, kind: str, name: str) -> bool:
-        """Whether the parent of the fit, or a parent of the parent, had a run of the level."""
+        """Whether a run of the fit's parent, or of any further ancestor, had the level."""
         parent = self.parent
         return parent is not None and (parent.knows(kind, name) or parent.ancestor_knows(kind, name))
 
@@ -300,7 +308,7 @@ class Seen:
         return frozenset(kind for kind, _ in self.known)
 
     def notes(self, levels: Levels) -> np.ndarray:
-        """Note on the new levels of each run: known to no fit, or to an ancestor alone; else empty [row]."""
+        """Warning for each run that lists levels absent from the fitted runs; else empty [row]."""
         if not self.known:
             return np.full(len(levels), "", dtype=object)
         unseen = levels.only({kind: lambda name, kind=kind: self.is_new(kind, name) for kind in NOTED_KINDS})

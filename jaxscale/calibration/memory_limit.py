@@ -1,4 +1,4 @@
-"""Probability of running out of memory, and the largest peak at a given probability."""
+"""Probability of running out of memory, and the largest predicted peak at a given probability."""
 
 import math
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ NEAR = 1.5
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Usable memory of the runs of a source.
+    """Share of a chip's memory that the runs of a source can use, with its uncertainty.
 
     Attributes:
         source: source of the runs; empty for all sources.
         usable: predicted peak at which half of the runs run out of memory, relative to the chip's memory [1].
-        scatter: standard deviation of the log peak about this limit [1].
+        scatter: standard deviation of the log peak at which a run runs out of memory [1].
     """
 
     source: str
@@ -34,7 +34,7 @@ class MemoryLimit:
 
 
 def probability_of_oom(peak: Any, capacity: Any, limit: MemoryLimit) -> Any:
-    r"""Probability that a run exceeds the chip's memory, for log-normal scatter.
+    r"""Probability that the peak memory of a run exceeds the usable memory of the chip, for log-normal scatter.
 
     $p = \Phi\left(\ln\frac{M}{u C} / \sigma\right)$.
 
@@ -64,7 +64,7 @@ def normal_probability(deviates: Any) -> np.ndarray:
 
 
 def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> float:
-    r"""Largest predicted peak memory at a given probability of exceeding the chip's memory.
+    r"""Largest predicted peak memory for an accepted probability of running out of memory [byte].
 
     $M = u C \exp(-\sigma z_{1-p})$, the inverse of `probability_of_oom`.
 
@@ -80,7 +80,7 @@ def memory_limit(capacity: float, limit: MemoryLimit, probability: float) -> flo
 
 
 class Alternatives(NamedTuple):
-    """Best plan, with the range of times of nearly equal plans.
+    """Best plan, and the range of step times of nearly equal plans.
 
     Attributes:
         best: row of the best plan [1].
@@ -94,10 +94,10 @@ class Alternatives(NamedTuple):
 
 
 def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.ndarray, " plan"]) -> Alternatives:
-    """Best of several plans: the fastest with an accepted probability of running out of memory.
+    r"""Best of several plans: the fastest plan with a probability of running out of memory of at most `ACCEPTED_RISK`.
 
-    Without such a plan, the minimum of $t / (1 - p)$, time over probability to fit, among plans with $p < 1/2$; without
-    any of these either, the plan of least p.
+    If no plan qualifies, the plan of least $t / (1 - p)$, time over probability to fit, among plans with $p < 1/2$; if
+    all plans have $p \ge 1/2$, the plan of least p.
 
     Args:
         pace: t, time per sequence of each plan [s].
@@ -117,7 +117,7 @@ def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.nd
 
 
 def near(pace: Float[np.ndarray, " plan"], allowed: Bool[np.ndarray, " plan"], best: int) -> Alternatives:
-    """Alternatives to a plan: allowed plans with at most `NEAR` times the plan's time.
+    """Alternatives to a plan: allowed plans that take at most `NEAR` times as long.
 
     Args:
         pace: time per sequence of each plan [s].

@@ -1,9 +1,8 @@
-"""Fit of the cost terms: pooled coefficients, level effects, intervals, memory limits, provenance.
+"""Fit of the cost terms of training: coefficients, level effects, intervals, memory limits and provenance.
 
-A fit is a plain record on the host; the cost model takes `Coefficients`, which a fit computes from the levels of a run.
-
-Fits are shipped, files of the user, or the priors. Paces are ratios of measured to predicted step time of traced
-workloads, by workload and chip.
+`Fit.coefficients` gives the `Coefficients` of a run, which the cost model takes, from the levels of the run. A fit is
+shipped, a file of the user, or the priors alone. For traced workloads, a fit holds paces: ratios of measured to
+predicted step time, by workload and chip.
 """
 
 import functools
@@ -43,8 +42,8 @@ class WorkloadPace:
     """Pace of a traced workload on a chip: posterior of the ratio of measured to predicted step time.
 
     Attributes:
-        workload: name in the column `workload`; empty for unmeasured workloads.
-        gpu: catalogue id of the chip; empty for unmeasured chips.
+        workload: name in the column `workload`; empty for any unmeasured workload.
+        gpu: catalogue id of the chip; empty for any unmeasured chip.
         log_pace: logarithm of measured over predicted step time [1].
         half_width: half-width of the central 90 % interval of the log step time of a further run [1].
         n_chips: largest number of chips of a measured run of the workload [1].
@@ -109,16 +108,16 @@ ANCHORED_KIND = "gpu"
 @printed(lambda fit: _shown(fit))
 @dataclass(frozen=True, repr=False)
 class Fit(Record):
-    """Coefficients fitted to measured runs, with effects and scatter by level.
+    """Fit of training runs: coefficients with effects and scatter by level, and limits of memory.
 
     Attributes:
         largest: largest number of chips of a fitted run, by source [1].
-        limits: usable memory by source, where runs showed a limit.
-        own: common source and framework of the fitted runs, if any; the default of a run that names neither.
+        limits: usable memory by source, known where runs ran out of memory.
+        own: source and framework common to all fitted runs, if any; the default for a run that states neither.
         fitted: factor and name of the sources and frameworks of the fitted runs.
         is_centre: whether the fit is the centre of a calibration, the first of two stages. As a parent, a centre
             predicts every stack unknown to the child fit.
-        paces: ratio of measured to predicted time of measured traced workloads.
+        paces: ratios of measured to predicted step time of traced workloads.
         anchors: matmul efficiency of chips from a hardware file, by chip [1].
     """
 
@@ -152,17 +151,17 @@ class Fit(Record):
 
     @classmethod
     def spec(cls) -> Spec:
-        """Table of the coefficients of the cost terms."""
+        """Priors, units and ranges of the coefficients of the cost terms."""
         return training_spec()
 
     @functools.cached_property
     def pooled(self) -> Coefficients:
-        """Central coefficients, of runs without level effects."""
+        """Pooled coefficients, of a run without level effects."""
         return from_values(list(self.centre.values()))
 
     @property
     def scatter(self) -> tuple[Scatter, ...]:
-        """Relative scatter of held-out runs by level: of log step time and of log peak memory [1]."""
+        """Relative scatter of log step time and log peak memory of held-out runs, by level [1]."""
         return self.widths
 
     def coefficients(
@@ -187,7 +186,7 @@ class Fit(Record):
         return from_values(self.spec().constrained(rows[0]).tolist())
 
     def coefficients_of(self, levels: Levels) -> Coefficients:
-        """Coefficients of many runs, stacked: arrays [row]."""
+        """Coefficients of many runs, one array [row] per coefficient."""
         table, index = self.coefficient_table(levels)
         return jax.tree.map(lambda column: column[index], table)
 
@@ -211,7 +210,7 @@ class Fit(Record):
         return anchor_shifts(combinations, fitted, dict(self.anchors)) + super()._shifts(combinations)
 
     def with_anchors(self, anchors: Mapping[str, float]) -> "Fit":
-        """Copy of the fit with anchors from a hardware file, which precede those of the package.
+        """Copy of the fit in which matmul efficiencies of chips from a hardware file replace those of the package.
 
         Args:
             anchors: matmul efficiency by chip [1].
@@ -222,11 +221,11 @@ class Fit(Record):
         return replace(self, parent=parent, anchors=tuple({**dict(self.anchors), **anchors}.items()))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether predictions of a run come from the parent, see `Seen.only_parent_knows` [row]."""
+        """Whether predictions of a run come from the parent, by the rule of `Seen.only_parent_knows` [row]."""
         return self.seen.only_parent_knows(levels)
 
     def interval(self, levels: AnyLevels, n_chips: Any = 0.0) -> Interval:
-        """Half-width of the 90 % interval of log step time, and standard deviation of log peak memory.
+        """Widths of prediction intervals: half-width of log step time (90 %), standard deviation of log peak memory.
 
         Levels new to the fit widen the interval, see `jaxscale.calibration.intervals`.
 
@@ -284,7 +283,7 @@ class Fit(Record):
         return paces_of(self.paces, levels, n_chips)
 
     def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
-        """Usable memory of a run: from the runs of the source, else the whole memory with the scatter of the peak.
+        """Usable memory of a run: the limit of its source if known, else all memory with the scatter of the peak.
 
         Args:
             levels: levels of one run or of many runs.
@@ -304,7 +303,7 @@ class Fit(Record):
         return usable, stated_or(scatter, self._scatters.above(named, rows.n_chips))
 
     def most_chips(self, levels: AnyLevels) -> Any:
-        """Largest number of chips in fitted runs of the run's source, or of any source if unknown [1], [row]."""
+        """Largest number of chips in fitted runs of the run's source; of all sources if unknown [1], [row]."""
         rows = LevelRows.of(levels)
         return rows.given(*self.by_who_knows(rows, Fit._own_most))
 
@@ -312,14 +311,14 @@ class Fit(Record):
         return (self._scatters.most_chips(self.seen.named(rows.levels)),)
 
     def notes(self, levels: AnyLevels, n_chips: Any = 0.0) -> Any:
-        """Note on levels new to the fit and on more chips than in any fitted run, possibly empty.
+        """Warning text on levels absent from the fitted runs and on more chips than in any fitted run, possibly empty.
 
         Args:
             levels: levels of one run or of many runs.
             n_chips: number of chips of each run [1], [row].
 
         Returns:
-            The note: a text for a single run, else [row].
+            One text for a single run, else an array [row].
         """
         rows = LevelRows.of(levels, n_chips)
         texts, most = self.by_who_knows(rows, lambda fit, some: (fit.seen.notes(some.levels), *fit._own_most(some)))
@@ -333,7 +332,7 @@ class Fit(Record):
 
     @functools.cached_property
     def seen(self) -> Seen:
-        """Levels of the fitted runs, and those of the parent."""
+        """Levels of the fitted runs, with those of the parent."""
         parent = self.parent.seen if self.parent is not None else None
         return Seen(frozenset(self.known), frozenset(self.fitted), self.own, parent, self.is_centre)
 
@@ -343,7 +342,7 @@ class Fit(Record):
 
     @property
     def scatter_by_level(self) -> dict[Place, Scatter]:
-        """Scatters by factor and name of the level."""
+        """Scatters of held-out runs by factor and name of the level."""
         return self._scatters.by_level
 
     @functools.cached_property
@@ -353,12 +352,12 @@ class Fit(Record):
 
     @functools.cached_property
     def limit_by_source(self) -> dict[str, MemoryLimit]:
-        """Memory limits by source; the first entry of a source counts."""
+        """Memory limits by source; of several entries for a source the first counts."""
         return {limit.source: limit for limit in reversed(self.limits)}
 
     @property
     def has_runs(self) -> bool:
-        """Whether the fit has measured runs; false for `prior`."""
+        """Whether the fit rests on measured runs; false for the fit `prior`."""
         return bool(self.known or self.effects or self.widths)
 
     def save(
@@ -368,7 +367,7 @@ class Fit(Record):
 
         Args:
             path: file to write.
-            parameters: lo, hi, unit and identified of each pooled coefficient, by name; omitted where None.
+            parameters: entries `lo`, `hi`, `unit` and `identified` of each pooled coefficient, by name; may be None.
             comment: first line of the file.
 
         Raises:
@@ -407,7 +406,7 @@ _ALL = MemoryLimit("", 1.0, np.nan)
 
 @runtime_checkable
 class HasFit(Protocol):
-    """Result of a fit, such as `FitResult`."""
+    """Any result with a field `fit`, such as `FitResult`."""
 
     fit: Fit
 
@@ -417,10 +416,10 @@ AnyFit = Fit | HasFit | str | Path
 
 
 def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
-    """Fit from a fit, a result, a name or a file.
+    """Fit given as a fit, a result that contains a fit, a name or a file.
 
     Args:
-        hardware: catalogue whose chip anchors precede those of the package.
+        hardware: catalogue whose matmul efficiencies of chips replace those of the package.
 
     Raises:
         InputError: an unknown fit, or a file of a different type.
@@ -437,7 +436,7 @@ def load_fit(name_or_path: str | Path = "default", hardware: Hardware | None = N
     Args:
         name_or_path: `default`, the name of a further shipped fit (a source), `prior` for the priors alone, or a TOML
             file written by `Fit.save`. The priors supply coefficients absent from the file.
-        hardware: catalogue whose chip anchors precede those of the package.
+        hardware: catalogue whose matmul efficiencies of chips replace those of the package.
 
     Returns:
         The fit.

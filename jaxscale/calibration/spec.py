@@ -1,9 +1,7 @@
-"""Table of the coefficients of a record: unit, range, prior, source and coordinate of each coefficient.
+"""Description of the coefficients of a fit: unit, range, prior, source and coordinate of each, from a file of `data/`.
 
-The table is a file of `data/`. Effects and priors act on coordinates: the logarithm of a positive coefficient, the
-logit of a fraction, the value of a real coefficient.
-
-Substitute levels stand for absent levels, and for levels without fitted runs.
+Effects and priors act on coordinates: the logarithm of a positive coefficient, the logit of a fraction, the value of a
+real coefficient. Rules (`StandIns`) name a substitute for a level that is absent or has no fitted runs.
 """
 
 import functools
@@ -23,12 +21,12 @@ from jaxscale.calibration.levels import Levels
 
 @dataclass(frozen=True)
 class StandIns:
-    """Substitution rules of levels, applied in order before effects are looked up.
+    """Rules that replace absent levels, and levels without fitted runs, applied in order before effects are looked up.
 
     Attributes:
-        others: second factor that supplies the level of a run without a level, by factor.
-        usual: default level of a run without a level, by factor.
-        choices: functions from a level and the known levels of the factor to the substitute level, by factor.
+        others: by factor, a second factor that supplies the level of a run without a level.
+        usual: by factor, the default level of a run without a level.
+        choices: by factor, a function from a level and the levels with effects to the substitute level.
     """
 
     others: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +34,12 @@ class StandIns:
     choices: Mapping[str, Callable[[str, Collection[str]], str]] = field(default_factory=dict)
 
     def applied(self, levels: Levels, known: Mapping[str, Collection[str]]) -> Levels:
-        """Levels after substitution, given the names of levels with effects by factor."""
+        """Levels after substitution.
+
+        Args:
+            levels: levels of the runs.
+            known: names of the levels with effects by factor.
+        """
         for kind, other in self.others.items():
             levels = levels.filled(kind, other)
         for kind, name in self.usual.items():
@@ -48,7 +51,7 @@ class StandIns:
 
 
 def longest_within(name: str, known: Iterable[str]) -> str:
-    """The name if known, else the longest known name contained in the name, else the name."""
+    """Substitute for an unknown name: the longest known name contained in the name; else the name itself."""
     known = list(known)
     return name if name in known else max((other for other in known if other in name), key=len, default=name)
 
@@ -79,11 +82,11 @@ class Prior(NamedTuple):
         meaning: physical meaning, a sentence.
         source: source of median and spread.
         effects: factors (source, mixture, ...) whose levels may shift the coefficient of a known stack.
-        spread_of_levels: scale of the effects of `effects`; equal to `spread` unless levels are known to differ by more
+        spread_of_levels: prior standard deviation of those effects; equal to `spread` unless levels differ by more
             than the uncertainty of the centre [1].
         levels: standard deviation of the effects within the centre, by factor (stack, gpu, ...) [1].
-        told_by: runs that are most informative about the coefficient, as a measurement to identify it.
-        hides_where: `small` or `large` where overlap hides the term of a small or large coefficient; else empty.
+        told_by: runs that are most informative about the coefficient, in words.
+        hides_where: `small` or `large` if overlap hides the cost term of a small or large coefficient; else empty.
         may_be_zero: whether the value may be 0, for a feature absent from a stack.
     """
 
@@ -103,12 +106,12 @@ class Prior(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Coefficients of a record.
+    """Priors of the coefficients of a fit, and the factors whose levels shift coefficients.
 
     Attributes:
         priors: prior of each coefficient, in order.
-        kinds: factors with effects, in the order of their sum.
-        stand_ins: levels that stand in for absent levels and for levels without effects.
+        kinds: factors with effects, in the order of summation.
+        stand_ins: rules that replace absent levels and levels without effects.
         retired: coefficients of earlier versions, ignored in files.
     """
 
@@ -128,7 +131,7 @@ class Spec:
         return {name: float(prior.median) for name, prior in self.priors.items()}
 
     def effect_spreads(self) -> dict[str, dict[str, float]]:
-        """Prior standard deviation of the effects by factor and coefficient [1]."""
+        """Prior standard deviation of the effects on log or logit, by factor and coefficient [1]."""
         spreads = {
             kind: {name: prior.levels[kind] for name, prior in self.priors.items() if kind in prior.levels}
             for kind in self.kinds
@@ -144,14 +147,14 @@ class Spec:
         return np.asarray([prior.kind == "real" for prior in self.priors.values()])
 
     def constrained(self, coordinates: Any) -> Any:
-        """Values from coordinates u: exp(u), 1 / (1 + exp(-u)) or u, for numpy and JAX arrays [..., coefficient]."""
+        """Values from coordinates u: exp(u), 1 / (1 + exp(-u)) or u, in numpy and JAX [..., coefficient]."""
         xp = jnp if isinstance(coordinates, jax.Array) else np
         bounded = xp.clip(coordinates, -FARTHEST, FARTHEST)
         values = xp.where(self._is_fraction, 1.0 / (1.0 + xp.exp(-bounded)), xp.exp(bounded))
         return xp.where(self._is_real, coordinates, values) if self._is_real.any() else values
 
     def unconstrained(self, values: Any) -> np.ndarray:
-        """Coordinates from values on the host: log, logit or the value [..., coefficient]."""
+        """Coordinates of coefficient values: log, logit or the value, in numpy [..., coefficient]."""
         values = np.asarray(values, float)
         # Both branches of `where` are evaluated, so log and logit meet values outside their domain.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -159,19 +162,19 @@ class Spec:
         return np.where(self._is_real, values, logits)
 
     def slopes(self, coordinates: np.ndarray) -> np.ndarray:
-        """Derivative of each value v by its coordinate: v for a log, v (1 - v) for a logit, else 1."""
+        """Derivative of each value v with respect to its coordinate: v for a log, v (1 - v) for a logit, else 1."""
         values = self.constrained(coordinates)
         slopes = np.where(self._is_fraction, values * (1.0 - values), values)
         return np.where(self._is_real, 1.0, slopes)
 
     def column(self, values: Mapping[str, float]) -> Float[np.ndarray, " coefficient"]:
-        """Array of numbers given by name, 0 for absent names [coefficient]."""
+        """Array of numbers given by coefficient name, 0 for absent names [coefficient]."""
         return np.asarray([values.get(name, 0.0) for name in self.names], float)
 
     def stated(self, where: Any, entries: Mapping[str, Any]) -> dict[str, float]:
-        """Values by name from a file, with the prior median for absent coefficients.
+        """Values of the coefficients from the entries of a file, with the prior median for absent coefficients.
 
-        A file older than a cost term lacks the coefficients of the term.
+        A file written before a cost term was added lacks the coefficients of the term.
 
         Raises:
             InputError: an unknown coefficient, or a value out of range.
@@ -181,7 +184,11 @@ class Spec:
         return {**self.medians, **found}
 
     def known(self, where: str, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Entries of a file by coefficient, without retired coefficients; `where` begins messages.
+        """Entries of a file by coefficient name, without the coefficients of earlier versions.
+
+        Args:
+            where: start of an error message.
+            entries: entries of the file by name.
 
         Raises:
             InputError: an unknown coefficient.
@@ -212,15 +219,15 @@ def spec_from(
     stand_ins: StandIns = NO_STAND_INS,
     retired: tuple[str, ...] = (),
 ) -> Spec:
-    """Coefficients that a file of `data/` describes.
+    """Description of coefficients read from a file of `data/`.
 
     Args:
         file: name of the file. A table `[effects]` states prior spreads of effects by factor and coefficient; entries
             of coefficients take precedence.
         names: names of the coefficients, in the order of the fields of their module.
         table: table of the file with an entry per coefficient.
-        kinds: factors with effects; the factors of the table `[effects]` where empty.
-        stand_ins: rules for levels without effects.
+        kinds: factors with effects; by default the factors of the table `[effects]`.
+        stand_ins: rules that replace levels without effects.
         retired: coefficients of earlier versions.
 
     Returns:

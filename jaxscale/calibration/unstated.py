@@ -1,4 +1,4 @@
-"""Facts that a run does not state, and the fact whose statement narrows the interval most."""
+"""Advice on which unstated fact of a run, such as the bytes per loss element, would narrow the intervals most."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,7 +22,7 @@ Width = Callable[[Levels], Float[np.ndarray, " row"]]
 
 
 def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
-    """Notes on the facts of each run whose statement would narrow the intervals most, possibly empty [row].
+    """Note for each run on the unstated facts that would narrow its intervals most if stated; possibly empty [row].
 
     Args:
         fit: fit that predicts the runs.
@@ -43,14 +43,14 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
 
 
 def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fact of memory whose statement narrows an interval most, or all unstated facts where no single fact helps enough.
+    """Unstated fact that would narrow the memory interval of each run most; all unstated facts if no single one helps.
 
     Args:
         levels: levels of the runs.
-        width: function from levels to interval widths.
+        width: function from levels to the interval width of each run [1], [row].
 
     Returns:
-        Facts, empty where a run states all facts; widths without and with the statement [1], [row].
+        Facts, empty for a run that states all facts; widths without and with the statement [1], [row].
     """
     now, guesses = width(levels), levels.column("unstated")
     facts, least = np.full(len(levels), "", dtype=object), now.copy()
@@ -64,7 +64,7 @@ def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, 
 
 
 def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, probability: float) -> tuple[str, ...]:
-    """Note on the fact of a planned run whose statement would increase the usable memory most.
+    """Note on the unstated fact of a planned run that would increase the usable memory most if stated.
 
     Args:
         fit: fit that predicts the run.
@@ -74,7 +74,7 @@ def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, 
         probability: accepted probability of running out of memory [1].
 
     Returns:
-        At most one sentence, such as `state loss_bytes: 64 -> 77 GB usable`; none where all facts are stated.
+        At most one sentence, such as `state loss_bytes: 64 -> 77 GB usable`; empty if all facts are stated.
     """
 
     def beyond(some: Levels) -> np.ndarray:
