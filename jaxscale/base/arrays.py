@@ -77,7 +77,7 @@ def with_fields(module: Tree, changes: Mapping[str, Any]) -> Tree:
 
 
 def with_columns(module: Tree, columns: Mapping[str, np.ndarray]) -> Tree:
-    """Copy of a module whose scalar fields become arrays, one value per row; faster than `with_fields` for many rows.
+    """Copy of a module with arrays, a value per row, in scalar fields; faster than `with_fields` for many rows.
 
     Args:
         module: the module.
@@ -94,7 +94,7 @@ def stacked(trees: Sequence[Tree]) -> Tree:
 
 
 def stated_or(numbers: np.ndarray, otherwise: float | np.ndarray) -> np.ndarray:
-    """Copy of an array with nan replaced by a default, one for each row or one for all rows."""
+    """Copy of an array with nan replaced by a default, a single number or a number per row."""
     return np.where(np.isnan(numbers), otherwise, numbers)
 
 
@@ -112,7 +112,7 @@ def total_of(terms: Iterable[jax.Array]) -> jax.Array:
 def filled_rows(count: int, block: int) -> np.ndarray:
     """Row indices, padded by repetition of the last row to a multiple of the block size [row].
 
-    Padding limits the number of shapes that JAX compiles.
+    Padding limits the number of shapes for compilation.
 
     Args:
         count: number of rows [1].
@@ -162,13 +162,13 @@ def number_field(default: Any = dataclasses.MISSING) -> Any:
     """Field of a module for a number, converted from a scalar of any type.
 
     Args:
-        default: value of an omitted field; None if the module computes the number from its other fields.
+        default: value of an omitted field; None if the module computes the number from further fields.
     """
     return eqx.field(converter=as_float, default=default)
 
 
 def with_properties(**properties: property) -> Callable[[Class], Class]:
-    """Decorator of a module class that makes init-only arguments (`InitVar`) readable as properties of an instance.
+    """Decorator of a module class: init-only arguments (`InitVar`) become readable properties of an instance.
 
     Args:
         properties: property by name of the init-only argument.

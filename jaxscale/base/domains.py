@@ -49,7 +49,7 @@ def bounds_of(what: str) -> dict[str, Bound]:
     """Valid ranges of the fields of a class, from `data/domains.toml`.
 
     Args:
-        what: name of the class, such as `Transformer`.
+        what: name of the class, for example `Transformer`.
 
     Returns:
         Range by name of the field.
@@ -63,12 +63,12 @@ def bounds_of(what: str) -> dict[str, Bound]:
 
 
 class Relation(NamedTuple):
-    """Condition between several numbers, such as `n_kv_heads <= n_heads`.
+    """Condition between several numbers, for example `n_kv_heads <= n_heads`.
 
     Attributes:
         names: numbers that the condition reads; messages name the first number.
-        holds: function of the numbers, in the order of `names`, that is true where the condition holds.
-        wrong: function of the same numbers that returns the error message with the valid range.
+        holds: function of the numbers, in the order of `names`; true where the condition holds.
+        wrong: function from these numbers to the error message with the valid range.
         text: statement of the condition, for the page of the domain.
     """
 
@@ -84,7 +84,7 @@ class Broken(NamedTuple):
     Attributes:
         name: name of the number out of range.
         rows: whether each row is wrong [row], or a truth value for a single set of numbers.
-        problem: function from the index of a row to its message, with the valid range.
+        problem: function from the index of a row to the message, with the valid range.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Domain:
-    """Valid ranges of the numbers of a class, and the conditions between them.
+    """Valid ranges of the numbers of a class, and conditions between the numbers.
 
     Attributes:
         what: name of the class in messages.
@@ -165,7 +165,7 @@ def at_most(few: str, many: str) -> Relation:
 
 
 def needs(name: str, other: str, expected: str) -> Relation:
-    """Relation that `name` above 0 requires `other` above 0; `expected` states the valid choices in the message."""
+    """Relation: `name` above 0 requires `other` above 0; `expected` states the valid choices in the message."""
     return Relation(
         (name, other),
         lambda value, needed: np.less_equal(value, 0.0) | np.greater(needed, 0.0),

@@ -15,7 +15,7 @@ class InputError(ValueError):
     """Invalid input from the user; the message names error, location and valid input.
 
     Attributes:
-        problems: all problems, one line each, where the message shows only the first of many.
+        problems: all problems, a line each; the message shows only the first of many.
     """
 
     def __init__(self, message: str, problems: Sequence[str] = ()):
@@ -71,7 +71,7 @@ def check_known(what: str, word: str, known: Collection[str]) -> None:
     """Check that a word is among the known words.
 
     Args:
-        what: kind of word, the start of the message, such as `form` or `objective =`.
+        what: start of the message, for example `form` or `objective =`.
         word: the word.
         known: the known words, in the order of the message.
 

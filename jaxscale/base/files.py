@@ -88,7 +88,7 @@ def _exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Context in which an OSError of a write, such as a full disk, gets the file name `path` if it has none."""
+    """Context that adds the file name `path` to an OSError without a file name, as of a full disk."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def whole_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         private: whether only the user may read and write the file.
 
     Yields:
-        Path of the temporary file, in the folder of `path` and with its suffix.
+        Path of the temporary file, with the folder and suffix of `path`.
 
     Raises:
         InputError: the folder is missing or not writable.

@@ -48,7 +48,7 @@ class Output(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Compiled program with the structure of its result.
+    """Compiled program and the structure of the result.
 
     Attributes:
         run: function from a list of arrays to a list of arrays.
@@ -77,14 +77,14 @@ class Call(NamedTuple):
     packed: tuple[tuple[int, ...], ...] | None = None
 
     def signature(self) -> Hashable:
-        """Key of the call for the program store; calls with equal keys run the same compiled program."""
+        """Key of the call for the program store; calls with equal keys share a compiled program."""
         # Weak types affect the precision of results, hence the program.
         shapes = tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in self.arrays)
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         return self.function, self.structure, self.static, (shapes, self.packed), wide
 
     def leaves(self, arrays: Iterable[Any]) -> Iterator[Any]:
-        """Array leaves of the call, unpacked from the arguments of its program."""
+        """Array leaves of the call, unpacked from the arguments of the program."""
         if self.packed is None:
             yield from arrays
             return
@@ -114,9 +114,9 @@ def call_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: 
 
 
 def packed_call(function: Callable[..., Any], arguments: tuple[Any, ...], static: dict[str, Any]) -> Call | None:
-    """Call with the numbers of all modules packed into one vector, for a single transfer to the device.
+    """Call with the numbers of all modules packed into a vector, for a single transfer to the device.
 
-    One transfer for each of some hundred numbers would take longer than the execution of most programs.
+    A transfer for each of a hundred numbers would take longer than the execution of most programs.
 
     A transfer to the device for each of some hundred numbers would take longer than the execution of most programs.
 
@@ -322,10 +322,10 @@ _SMALL_WORK = {**_OPTIONS, "xla_backend_optimization_level": 0}
 
 @functools.cache
 def compiler_options(small_work: bool = False) -> dict[str, Any]:
-    """Compiler options that the installed XLA accepts; determined on first use, since the test starts the backend.
+    """Compiler options accepted by the installed XLA; determined on first use, since the test starts the backend.
 
     Args:
-        small_work: whether to compile without optimisation, for a program that runs for less time than it compiles.
+        small_work: whether to compile without optimisation, for short programs.
     """
     wanted = _SMALL_WORK if small_work else _OPTIONS
     try:
@@ -358,7 +358,7 @@ def _filtered(function: Function, small_work: bool = False) -> Function:
 def array_jit(function: Function) -> Function:
     """`jax.jit` with the options of `compiler_options`, for functions of arrays; calls are asynchronous.
 
-    `eqx.filter_jit` in contrast waits for results, so that errors on the device surface at the call.
+    `eqx.filter_jit` in contrast waits for results, to raise errors of the device at the call.
 
     `eqx.filter_jit` waits for results, so that errors on the device surface at the call.
     """
@@ -370,7 +370,7 @@ _UNKEPT = ProgramStore(None)
 
 
 def concrete_jit(function: Function) -> Function:
-    """Decorator that compiles a function of modules into one program for all concrete values of their numbers.
+    """Decorator that compiles a function of modules into a single program for all concrete values of the numbers.
 
     Inside `jax.grad`, `jax.vmap`, `jax.jit` and further transformations the function is traced. Positional
     arguments are modules; keyword arguments are static.

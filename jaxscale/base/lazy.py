@@ -35,7 +35,7 @@ class PublicFace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, except a sub-module that would hide the public function of the same name."""
+        """Set an attribute, except a sub-module with the name of a public function, which would hide the function."""
         # The import system would bind the sub-module `limits/study.py` in place of the function `limits.study`.
         if not (isinstance(value, ModuleType) and name in self._homes):
             super().__setattr__(name, value)
@@ -46,7 +46,7 @@ class PublicFace(ModuleType):
 
 
 def public_face(package: str) -> None:
-    """Make a package import each of its public names on first use.
+    """Make a package import each public name on first use.
 
     Args:
         package: name of the package being imported, `__name__` in `__init__`.

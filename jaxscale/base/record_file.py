@@ -1,7 +1,7 @@
-"""Reading and writing of records, such as fits, as TOML files.
+"""Reading and writing of records (for example fits) as TOML files.
 
-Numbers have six digits, files are written atomically and read once per process, and a last table `end` shows that a
-file is complete. A file states the type of record (`record`) and the version of the format (`format`). Files of release
+Numbers have six digits; files are written atomically and read once per process. A final table `end` marks a complete
+file. A file states the type of record (`record`) and the version of the format (`format`). Files of release
 0.1 state neither, and only a few have an end table.
 """
 
@@ -94,14 +94,14 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class RecordFile:
-    """File format of one type of record.
+    """File format of a type of record.
 
     Attributes:
         what: name of the type of record, in files and messages.
         head: name of a table present in every file.
-        made_by: description of the expected file and its origin, for messages.
+        made_by: description of the expected file and of the command for writing a file, for messages.
         comment: default first line of a file.
-        ended: name of a table present only in those files of release 0.1 that have an end table.
+        ended: name of a table present only in files of release 0.1 with an end table.
         old_head: name of the table `head` in files of release 0.1, if different.
     """
 
@@ -169,10 +169,10 @@ class RecordFile:
 
         Args:
             path: file, for the message.
-            parse: function that makes the record.
+            parse: function without arguments; returns the record.
 
         Raises:
-            InputError: the record is incomplete or of another version.
+            InputError: the record is incomplete or of a different version.
         """
         try:
             return parse()

@@ -134,14 +134,14 @@ def leaf_text(value: Any) -> str:
 
 
 def shares(terms: dict[str, Any], unit_text: Callable[[float], str]) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Table rows of the terms of a sum, with the share of each in the sum, and a note that names zero terms.
+    """Table rows of the terms of a sum with the share of each term, and a note on zero terms.
 
     Args:
         terms: numbers by name.
         unit_text: function from a number to its text with unit.
 
     Returns:
-        Rows of name, value and share in per cent; notes, at most one.
+        Rows of name, value and share in per cent; a list of at most one note.
     """
     values = {name: float(np.asarray(term)) for name, term in terms.items()}
     total = sum(values.values())

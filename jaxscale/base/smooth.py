@@ -114,7 +114,7 @@ def log2_above_one(ratio: ArrayLike, temperature: Temperature) -> Array:
 
 
 def exposed(cost: ArrayLike, cover: ArrayLike, temperature: Temperature) -> Array:
-    """Part of a cost that its cover does not hide: max(cost - cover, 0), exact or smooth [s]."""
+    """Cost in excess of the concurrent work that hides it: max(cost - cover, 0), exact or smooth [s]."""
     return jnp.subtract(smooth_max(cost, cover, temperature), cover)
 
 

@@ -53,7 +53,7 @@ class TableColumn:
         head: head of a narrow column, such as `GB`; the name where empty.
         unit: unit of the numbers, such as `GB`; empty if cells include units.
         is_text: whether the cells are text, which may wrap, rather than numbers, which may not.
-        stays: whether the column is shown even if all its cells are equal or empty.
+        stays: whether the column is shown even if all cells are equal or empty.
         says: template of a cell in a stacked row, such as `ZeRO-{}`; by default name, cell and unit, without the name
             if the unit is the head. A template without braces is shown for the cell `yes` and omitted for `no`.
     """

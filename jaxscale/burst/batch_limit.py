@@ -17,7 +17,7 @@ class Convergence(eqx.Module):
 
     Attributes:
         min_steps: steps at an infinite batch, S_min [1].
-        critical_batch: B_crit, batch that takes twice the least number of steps and of samples [sample].
+        critical_batch: B_crit, batch with twice the least number of steps and of samples [sample].
     """
 
     min_steps: Float[ArrayLike, "*batch"] = eqx.field(converter=as_float)

@@ -82,7 +82,7 @@ Reduction = Callable[[Array, int], Array]
 
 
 class StageChoices(NamedTuple):
-    """Choices of the dynamic programme at every step, from which `backtrack` reads the plan.
+    """Choices of the dynamic programme at every step, the input of `backtrack`.
 
     Attributes:
         inside: time from the stage entry to each option before the step [s].
@@ -192,8 +192,8 @@ class Choice(NamedTuple):
     """Number of GPUs and placement of every step: the path chosen by the dynamic programme.
 
     Attributes:
-        option: option k of each step, which runs on $2^k$ GPUs [1].
-        before: option of the step that produces the input [1].
+        option: option k of each step, for $2^k$ GPUs [1].
+        before: option of the preceding step, the producer of the input [1].
         place: 1 if the input comes from different GPUs, else 0 [1].
         mode: 0 if the branches of the step's stage run in sequence, else 1 + index of the split [1].
     """

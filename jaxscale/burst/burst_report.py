@@ -338,7 +338,7 @@ def burst_report(
     per_shape: bool = True,
     background_batch: float | None = None,
 ) -> dict[str, Any]:
-    """Burst plan of a network, with background jobs of the same network on the GPUs left free.
+    """Burst plan of a network, with background jobs of the network on the GPUs left free.
 
     Args:
         network: `vgg16`, `resnet50`, `wide_resnet101_2`, `inception_v3`, `vit`, `unet`, `cosmoflow` or an alias.

@@ -276,7 +276,7 @@ class LayerGraph(eqx.Module):
 
 
 class NetworkEntry(NamedTuple):
-    """Network of `data/burst/networks.toml`: name, profiles that hold its measured times, and its TOML table."""
+    """Network of `data/burst/networks.toml`: name, names of profiles with measured times, and TOML table."""
 
     name: str
     profiles: tuple[str, ...]

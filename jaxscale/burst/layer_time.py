@@ -47,13 +47,13 @@ _SPLIT_BACKWARD = ("vgg-graph", "wrn-graph")
 
 
 class LayerTime(NamedTuple):
-    """Measured time of a layer for a batch on one GPU.
+    """Measured time of a layer for a batch on a single GPU.
 
     Attributes:
         table: file of the measurement.
         recording: network (first table) or source file (second table).
         network: name of the network in the table.
-        regime: software regime of the measurement, one of `REGIMES`, such as `vgg-graph` (with CUDA graphs).
+        regime: software regime of the measurement, from `REGIMES`; names that end in `graph` have CUDA graphs.
         batch: samples on the GPU [1].
         layer: the timed layer with its kernels.
         seconds: forward plus backward time [s].

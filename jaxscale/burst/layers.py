@@ -77,8 +77,8 @@ class Layer(NamedTuple):
         backward: kernels of the backward pass, a subset of `kernels`.
         released_sync_elements: elements synchronised by the released planner in place of `weights` [1].
         keeps_layout: whether the layer cannot change the number of GPUs (activations, flatten).
-        parts: keys of operations whose measured times sum to the time of a layer that has no measurement.
-        is_beside: whether the layer takes the input of its predecessor, and the outputs of both are concatenated.
+        parts: keys of operations whose measured times sum to the time of an unmeasured layer.
+        is_beside: whether the layer takes the input of the preceding layer, and the two outputs are concatenated.
     """
 
     name: str
@@ -101,7 +101,7 @@ def elements(shape: tuple[int, ...]) -> int:
 
 
 def elementwise(shape: tuple[int, ...], passes: float, kind: str = "elementwise") -> Kernel:
-    """Elementwise kernel that transfers a tensor `passes` times between memory and chip."""
+    """Elementwise kernel with `passes` transfers of a tensor between memory and chip."""
     return Kernel(kind, sample_bytes=passes * FLOAT_BYTES * elements(shape))
 
 
@@ -200,7 +200,7 @@ def linear(input_shape: tuple[int, ...], features: int, rows: int = 1) -> Layer:
     Args:
         input_shape: shape of a sample, as `rows` rows of K inputs.
         features: N, outputs per row [1].
-        rows: rows per sample, such as tokens [1].
+        rows: rows per sample, for example tokens [1].
     """
     depth = elements(input_shape) // rows
     # Weights include the bias.
@@ -232,7 +232,7 @@ def pool(input_shape: tuple[int, ...], kind: str, kernel: int, stride: int, padd
 
 
 def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
-    """ReLU as a separate layer that includes the backward pass of the preceding layer, as in the profiles."""
+    """ReLU as a separate layer with the backward pass of the preceding layer, as in the profiles."""
     ahead, back = activation(input_shape)
     # The profiles time the preceding layer's backward pass with the activation.
     kernels = ahead + back + tuple(kernel for kernel in previous.backward)
@@ -240,7 +240,7 @@ def relu(input_shape: tuple[int, ...], previous: Layer) -> Layer:
 
 
 def reshape(name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Layer without arithmetic, such as flattening: one kernel launch with negligible memory traffic."""
+    """Layer without arithmetic, for example flattening: a kernel launch with negligible memory traffic."""
     keeps = name == "flatten"
     return Layer(
         name, (name, input_shape), input_shape, output_shape, kernels=(Kernel("elementwise"),), keeps_layout=keeps
@@ -254,13 +254,13 @@ def global_pool(input_shape: tuple[int, ...]) -> Layer:
 
 
 def concatenation(input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Layer:
-    """Concatenation of tensors along the channels: one read and one write, forward and backward."""
+    """Concatenation of tensors along the channels: a read and a write in each of forward and backward pass."""
     work = elementwise(output_shape, 2.0, "concatenate")
     return Layer("concatenate", ("concat", output_shape), input_shape, output_shape, kernels=(work, work))
 
 
 def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening: int) -> Layer:
-    """Residual bottleneck of 1x1, 3x3 and 1x1 convolutions with batch normalisation, as one layer.
+    """Residual bottleneck of 1x1, 3x3 and 1x1 convolutions with batch normalisation, as a single layer.
 
     The shortcut has a 1x1 convolution if the shape changes.
 
@@ -271,7 +271,7 @@ def bottleneck(input_shape: tuple[int, ...], planes: int, stride: int, widening:
         widening: inner channels in units of `planes`; 2 for a wide residual network [1].
 
     Returns:
-        One layer with the kernels of all convolutions, the addition and the last ReLU.
+        A layer with the kernels of all convolutions, the addition and the last ReLU.
     """
     channels, inner = 4 * planes, planes * widening
     one, three, none = (1, 1), (3, 3), (0, 0)
@@ -350,7 +350,7 @@ def token(input_shape: tuple[int, ...]) -> Layer:
 
 
 def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Transposed convolution with kernel and stride 2: the adjoint of a strided convolution, with the same flop."""
+    """Transposed convolution with kernel and stride 2: the adjoint of a strided convolution, with equal flop."""
     c_in, *extent = input_shape
     output = (channels, *(2 * n for n in extent))
     rank = len(extent)
@@ -365,7 +365,7 @@ def up_convolution(input_shape: tuple[int, ...], channels: int) -> Layer:
 
 
 def skip(input_shape: tuple[int, ...], channels: int) -> Layer:
-    """Concatenation with `channels` channels of the encoder; both tensors move if the number of GPUs changes."""
+    """Concatenation with `channels` channels of the encoder; a change of the number of GPUs moves the two tensors."""
     # The encoder's tensor moves as well.
     joined = (input_shape[0] + channels, *input_shape[1:])
     return concatenation(joined, joined)._replace(name=f"skip {channels}", key=("skip", channels, input_shape))

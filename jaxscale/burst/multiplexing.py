@@ -1,4 +1,4 @@
-"""Background jobs in the GPU time that bursts leave free, and the gain in cluster throughput by cluster size."""
+"""Background jobs in GPU time left free by bursts, and the gain in cluster throughput by cluster size."""
 
 import functools
 from typing import Any
@@ -60,7 +60,7 @@ class Throughput(eqx.Module):
         iteration_time: iteration time of the foreground job, with interference [s].
         slowdown: iteration time over the iteration time of the plan without background jobs [1].
         free_share: share of the GPU time left by the foreground job [1].
-        ratio: samples per second of all jobs over those of the foreground job alone by data parallelism [1].
+        ratio: samples per second of all jobs over samples per second of data parallelism without background jobs [1].
         fairness: Jain's index of the progress of foreground (relative to data parallelism) and background (relative to
             one dedicated GPU per job); 1 is equal progress [1].
     """
@@ -150,7 +150,7 @@ def static_partition(
         costs: cost tensors of the foreground job.
         batch: B, global batch of the foreground job [sample].
         n_chips: G, GPUs of the cluster [1].
-        background_rate: r, samples per second of a background job on one GPU [1/s].
+        background_rate: r, samples per second of a background job on a GPU [1/s].
 
     Returns:
         Cluster throughput by g = 1, 2, 4, ... [1/s], 0 for g > G; and the foreground iteration time [s].
@@ -172,7 +172,7 @@ def loss_at_ratio(
 ) -> Array:
     """Background loss at which the throughput ratio of `multiplex`, linear in the loss, falls to `ratio` [1].
 
-    A result above 1 means that the foreground job alone exceeds `ratio`; below 0, that no loss reaches `ratio`.
+    Above 1, the foreground job alone exceeds `ratio`; below 0, the throughput ratio is less than `ratio` at any loss.
     """
 
     def gain(loss: float) -> Array:

@@ -97,14 +97,14 @@ def redistribution_time(
 
 
 class BurstJob(eqx.Module):
-    """Training job and its cluster; every field is a float leaf, so that jobs can be stacked and differentiated.
+    """Training job on a cluster; every field is a float leaf, for stacked jobs and derivatives.
 
     Attributes:
         batch: global batch of the job [sample].
         n_chips: GPUs of the cluster, a power of two [1].
         bandwidth: bandwidth per GPU and direction [byte/s].
         latency: latency of a redistribution of activations [s].
-        amplification_limit: largest GPU-time of a layer relative to its time on one GPU [1]; above 1.
+        amplification_limit: largest GPU-time of a layer relative to the time on a single GPU [1]; above 1.
         exempt_below: largest time on one GPU of a layer that is exempt from the limit [s].
     """
 
@@ -126,7 +126,7 @@ class StepCosts(eqx.Module):
         edge: time of a step with option b after a step with option a: transfer, compute and synchronisation [s].
         amplification: GPU-time of the edge over the time of the layer on one GPU [1].
         exempt: whether the step is exempt from the limit.
-        legal: whether both options exist and the step may change the number of GPUs from a to b, at any amplification.
+        legal: whether options a and b exist and the step may change between them, at any amplification.
         chips: GPUs of each option [1].
     """
 

@@ -1,6 +1,6 @@
 r"""Base class of fits: central coefficients, level effects, spreads, interval widths, and the file of the fit.
 
-A level is the value of a categorical factor for a run, such as source, framework or chip. The coordinate (log or logit)
+A level is the value of a categorical factor (source, framework, chip) for a run. The coordinate (log or logit)
 of coefficient p of run i is
 $$ u_{ip} = u^0_p + \sum_k e_{k, l_k(i), p} , $$
 
@@ -25,7 +25,7 @@ from jaxscale.calibration.spec import Spec
 
 @dataclass(frozen=True)
 class LevelEffect:
-    """Shift of the coefficients of all runs with one level of a factor.
+    """Shift of the coefficients of all runs with a given level of a factor.
 
     Attributes:
         kind: factor of the level, such as `source` or `gpu`.
@@ -38,7 +38,7 @@ class LevelEffect:
     shifts: tuple[tuple[str, float], ...]
 
     def single(self) -> Iterator[tuple[str, str, str, float]]:
-        """Tuples of factor, level, coefficient and shift of the coefficient's log or logit [1], one per coefficient."""
+        """Tuples of factor, level, coefficient and shift of the coefficient's log or logit [1]."""
         return ((self.kind, self.level, coefficient, shift) for coefficient, shift in self.shifts)
 
 
@@ -64,7 +64,7 @@ class Effects:
     spec: Spec
 
     def combinations(self, levels: Levels, also: Iterable[str] = ()) -> tuple[Levels, Int[np.ndarray, " row"]]:
-        """Distinct combinations of the levels that have effects, and the index of the combination of each run [row].
+        """Distinct combinations of levels with effects, and the index of the combination of each run [row].
 
         Levels without effects are ignored, except for the factors in `also`.
         """
@@ -123,7 +123,7 @@ def names_by_kind(places: Sequence[Place]) -> dict[str, list[str]]:
 
 
 def tables_of_entries(entry: type) -> FileForm:
-    """Conversion of a tuple of dataclass instances to a list of tables, in which default values are omitted."""
+    """Conversion of a tuple of dataclass instances to a list of tables without default values."""
     usual = {name: field.default for name, field in entry.__dataclass_fields__.items()}
 
     def written(values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -217,7 +217,7 @@ class Record(abc.ABC):
         return self.level_shifts.shifts(combinations)
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent predicts a run in place of this fit, because only the parent has seen its level [row]."""
+        """Whether the parent predicts a run, because only the parent has seen the run's level [row]."""
         return np.zeros(len(levels), dtype=bool)
 
     def by_who_knows(
@@ -227,7 +227,7 @@ class Record(abc.ABC):
 
         Args:
             rows: the runs.
-            answer: function from a fit (this fit or an ancestor) and runs to columns [column][row].
+            answer: function from a fit (the present or an ancestor) and runs to columns [column][row].
 
         Returns:
             The columns.
@@ -292,7 +292,7 @@ class Record(abc.ABC):
 
     @classmethod
     def load(cls: type[Kind], path: str | Path) -> Kind:
-        """Read a fit from a file; coefficients absent from the file get their prior medians.
+        """Read a fit from a file; coefficients absent from the file get the prior medians.
 
         Raises:
             InputError: the file is missing, truncated, of a later version, or not a record of this class.
@@ -327,12 +327,12 @@ class _Values(dict[str, float]):
 
 @dataclass(frozen=True)
 class LevelRows:
-    """Levels and numbers of chips of the runs for which a fit is evaluated.
+    """Levels and numbers of chips of runs, the input of the predictions of a fit.
 
     Attributes:
         levels: levels of each run.
         n_chips: number of chips of each run [1], [row].
-        is_one: whether there is a single run, for which results are numbers instead of arrays.
+        is_one: whether there is a single run, with numbers instead of arrays as results.
     """
 
     levels: Levels
@@ -341,10 +341,10 @@ class LevelRows:
 
     @classmethod
     def of(cls, levels: Levels | Mapping[str, str | None], n_chips: Any = 0.0) -> "LevelRows":
-        """Runs from their levels, or one run from a mapping of levels by factor.
+        """Runs from columns of levels, or a single run from a mapping of levels by factor.
 
         Args:
-            levels: levels of the runs, or level by factor of one run.
+            levels: levels of the runs, or level by factor of a single run.
             n_chips: number of chips, common or of each run [1].
         """
         is_one = not isinstance(levels, Levels)
@@ -356,7 +356,7 @@ class LevelRows:
         return LevelRows(self.levels.take(rows), self.n_chips[rows])
 
     def given(self, column: np.ndarray) -> Any:
-        """Result column of the runs: its single entry if `is_one`, else the array."""
+        """Result column of the runs: the single entry if `is_one`, else the array."""
         return column.tolist()[0] if self.is_one else column
 
 

@@ -1,11 +1,11 @@
-"""Coefficients of the cost terms of training: quantities that come from measurements, not from a datasheet.
+"""Coefficients of the cost terms of training: quantities from measurements, not from a datasheet.
 
 The table `data/coefficients.toml` gives unit, physical range, prior with source and physical meaning of each
-coefficient. The module `Coefficients` is flat, with float leaves, so that the step time has a derivative by each.
+coefficient. The module `Coefficients` is flat, with float leaves, for derivatives of the step time.
 
-A chip has anchors: the share of its peak flop rate reached in large matmuls, and the memory of its driver. All
-software on a chip calls the same kernels, so that an anchor is known before any training run. A chip without timed
-kernels gets the anchor of a chip with the same die, or the mean of its class. Sources: `data/chip_anchors.toml`.
+A chip has anchors: the share of the peak flop rate reached in large matmuls, and the memory of the driver. All
+software on a chip calls the same kernels, hence an anchor is known before any training run. A chip without timed
+kernels gets the anchor of a chip with the same die, or the mean of the chip's class. Sources: `data/chip_anchors.toml`.
 """
 
 import functools
@@ -149,13 +149,13 @@ def prior_medians() -> Coefficients:
 
 
 def constrain(unconstrained: Float[Array, "*batch coefficient"]) -> Coefficients:
-    """Coefficients from their coordinates: exp(u) for a positive coefficient, 1 / (1 + exp(-u)) for a fraction."""
+    """Coefficients from coordinates u: exp(u) for a positive coefficient, 1 / (1 + exp(-u)) for a fraction."""
     values = constrain_values(unconstrained)
     return from_values([values[..., index] for index in range(values.shape[-1])])
 
 
 def constrain_values(unconstrained: Any) -> Any:
-    """Values of coefficients from their logs or logits, for numpy and JAX arrays [..., coefficient]."""
+    """Values of coefficients from logs or logits, for numpy and JAX arrays [..., coefficient]."""
     return training_spec().constrained(unconstrained)
 
 
@@ -173,19 +173,19 @@ HELD = "framework_bytes"
 
 @functools.cache
 def chip_anchors() -> Mapping[str, float]:
-    """Share of the peak flop rate that each chip reaches in large matmuls, by catalogue id [1]."""
+    """Share of the peak flop rate reached by each chip in large matmuls, by catalogue id [1]."""
     return {chip: entry[ANCHORED] for entry in _entries() for chip in entry["chips"]}
 
 
 @functools.cache
 def held_by_drivers() -> Mapping[str, float]:
-    """Memory that the driver occupies beside a program, by catalogue id of the chip, where known [byte]."""
+    """Memory occupied by the driver beside a program, by catalogue id of the chip, where known [byte]."""
     return {chip: entry[HELD] for entry in _entries() if HELD in entry for chip in entry["chips"]}
 
 
 @functools.cache
 def timed_chips() -> frozenset[str]:
-    """Catalogue ids of chips whose anchor comes from timed kernels of the chip itself."""
+    """Catalogue ids of the chips with anchors from timed kernels of the chip."""
     return frozenset(chip for entry in _entries() if entry.get("timed", True) for chip in entry["chips"])
 
 
@@ -209,8 +209,8 @@ def anchor_shifts(
 
     Args:
         levels: levels of the runs; a run without a chip has no shift.
-        fitted: chips with fitted effects, which without an anchor are relative to the reference $a_0$.
-        own: matmul efficiency by chip from the user's hardware file, in place of those of the table [1].
+        fitted: chips with fitted effects; without an anchor, a fitted chip has the reference $a_0$.
+        own: matmul efficiency by chip from the user's hardware file, preferred to the table [1].
 
     Returns:
         The shifts [1], [row, coefficient].

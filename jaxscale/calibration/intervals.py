@@ -1,7 +1,7 @@
-"""Widths of prediction intervals for runs outside the fit, and the conditions of doubt that widen an interval.
+"""Widths of prediction intervals for runs outside the fit, and conditions of doubt that widen an interval.
 
-One rule serves all fits (`widest`): an interval has its default width, or the largest width of any condition of doubt
-that holds for the run. Each width is that of the narrowest class of runs with an entry (`looked_up`). Widths come from
+A single rule serves all fits (`widest`): an interval has the default width, or the largest width of any condition of
+doubt that holds for the run. A width comes from the narrowest class of runs with an entry (`looked_up`), measured on
 held-out runs: `fitting/held_out.py` for training, `serving/serving_problem.py` for serving.
 """
 
@@ -28,12 +28,12 @@ def looked_up(
     places: Callable[..., Iterable[Any]],
     usual: Sequence[float],
 ) -> tuple[np.ndarray, ...]:
-    """Numbers of each run from a table by class of runs: the entry of the narrowest class that contains the run.
+    """Numbers of each run from a table by class of runs: the entry of the narrowest class with the run.
 
     Args:
         entries: numbers by class of runs.
         levels: levels of the runs.
-        kinds: factors whose levels define the classes.
+        kinds: factors for the definition of the classes.
         places: function from the level names of `kinds` (empty for no level) to the classes of a run, narrowest first.
         usual: numbers for runs without an entry.
 
@@ -186,14 +186,14 @@ class Scatters:
         return Interval(*self._widths(levels, n_chips)[:2])
 
     def above(self, levels: Levels, n_chips: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
-        """Standard deviation of log peak memory among runs whose peak exceeds the prediction [1], [row].
+        """Standard deviation of log peak memory for peaks above the prediction [1], [row].
 
         Args:
             levels: levels of the runs, with the common source and framework of the fit filled in.
             n_chips: number of chips of each run [1].
 
         Returns:
-            The deviations; those of all runs where `Scatter.above` is not known.
+            The deviations; `Scatter.memory` where `Scatter.above` is not known.
         """
         widths = self._widths(levels, n_chips)
         return stated_or(widths.above, widths.memory)

@@ -64,7 +64,7 @@ def kernel_coefficients(stack: str = "jax", measured: Mapping[str, float] | None
 
     Args:
         stack: `jax` (whole program compiled), `pytorch` (eager), or `prior` (no measured runs).
-        measured: values of a chip by coefficient, from a hardware file, in place of those of the stack.
+        measured: values of a chip by coefficient, from a hardware file; preferred to the values of the stack.
 
     Returns:
         The coefficients; prior medians where neither chip nor stack states a value.

@@ -142,7 +142,7 @@ class Levels:
         return np.asarray([*values, of_none])[self.codes[kind]]
 
     def only(self, keep: Mapping[str, Callable[[str], bool]]) -> "Levels":
-        """Levels of the factors in `keep`, without the levels whose name fails the factor's predicate."""
+        """Levels of the factors in `keep`, without levels excluded by the factor's predicate."""
         codes, names = {}, {}
         for kind in (kind for kind in keep if kind in self.codes):
             is_kept = np.asarray([bool(keep[kind](name)) for name in self.names[kind]], dtype=bool)
@@ -152,7 +152,7 @@ class Levels:
         return Levels(codes, names, self.n_rows)
 
     def filled(self, kind: str, other: str) -> "Levels":
-        """Levels in which a run without a level of factor `kind` takes the level of factor `other`."""
+        """Levels with missing levels of a factor filled in from a second factor."""
         if other not in self.codes:
             return self
         names = dict.fromkeys([*self.names.get(kind, ()), *self.names[other]])
@@ -162,13 +162,13 @@ class Levels:
         return Levels({**self.codes, kind: codes}, {**self.names, kind: tuple(names)}, self.n_rows)
 
     def renamed(self, kind: str, name_of: Callable[[str], str], to: str = "") -> "Levels":
-        """Levels in which a function of the level name replaces each name of a factor.
+        """Levels with the names of a factor replaced by a function of the name.
 
         Levels with equal new names merge; an empty new name removes the level.
 
         Args:
             kind: factor whose names change.
-            name_of: function from the name of a level to its new name.
+            name_of: function from the name of a level to the new name.
             to: factor that receives the new names; by default `kind`.
 
         Returns:
@@ -188,7 +188,7 @@ class Levels:
         return Levels({**self.codes, **others.codes}, {**self.names, **others.names}, self.n_rows)
 
     def replace(self, rows: Bool[np.ndarray, " row"], levels: Mapping[str, str]) -> "Levels":
-        """Levels in which the selected runs have the given levels.
+        """Levels with the given levels in place of the levels of selected runs.
 
         Args:
             rows: mask of the runs.
@@ -207,7 +207,7 @@ class Levels:
 
 
 def on_chips(levels: Mapping[str, str | None], n_chips: float | int) -> dict[str, str | None]:
-    """Levels of a run, completed by the factor `company`: `alone` on one chip, `beside collectives` on more.
+    """Levels of a run, completed by the factor `company`: `alone` on a single chip, else `beside collectives`.
 
     Args:
         levels: level of the run by factor.
@@ -230,27 +230,27 @@ UNNAMED = "unnamed"
 
 
 def software_stack(source: str) -> str:
-    """Software stack `table/framework` of a source `table/framework/part`."""
+    """Software stack `table/framework` of a source, without a third component."""
     return "/".join(source.split("/")[:2])
 
 
 def is_apart(source: str) -> bool:
-    """Whether a source is a part `table/framework/part` of a software stack, rather than the whole stack."""
+    """Whether a source is a subset `table/framework/part` of a software stack, rather than the whole stack."""
     return source != software_stack(source)
 
 
 def table_of(source: str) -> str:
-    """Name of the table of measured runs, the first component of a source `table/framework/part`."""
+    """Name of the table of measured runs of a source: the first component of the source's path."""
     return source.split("/")[0]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Levels of the runs that a fit was fitted to.
+    """Levels of the fitted runs of a fit.
 
     Attributes:
         known: factor and name of every level of the runs, with or without effects.
-        fitted: factor and name of the sources and frameworks of the runs of the fit itself, without its parent.
+        fitted: factor and name of the sources and frameworks of the fitted runs, without the runs of the parent.
         own: source and framework common to all runs, if any.
         parent: levels of the fit's parent.
         is_centre: whether the fit is a centre, which predicts all stacks unknown to its child.
@@ -263,7 +263,7 @@ class Seen:
     is_centre: bool = False
 
     def named(self, levels: Levels) -> Levels:
-        """Levels with `own` filled in for runs that state no source, and no framework or the framework of `own`."""
+        """Levels with `own` filled in for runs without a source, and without a framework different from `own`."""
         if not self.own:
             return levels
         own_framework = dict(self.own).get("framework")
@@ -273,9 +273,9 @@ class Seen:
         return levels.replace(is_like_own, dict(self.own))
 
     def only_parent_knows(self, levels: Levels) -> Bool[np.ndarray, " row"]:
-        """Whether the parent predicts a run, because only the parent has seen its source, or else its framework.
+        """Whether the parent predicts a run, because only the parent has seen the source, or else the framework.
 
-        A parent that is a centre (`is_centre`) predicts every run of a source that is not fitted.
+        A parent with `is_centre` predicts every run of a source outside `fitted`.
         """
         if self.parent is None:
             return np.zeros(len(levels), dtype=bool)
@@ -308,7 +308,7 @@ class Seen:
         return frozenset(kind for kind, _ in self.known)
 
     def notes(self, levels: Levels) -> np.ndarray:
-        """Warning for each run that lists levels absent from the fitted runs; else empty [row]."""
+        """Warning for each run with a list of levels absent from the fitted runs; else empty [row]."""
         if not self.known:
             return np.full(len(levels), "", dtype=object)
         unseen = levels.only({kind: lambda name, kind=kind: self.is_new(kind, name) for kind in NOTED_KINDS})

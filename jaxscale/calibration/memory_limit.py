@@ -20,12 +20,12 @@ NEAR = 1.5
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Share of a chip's memory that the runs of a source can use, with its uncertainty.
+    """Usable share of a chip's memory for the runs of a source, with the uncertainty of the share.
 
     Attributes:
         source: source of the runs; empty for all sources.
         usable: predicted peak at which half of the runs run out of memory, relative to the chip's memory [1].
-        scatter: standard deviation of the log peak at which a run runs out of memory [1].
+        scatter: standard deviation of the log peak of runs about the limit [1].
     """
 
     source: str
@@ -117,7 +117,7 @@ def best_and_near(pace: Float[np.ndarray, " plan"], oom_probability: Float[np.nd
 
 
 def near(pace: Float[np.ndarray, " plan"], allowed: Bool[np.ndarray, " plan"], best: int) -> Alternatives:
-    """Alternatives to a plan: allowed plans that take at most `NEAR` times as long.
+    """Alternatives to a plan: allowed plans with at most `NEAR` times the plan's time.
 
     Args:
         pace: time per sequence of each plan [s].

@@ -186,7 +186,7 @@ class Fit(Record):
         return from_values(self.spec().constrained(rows[0]).tolist())
 
     def coefficients_of(self, levels: Levels) -> Coefficients:
-        """Coefficients of many runs, one array [row] per coefficient."""
+        """Coefficients of many runs, an array [row] per coefficient."""
         table, index = self.coefficient_table(levels)
         return jax.tree.map(lambda column: column[index], table)
 
@@ -283,7 +283,7 @@ class Fit(Record):
         return paces_of(self.paces, levels, n_chips)
 
     def memory_limit(self, levels: AnyLevels, n_chips: Any = 0.0) -> MemoryLimit:
-        """Usable memory of a run: the limit of its source if known, else all memory with the scatter of the peak.
+        """Usable memory of a run: the limit of the source if known, else all memory with the scatter of the peak.
 
         Args:
             levels: levels of one run or of many runs.
@@ -318,7 +318,7 @@ class Fit(Record):
             n_chips: number of chips of each run [1], [row].
 
         Returns:
-            One text for a single run, else an array [row].
+            A text for a single run, else an array [row].
         """
         rows = LevelRows.of(levels, n_chips)
         texts, most = self.by_who_knows(rows, lambda fit, some: (fit.seen.notes(some.levels), *fit._own_most(some)))
@@ -416,10 +416,10 @@ AnyFit = Fit | HasFit | str | Path
 
 
 def fit_of(fit: AnyFit = "default", hardware: Hardware | None = None) -> Fit:
-    """Fit given as a fit, a result that contains a fit, a name or a file.
+    """Fit given as a fit, a result with a fit, a name or a file.
 
     Args:
-        hardware: catalogue whose matmul efficiencies of chips replace those of the package.
+        hardware: catalogue of chips; matmul efficiencies of the user's file replace the package's.
 
     Raises:
         InputError: an unknown fit, or a file of a different type.
@@ -436,7 +436,7 @@ def load_fit(name_or_path: str | Path = "default", hardware: Hardware | None = N
     Args:
         name_or_path: `default`, the name of a further shipped fit (a source), `prior` for the priors alone, or a TOML
             file written by `Fit.save`. The priors supply coefficients absent from the file.
-        hardware: catalogue whose matmul efficiencies of chips replace those of the package.
+        hardware: catalogue of chips; matmul efficiencies of the user's file replace the package's.
 
     Returns:
         The fit.

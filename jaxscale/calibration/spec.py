@@ -1,7 +1,7 @@
 """Description of the coefficients of a fit: unit, range, prior, source and coordinate of each, from a file of `data/`.
 
 Effects and priors act on coordinates: the logarithm of a positive coefficient, the logit of a fraction, the value of a
-real coefficient. Rules (`StandIns`) name a substitute for a level that is absent or has no fitted runs.
+real coefficient. Rules (`StandIns`) name a substitute for an absent level, or a level without fitted runs.
 """
 
 import functools
@@ -21,10 +21,10 @@ from jaxscale.calibration.levels import Levels
 
 @dataclass(frozen=True)
 class StandIns:
-    """Rules that replace absent levels, and levels without fitted runs, applied in order before effects are looked up.
+    """Rules for the replacement of absent levels, and of levels without fitted runs, before the look-up of effects.
 
     Attributes:
-        others: by factor, a second factor that supplies the level of a run without a level.
+        others: by factor, a second factor with the level for a run without a level.
         usual: by factor, the default level of a run without a level.
         choices: by factor, a function from a level and the levels with effects to the substitute level.
     """
@@ -51,7 +51,7 @@ class StandIns:
 
 
 def longest_within(name: str, known: Iterable[str]) -> str:
-    """Substitute for an unknown name: the longest known name contained in the name; else the name itself."""
+    """Substitute for an unknown name: the longest known name contained in the name; else the given name."""
     known = list(known)
     return name if name in known else max((other for other in known if other in name), key=len, default=name)
 
@@ -82,10 +82,10 @@ class Prior(NamedTuple):
         meaning: physical meaning, a sentence.
         source: source of median and spread.
         effects: factors (source, mixture, ...) whose levels may shift the coefficient of a known stack.
-        spread_of_levels: prior standard deviation of those effects; equal to `spread` unless levels differ by more
+        spread_of_levels: prior standard deviation of the effects; equal to `spread` unless levels differ by more
             than the uncertainty of the centre [1].
         levels: standard deviation of the effects within the centre, by factor (stack, gpu, ...) [1].
-        told_by: runs that are most informative about the coefficient, in words.
+        told_by: runs most informative about the coefficient, in words.
         hides_where: `small` or `large` if overlap hides the cost term of a small or large coefficient; else empty.
         may_be_zero: whether the value may be 0, for a feature absent from a stack.
     """

@@ -1,4 +1,4 @@
-"""Advice on which unstated fact of a run, such as the bytes per loss element, would narrow the intervals most."""
+"""Advice on the unstated fact of a run (for example the bytes per element of the loss) that widens intervals most."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,7 +22,7 @@ Width = Callable[[Levels], Float[np.ndarray, " row"]]
 
 
 def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
-    """Note for each run on the unstated facts that would narrow its intervals most if stated; possibly empty [row].
+    """Note for each run on the unstated facts that widen the intervals most; possibly empty [row].
 
     Args:
         fit: fit that predicts the runs.
@@ -43,7 +43,7 @@ def worth_stating(fit: Fit, levels: Levels) -> np.ndarray:
 
 
 def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unstated fact that would narrow the memory interval of each run most; all unstated facts if no single one helps.
+    """Unstated fact that widens the memory interval of each run most; all unstated facts if single facts matter little.
 
     Args:
         levels: levels of the runs.
@@ -64,7 +64,7 @@ def most_telling(levels: Levels, width: Width) -> tuple[np.ndarray, np.ndarray, 
 
 
 def usable_if_stated(fit: Fit, levels: Levels, n_chips: float, capacity: float, probability: float) -> tuple[str, ...]:
-    """Note on the unstated fact of a planned run that would increase the usable memory most if stated.
+    """Note on the unstated fact of a planned run that reduces the usable memory most.
 
     Args:
         fit: fit that predicts the run.
