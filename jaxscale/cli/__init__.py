@@ -1,1 +1,1 @@
-"""The command line, `jaxscale ...`: a module per command, assembled in `main`."""
+"""Command line `jaxscale ...`: a module for each command, and the entry point `main`."""

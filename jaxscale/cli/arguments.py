@@ -1,4 +1,4 @@
-"""Arguments that several commands share, the check of counts, and options of plan and software as cells of a row."""
+"""Options shared by several commands: types of options, checks of counts, and options of the plan and the software."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ Value = TypeVar("Value")
 
 
 def option(help: str, metavar: str | None = None, **more: Any) -> Any:
-    """Metadata by which the help of a command lists an argument.
+    """Annotation with the help text of an option.
 
     Args:
-        help: a few words.
+        help: description, a few words.
         metavar: placeholder of the value, in capitals.
         more: further arguments of `tyro.conf.arg`.
 
     Returns:
-        Metadata of an annotation.
+        The annotation, for `typing.Annotated`.
     """
     return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint=_default, **more)
 
@@ -82,7 +82,7 @@ DefaultReportFolder = Annotated[Path, _REPORT]
 
 @dataclass(frozen=True)
 class Outputs:
-    """Options of commands that draw, read a catalogue of chips and print a document."""
+    """Output options shared by commands: figure, report, hardware file, JSON, quiet."""
 
     plot: PlotFile = None
     report: ReportFolder = None
@@ -93,7 +93,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class SoftwareOptions:
-    """Options that say what software runs a plan; `cli.software_cells` reads them."""
+    """Options on the software of a run: framework, precision and columns of the runs table; see `software_cells`."""
 
     framework: Annotated[
         str | None,
@@ -110,7 +110,7 @@ class SoftwareOptions:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def command(cls: type[Value]) -> type[Value]:
-    """A command of named options: a frozen data class, whose help lists its own options before those it shares."""
+    """Decorator of a command class: a frozen dataclass of named options, inherited options last in the help."""
     made = dataclass(frozen=True, kw_only=True)(cls)
     # Not the inherited annotations: options of the class come first in help.
     own = [name for name in cls.__dict__.get("__annotations__", {})]
@@ -133,15 +133,15 @@ LARGEST_COUNT = 10**10
 
 
 def every_value(groups: tuple[tuple[Value, ...], ...]) -> tuple[Value, ...]:
-    """Values of an option, however often it was given."""
+    """All values of a repeated option, in order."""
     return tuple(value for group in groups for value in group)
 
 
 def checked_count(flag: str, value: int) -> int:
-    """Checked count of an option.
+    """Check that a count of an option is a whole number from 1 to `LARGEST_COUNT`, and return the count.
 
     Raises:
-        InputError: below 1, or beyond the largest valid count; names the option.
+        InputError: the count is out of range; names the option.
     """
     if not 1 <= value <= LARGEST_COUNT:
         raise InputError(f"{flag} = {value} is out of range; expected a whole number from 1 to {LARGEST_COUNT:,}")
@@ -149,10 +149,10 @@ def checked_count(flag: str, value: int) -> int:
 
 
 def checked_batch(text: str, seq_len: Any) -> int:
-    """Batch in sequences, from a number of sequences or of tokens, as `4M tokens`.
+    """Batch in sequences, from text with a number of sequences or of tokens, for example `4M tokens`.
 
     Raises:
-        InputError: no number, or a number out of range.
+        InputError: the text has no number, or a number out of range.
     """
     from jaxscale.runs.schema import sequences_in
 
@@ -168,10 +168,10 @@ def checked_batch(text: str, seq_len: Any) -> int:
 
 
 def float_of(flag: str, text: str) -> float:
-    """A number in words.
+    """Number from the text of an option.
 
     Raises:
-        InputError: none; names the flag.
+        InputError: the text is no number; names the option.
     """
     try:
         return float(text)
@@ -180,15 +180,15 @@ def float_of(flag: str, text: str) -> float:
 
 
 def pairs(option: str, texts: tuple[str, ...], may_be_empty: bool = False) -> dict[str, str]:
-    """Names and values of options `NAME=VALUE`, in every command that has them.
+    """Values by name, from the texts `NAME=VALUE` of an option.
 
     Args:
         option: name of the option.
-        texts: as they were given.
+        texts: texts `NAME=VALUE`.
         may_be_empty: whether a value may be left out.
 
     Raises:
-        InputError: a text without a name or a value, or two for one name; names the option.
+        InputError: a text without a name or a value, or two values for a name; names the option.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -216,7 +216,7 @@ TRACED = ("split_classes", "table_placement", "joint_statistics")
 
 
 def software_columns() -> tuple[str, ...]:
-    """Columns of a runs table that say something of the plan of a transformer or of what its software does."""
+    """Columns of a runs table about the parallel plan of a transformer or about software."""
     from jaxscale.runs.schema import BY_NAME
 
     names = tuple(BY_NAME)
@@ -233,20 +233,20 @@ def software_cells(
     own: Mapping[str, str] | None = None,
     unused: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Cells of plan and software, for `plans.plan_questions.plan_question`.
+    """Values of plan and software by column, from options of a command; input of `plan_questions.plan_question`.
 
     Args:
-        options: of the command.
-        fitted: the fit, whose runs may be of frameworks of the user's own.
-        otherwise: framework where the options name none.
-        own: further options of the command by the columns that say the same.
-        unused: columns that say nothing to the command.
+        options: options of the command.
+        fitted: the fit, which may know further frameworks from a user's runs.
+        otherwise: framework if the options name none.
+        own: further options of the command, by the equivalent column.
+        unused: columns without effect on the command.
 
     Returns:
-        Values by column; `framework` and `precision` are among them.
+        Values by column, `framework` and `precision` included.
 
     Raises:
-        InputError: no such column or value, one that has an option of its own or no effect, or two frameworks or
+        InputError: an unknown column or value, a column with a separate option or without effect, or two frameworks or
             precisions.
     """
     from jaxscale.runs.schema import stated_values
@@ -273,14 +273,14 @@ def software_cells(
 
 
 def checked_framework(name: str | None, fitted: "Fit") -> str | None:
-    """Framework by name, upper or lower case; without a name the common framework of all fitted runs, if any.
+    """Name of a framework in tables and fits, from a name in any case; without a name, the common framework of the fit.
 
     Args:
         name: the given name.
-        fitted: the fit, whose runs may be of further frameworks.
+        fitted: the fit, which may know further frameworks.
 
     Returns:
-        The name in tables and fit.
+        The name; None without a name and without a common framework of all fitted runs.
 
     Raises:
         InputError: a framework unknown to defaults and fit; lists the known frameworks.

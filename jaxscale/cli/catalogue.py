@@ -1,4 +1,4 @@
-"""Commands `jaxscale model` and `jaxscale hardware`: models and chips of the catalogues, or of a file."""
+"""Commands `jaxscale model` and `jaxscale hardware`: models and chips of the catalogues, or of a user's file."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ class ModelCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Print the shape, parameters, flop and cache of the model, or the list of models.
 
         Raises:
             InputError: an unknown name, or a file with a mistake.
@@ -45,7 +45,7 @@ class ModelCommand:
 
 
 def model_lines(figures: dict) -> list[str]:
-    """Figures of a model as lines."""
+    """Lines of text with the parameters, flop, cache and fields of a model."""
     giga = {name: figures[name] / 1e9 for name in ("n_params", "n_active_params", "flop_per_token")}
     lines = [
         f"{figures['name']}: {giga['n_params']:.2f}e9 parameters, {giga['n_active_params']:.2f}e9 active",
@@ -73,7 +73,7 @@ class HardwareCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Print the list of chips, or the numbers of a chip; check the user's hardware file.
 
         Raises:
             InputError: unknown chip, or a hardware file with a mistake.
@@ -100,7 +100,7 @@ class HardwareCommand:
 
 
 def chip_document(entry: Any) -> dict[str, Any]:
-    """Chip as JSON: numbers, sources of stated numbers, and substitutes of missing numbers."""
+    """JSON document of a chip: numbers, sources of stated numbers, and substitutes of missing numbers."""
     return {
         "id": entry.id,
         "name": entry.name,

@@ -1,4 +1,4 @@
-"""Output of the commands: results on stdout; progress display, messages and refusals on stderr."""
+"""Output of the commands: results on stdout; progress, messages and errors on stderr."""
 
 import contextlib
 import io
@@ -28,14 +28,14 @@ PATIENCE = 2.0
 
 
 class Indicator:
-    """A line that turns while a command works.
+    """Progress display of a command on a terminal: a spinner or a bar with the current stage.
 
     Attributes:
-        console: on a terminal.
+        console: console of the terminal.
     """
 
     def __init__(self, console: "Console"):
-        """Args: console: on a terminal."""
+        """Args: console: console of the terminal."""
         self.console = console
         self._stage, self._total, self._done = "working", 0, 0
         self._progress: Progress | None = None
@@ -47,11 +47,11 @@ class Indicator:
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """Wait for a while, then show the line."""
+        """Start the timer that shows the display after `PATIENCE` seconds."""
         self._timer.start()
 
     def show(self) -> None:
-        """Show the line."""
+        """Show the display."""
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         with self._lock:
@@ -78,7 +78,7 @@ class Indicator:
             self._progress.start()
 
     def hide(self) -> bool:
-        """Take the line back; whether it was there."""
+        """Hide the display; returns whether the display was visible."""
         with self._lock:
             shown, self._progress = self._progress, None
             if shown is not None:
@@ -86,19 +86,19 @@ class Indicator:
             return shown is not None
 
     def end(self) -> None:
-        """Take the line back for good."""
+        """Hide the display for the rest of the command."""
         self._timer.cancel()
         with self._lock:
             self._has_ended = True
             self.hide()
 
     def stage(self, text: str, total: int = 0, done: int = 0) -> None:
-        """Name the current stage.
+        """Set the text and the amount of work of the current stage.
 
         Args:
-            text: a few words.
-            total: number of parts of the work, shown as a bar; 0 for a spinner [1].
-            done: finished parts [1].
+            text: description, a few words.
+            total: number of units of work, shown as a bar; 0 for a spinner [1].
+            done: finished units of work [1].
         """
         with self._lock:
             # A new display: spinner and bar have different columns.
@@ -108,7 +108,7 @@ class Indicator:
                 self.show()
 
     def advance(self, n: int) -> None:
-        """Count finished parts of the work."""
+        """Add finished units of work to the progress of the stage."""
         with self._lock:
             self._done += n
             if self._progress is not None:
@@ -116,10 +116,10 @@ class Indicator:
 
     @contextlib.contextmanager
     def aside(self, is_answer: bool) -> Iterator[None]:
-        """Hide the display while a text is printed.
+        """Context for printing a text while the display is hidden.
 
         Args:
-            is_answer: whether the text is the answer, after which the display returns with the next stage only.
+            is_answer: whether the text is the result of the command; the display then returns with the next stage.
         """
         with self._lock:
             was_there = self.hide()
@@ -161,11 +161,11 @@ PAGES = {
 
 
 class State:
-    """Settings of messages and progress beside the results of commands.
+    """Settings of messages and progress display, global to the process.
 
     Attributes:
-        is_quiet: whether messages and progress are left out.
-        indicator: progress display of the running command, on a terminal.
+        is_quiet: whether messages and progress are suppressed.
+        indicator: progress display of the running command; None without a terminal.
     """
 
     is_quiet = False
@@ -174,7 +174,7 @@ class State:
 
 @contextlib.contextmanager
 def working(is_quiet: bool) -> Iterator[None]:
-    """Context of a running command: messages unless quiet, and on a terminal a line with the stage of long work."""
+    """Context of a running command, with messages and, on a terminal, a progress display unless quiet."""
     State.is_quiet = is_quiet
     # No display where stderr is a file or a pipe.
     if not is_quiet and columns_of(sys.stderr):
@@ -188,7 +188,7 @@ def working(is_quiet: bool) -> Iterator[None]:
 
 
 def idle() -> None:
-    """Hide the progress display, as while a command waits for a person."""
+    """End the progress display, for example while a command waits for a person."""
     if State.indicator is not None:
         State.indicator.end()
         State.indicator = None
@@ -198,25 +198,25 @@ def aside(is_answer: bool = False) -> "contextlib.AbstractContextManager[None]":
     """Context for printing with the progress display hidden.
 
     Args:
-        is_answer: whether the printed text is the answer of the command.
+        is_answer: whether the printed text is the result of the command.
     """
     return contextlib.nullcontext() if State.indicator is None else State.indicator.aside(is_answer)
 
 
 def stage(text: str, total: int = 0, done: int = 0) -> None:
-    """Name the current stage; a terminal shows the stage of long work, with a bar where the work has parts."""
+    """Set the current stage of the progress display; arguments as of `Indicator.stage`."""
     if State.indicator is not None:
         State.indicator.stage(text, total, done)
 
 
 def advance(n: int) -> None:
-    """Count finished parts of the stage."""
+    """Add finished units of work to the progress of the current stage."""
     if State.indicator is not None:
         State.indicator.advance(n)
 
 
 def columns_of(stream: Any) -> int | None:
-    """Width of the terminal behind a stream; None for a file or a pipe [1]."""
+    """Number of columns of the terminal behind a stream; None for a file or a pipe [1]."""
     try:
         # A terminal may report a width of 0.
         return os.get_terminal_size(stream.fileno()).columns or FALLBACK if stream.isatty() else None
@@ -225,7 +225,7 @@ def columns_of(stream: Any) -> int | None:
 
 
 def console_on(stream: Any) -> "Console":
-    """Console on a stream: as wide as its terminal, without colours where there is none."""
+    """Console of rich on a stream, with the width of the terminal; without colours and `WIDE` columns on a file."""
     from rich.console import Console
 
     from jaxscale.base.table import WIDE
@@ -237,25 +237,25 @@ def console_on(stream: Any) -> "Console":
 
 
 def say(text: str) -> None:
-    """Print a message on stderr, unless the command is to be quiet."""
+    """Print a message on stderr, except with `--quiet`."""
     if not State.is_quiet:
         write_message(text)
 
 
 def write_message(text: str) -> None:
-    """Print a message on stderr that a quiet command prints too."""
+    """Print a message on stderr, also with `--quiet`."""
     if sys.stderr is not None:  # None where a program is started without it
         with aside():
             _write(sys.stderr, text)
 
 
 def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], Iterable[str | Table]]") -> None:
-    """Print the answer of a command on stdout.
+    """Print the result of a command on stdout, as JSON or as text.
 
     Args:
-        is_json: whether the answer is a JSON document.
-        document: makes the document.
-        parts: makes tables and paragraphs of the answer.
+        is_json: whether to print JSON.
+        document: function that returns the JSON document.
+        parts: function that returns the tables and paragraphs of the text.
     """
     if is_json:
         # JSON has no nan; `plain` has replaced all.
@@ -265,10 +265,10 @@ def answer(is_json: bool, document: "Callable[[], Any]", parts: "Callable[[], It
 
 
 def print_result(*parts: "str | Table") -> None:
-    """Print tables and paragraphs on stdout, at the width of the terminal; paragraphs to files are not wrapped.
+    """Print tables and paragraphs on stdout, wrapped at the width of a terminal; paragraphs to a file are not wrapped.
 
     Args:
-        parts: a line is left free around each table.
+        parts: tables and paragraphs, printed with an empty line around each table.
     """
     with aside(is_answer=True):
         for before, part in zip((None, *parts), parts, strict=False):
@@ -311,21 +311,21 @@ def _write_all(stream: Any, text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a text for copying on stdout, without wrapped lines."""
+    """Print a text on stdout without wrapping, for copying."""
     with aside(is_answer=True):
         _write_all(sys.stdout, text + "\n")
 
 
 def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | None") -> None:
-    """Check before the work that requested figure and report can be written.
+    """Check before a computation that the requested figure and report can be written.
 
     Args:
         plot: file of the figure, None for no figure.
         report: folder of the report, None for no report.
-        read: files that the work reads, which must not be overwritten.
+        read: input files, which must not be overwritten.
 
     Raises:
-        InputError: one cannot be written, or the suffix of the figure names no format.
+        InputError: figure or report cannot be written, or the suffix of the figure names no format.
     """
     from jaxscale.base.files import check_folder, check_writable
 
@@ -340,13 +340,13 @@ def check_pictures(plot: Path | None, report: Path | None, *read: "str | Path | 
 def save_pictures(
     plot: Path | None, report: Path | None, figure: "Callable[[], Figure]", document: "Callable[[], Report]"
 ) -> None:
-    """Draw requested figure and report, and print their paths.
+    """Draw and write the requested figure and report, and print the paths.
 
     Args:
         plot: file of the figure, None for no figure.
         report: folder of the report, None for no report.
-        figure: draws the figure.
-        document: draws the report.
+        figure: function that draws the figure.
+        document: function that makes the report.
     """
     if plot is None and report is None:
         return
@@ -361,11 +361,11 @@ def save_pictures(
 
 
 def save_timeline(path: Path | None, run: "Callable[[], tuple[Any, ...]]") -> None:
-    """Write the timeline of a step where requested, and print its path.
+    """Write the timeline of a training step, if requested, and print the path.
 
     Args:
-        path: file, None for no timeline.
-        run: gives model, plan, cluster and coefficients.
+        path: file to write, None for no timeline.
+        run: function that returns model, plan, cluster and coefficients.
     """
     if path is None:
         return
@@ -382,7 +382,7 @@ LARGEST_WHOLE = 2**53
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON: arrays and numpy numbers become lists and numbers, nan and infinity None."""
+    """Value for JSON: arrays and numpy numbers as lists and numbers, nan and infinity as None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -399,7 +399,7 @@ def plain(value: Any) -> Any:
 
 
 def page_of(error: InputError) -> str | None:
-    """Path of the documentation page about an error, None where no page helps.
+    """Path of the documentation page about the subject of an error; None if no page helps.
 
     Args:
         error: the caught error, with traceback.

@@ -1,4 +1,4 @@
-"""`jaxscale demo`: the main job on shipped data, from measured runs to a better design and a report."""
+"""Command `jaxscale demo`: from shipped measured runs to a fit, a plan, a shape and a report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class DemoCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Fit, predict, choose a plan and a shape, write the report, and print the results.
 
         Raises:
             InputError: a hardware file with a mistake, or a folder that cannot be written to.

@@ -1,4 +1,4 @@
-"""The demonstration: calibrate, predict held-out runs, choose a plan and a shape; report with tables and figures."""
+"""Computations of `jaxscale demo`: fit, predictions of held-out runs, best plan and shape, and the report."""
 
 import dataclasses
 import math
@@ -89,12 +89,12 @@ Progress = Callable[[str], None]
 
 
 class DemoCalibration(NamedTuple):
-    """A fit, and predictions of held-out runs.
+    """Fit of the runs of a shipped table, and predictions of held-out runs of the table.
 
     Attributes:
         result: fit of the remaining runs.
         held_out: predictions of the held-out runs.
-        runs: the runs held out.
+        runs: the held-out runs.
     """
 
     result: FitResult
@@ -103,12 +103,12 @@ class DemoCalibration(NamedTuple):
 
 
 class ShapeGrid(NamedTuple):
-    """Step times over widths and depths, and along shapes of equal numbers of parameters.
+    """Step times on a grid of widths and depths, and along a curve of equal numbers of parameters.
 
     Attributes:
-        widths: [1], [width].
-        depths: [1], [depth].
-        step_times: [s], [depth, width].
+        widths: widths of the grid [1], [width].
+        depths: depths of the grid [1], [depth].
+        step_times: step times of the grid [s], [depth, width].
         curve_widths: widths along the curve of equal parameters [1], [point].
         curve_depths: depths along the curve [1], [point].
         curve_times: step times along the curve [s], [point].
@@ -123,16 +123,16 @@ class ShapeGrid(NamedTuple):
 
 
 class DemoDesign(NamedTuple):
-    """The best plan, a better shape, and elasticities of the step time.
+    """Best plan of the published shape, best shape with as many parameters, and elasticities of the step time.
 
     Attributes:
         model: the published shape.
         plans: ranked plans of the published shape.
-        plans_then: ranked plans restricted to the software of the time.
+        plans_then: ranked plans possible with the software at the time of the published run.
         as_trained: terms of the step under the published plan [s].
         measured: median of the step times measured under the published plan [s].
         shape: best result of searches over width and depth under a few fast plans.
-        shape_plan: the plan of that search.
+        shape_plan: plan of the search that found `shape`.
         gain: share of the time to equal loss saved relative to the published shape under the best plan [1].
         grid: step times around the shape.
         elasticities: d ln(step time) / d ln(quantity) by name, published shape, best plan [1].
@@ -151,7 +151,7 @@ class DemoDesign(NamedTuple):
 
 
 def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
-    """Fit four fifths of the groups of runs of a shipped table and predict the last fifth."""
+    """Fit of four fifths of the groups of runs of a shipped table, with predictions of the last fifth."""
     kept, held_out = split(hardware)
     progress(f"{SOURCE}: {len(kept)} measured runs to fit, {len(held_out)} held out")
     result = fit(kept, start=None, name="demo", hardware=hardware, progress=progress)
@@ -161,7 +161,7 @@ def calibrate(hardware: Hardware, progress: Progress) -> DemoCalibration:
 
 
 def split(hardware: Hardware) -> tuple[Runs, Runs]:
-    """Measured runs to fit and to hold out, split by groups of equal shape, chips, tp and pp."""
+    """Measured runs to fit and measured runs to hold out, split by groups of equal shape, chips, tp and pp."""
     runs = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
     measured, positions = measured_runs(runs, hardware)
     # Groups, not rows: runs of equal shape and chips would give the answer away.
@@ -170,7 +170,7 @@ def split(hardware: Hardware) -> tuple[Runs, Runs]:
 
 
 def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesign:
-    """Rank the plans of a model on a cluster, then search width and depth under the best plan."""
+    """Best plans of a model on a cluster, and the best width and depth under a few fast plans."""
     machine, template = cluster(GPU, N_GPUS, hardware=hardware), model(MODEL)
     progress(f"searching the plans of {MODEL} on {N_GPUS} {GPU}")
     plans, plans_then = (
@@ -202,10 +202,10 @@ def choose(calibrated: Fit, hardware: Hardware, progress: Progress) -> DemoDesig
 def shapes_under(
     plans: Sequence[ScoredPlan], template: Transformer, machine: Cluster, calibrated: Fit
 ) -> list[DesignChoice]:
-    """Best shapes with the parameters of the template under each plan with memory for such a shape.
+    """Best shape with the parameters of the template under each plan, without plans of insufficient memory.
 
     Raises:
-        InputError: no plan has memory for a shape.
+        InputError: no plan has enough memory for any shape.
     """
     # Parameters of the published shape.
     budget, shapes, refusals = Budget(params=concrete(n_params(template))), [], []
@@ -223,14 +223,14 @@ def shapes_under(
 
 
 def shape_figures(choice: DesignChoice) -> dict[str, float]:
-    """Sizes, step time [s] and log time to equal loss of the chosen shape."""
+    """Width, depth, parameters, step time [s] and log time to equal loss of the chosen shape, by name."""
     shape, values = choice.rounded.model, choice.relaxed.problem.figures(choice.rounded.values)
     sizes = {"d_model": concrete(shape.d_model), "n_layers": concrete(shape.n_layers), "params": values["params"]}
     return {**sizes, "step_time_s": values["step_time_s"], "objective": choice.rounded.objective}
 
 
 def log_time_to_loss(shape: Transformer, choice: DesignChoice) -> float:
-    """Log time to the same loss of any shape under the plan of a choice [1]."""
+    """Log of the time of a shape to the loss of the search, under the plan of a choice [1]."""
     problem = choice.relaxed.problem
     if not isinstance(problem, ShapeProblem):
         raise TypeError("expected the choice of a shape under a given plan")
@@ -240,7 +240,7 @@ def log_time_to_loss(shape: Transformer, choice: DesignChoice) -> float:
 
 
 def shapes_along(choice: DesignChoice) -> np.ndarray:
-    """Width and depth of every start along the rough search [step, start, 2]."""
+    """Width and depth along the gradient search, for every step and start [step, start, 2]."""
 
     def sizes(point: Array) -> Array:
         shape = choice.relaxed.problem.design_at(point).model
@@ -251,7 +251,7 @@ def shapes_along(choice: DesignChoice) -> np.ndarray:
 
 
 def measured_as_trained(template: Transformer, hardware: Hardware) -> float:
-    """Median of the measured step times of the model under the plan that was used [s]."""
+    """Median of the measured step times of the model under the published plan [s]."""
     wanted = {"n_layers": template.n_layers, "d_model": template.d_model, "global_batch_size_seqs": BATCH}
     wanted |= {name: getattr(AS_TRAINED, name) for name in ("tp", "pp", "dp", "micro_batch_size")}
     rows = read_runs(data_path(f"runs/{SOURCE}.csv"), hardware=hardware)
@@ -260,7 +260,7 @@ def measured_as_trained(template: Transformer, hardware: Hardware) -> float:
 
 
 def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
-    """The fastest plans that differ in their degrees."""
+    """Fastest plans with distinct degrees of tensor, pipeline and context parallelism, at most `most`."""
     seen: dict[tuple[float, ...], ScoredPlan] = {}
     for scored in plans.top:
         plan = scored.plan
@@ -270,9 +270,9 @@ def distinct(plans: PlanChoice, most: int = 4) -> list[ScoredPlan]:
 
 
 def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> ShapeGrid:
-    """Step times of the template stretched to many widths and depths, in a single compiled call.
+    """Step times of the template scaled to many widths and depths.
 
-    As in the search, layers need not divide evenly over the stages.
+    As in the search, the number of layers need not be a multiple of the pipeline stages.
     """
     head_dim = concrete(template.head_dim)
     # (36,) widths by (32,) depths, even in ratio as the axes.
@@ -299,7 +299,7 @@ def shape_grid(template: Transformer, plan: Plan, machine: Cluster, coefficients
 
 
 def elasticities(template: Transformer, plan: Plan, machine: Cluster, coefficients: Coefficients) -> dict[str, float]:
-    """Elasticity of the step time in each number of the chip, the network and the calibration [1]."""
+    """Elasticities of the step time with respect to the numbers of chip, network, model and fit, by name [1]."""
 
     def time(shape: Transformer, where: Cluster, fitted: Coefficients) -> Array:
         return step_time(shape, plan, where, fitted).total
@@ -323,7 +323,7 @@ RESIDUAL_COLUMNS = ("d_model", "n_layers", "n_gpus", "tp", "pp", "dp")
 
 
 def demo_document(calibration: DemoCalibration, design: DemoDesign) -> dict[str, Any]:
-    """The results as plain data."""
+    """JSON-serialisable results of the demonstration."""
     errors = calibration.held_out.errors()
     return {
         "fit": {
@@ -345,7 +345,7 @@ LEAST_GAIN = 5e-4
 
 
 def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]:
-    """The results in a few lines of text."""
+    """Results of the demonstration as lines of text."""
     errors, best = calibration.held_out.errors(), design.plans.best
     rounded, template = design.shape.rounded.model, design.model
     then, trained = design.plans_then, sum(design.as_trained.values())
@@ -371,7 +371,7 @@ def summary_lines(calibration: DemoCalibration, design: DemoDesign) -> list[str]
 
 
 def plan_label(plan: Plan) -> str:
-    """Label of a plan on a line: degrees above 1, microbatch, sharding and recomputation."""
+    """One-line label of a plan: degrees above 1, microbatch, sharding and recomputation."""
     words = plan.words()
     short = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "dp": "dp", "micro_batch_size": "b"}
     # The size of the microbatch is shown at 1 too.
@@ -386,7 +386,7 @@ def plan_label(plan: Plan) -> str:
 
 
 def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
-    """The whole report."""
+    """Report of the demonstration: calibration, plans and shape."""
     report = Report("Training time, calibrated and used: a demonstration")
     report.sentences(summary_lines(calibration, design))
     add_calibration(report, calibration)
@@ -396,7 +396,7 @@ def make_report(calibration: DemoCalibration, design: DemoDesign) -> Report:
 
 
 def add_calibration(report: Report, calibration: DemoCalibration) -> None:
-    """Section on calibration: held-out predictions with intervals and errors, and fitted coefficients."""
+    """Add the section on calibration: held-out predictions with intervals and errors, and fitted coefficients."""
     fit, held_out = calibration.result, calibration.held_out
     report.heading("Predictions of runs that the fit has not seen")
     report.text(
@@ -421,7 +421,7 @@ def held_out_figure(calibration: DemoCalibration) -> "Figure":
     """Figure of predicted against measured step times of held-out runs.
 
     Args:
-        calibration: the fit and its predictions.
+        calibration: fit and predictions.
 
     Returns:
         The figure.
@@ -437,7 +437,7 @@ def held_out_figure(calibration: DemoCalibration) -> "Figure":
 
 
 def add_plans(report: Report, design: DemoDesign) -> None:
-    """Section on plans: fastest plans, terms of step times, and elasticities of the best plan."""
+    """Add the section on plans: fastest plans, terms of step times, and elasticities of the best plan."""
     plans, shown = design.plans, distinct(design.plans)
     report.heading(f"The best plan for {MODEL} on {N_GPUS} {GPU}")
     report.text(
@@ -472,7 +472,7 @@ def add_plans(report: Report, design: DemoDesign) -> None:
 
 
 def add_shape(report: Report, design: DemoDesign) -> None:
-    """The search for a better width and depth."""
+    """Add the section on the search for a better width and depth."""
     shape, grid, template = design.shape, design.grid, design.model
     report.heading("A better width and depth")
     report.text(
@@ -499,7 +499,7 @@ def add_shape(report: Report, design: DemoDesign) -> None:
 
 
 def shape_objective(design: DemoDesign) -> np.ndarray:
-    """Log time to equal loss along the curve of equal parameters, from the points of the search."""
+    """Log time to equal loss along the curve of equal parameters, interpolated from the search [1]."""
     # Every visited point has equal parameters, hence lies on the curve.
     widths, values = shapes_along(design.shape)[..., 0].ravel(), design.shape.trajectory.ravel()
     kept = np.isfinite(values)

@@ -1,4 +1,4 @@
-"""`jaxscale fit`: calibrate on a table of measured runs."""
+"""Command `jaxscale fit`: calibration on a table of measured runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ class FitCommand(Outputs):
     ] = 4
 
     def run(self) -> None:
-        """Run the command.
+        """Fit the runs, write the fit, and print coefficients and held-out errors.
 
         Raises:
             InputError: a malformed table or hardware file, an unknown start, or an output that cannot be written.

@@ -1,6 +1,6 @@
-"""Entry point: parse the arguments, run a command, return its exit code.
+"""Entry point of the command line: parses the arguments, runs a command and returns the exit code.
 
-Exit codes: 0 done; 2 bad input, with a line on stderr; 130 interrupted; 1 any further error.
+Exit codes: 0 success; 2 bad input, with a line on stderr; 130 interrupted; 1 any further error.
 """
 
 import functools
@@ -26,10 +26,10 @@ DESCRIPTION = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command and return the exit code.
 
     Args:
-        argv: arguments without the program's name; the arguments of the process where None.
+        argv: arguments without the name of the program; by default the arguments of the process.
 
     Returns:
         Exit code.
@@ -74,7 +74,7 @@ def version() -> str:
 
 
 def command_of(arguments: Sequence[str]) -> Any:
-    """Command from the arguments; None after a request for help, which has been printed.
+    """Parse the arguments to a command; returns None after a request for help, whose text is printed.
 
     Raises:
         InputError: invalid arguments.
@@ -89,6 +89,6 @@ def command_of(arguments: Sequence[str]) -> Any:
 
 
 def every_command() -> Any:
-    """Union of all commands, for the list in the help."""
+    """Union of all command classes, for the list in the help text."""
     named = (Annotated[loaded(home), tyro.conf.subcommand(name)] for name, home in COMMANDS.items())
     return functools.reduce(operator.or_, named)

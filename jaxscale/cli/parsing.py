@@ -1,4 +1,4 @@
-"""Parsing of arguments into a command, with one-line error messages."""
+"""Parsing of command-line arguments into a command, with one-line error messages."""
 
 import contextlib
 import io
@@ -27,11 +27,11 @@ OTHER_NAMES = {
 
 
 class Listed(NamedTuple):
-    """Argument in the help of a command.
+    """Entry of an argument in the help text of a command.
 
     Attributes:
-        names: names of an option, the long name last; none for a positional argument.
-        label: name and placeholder, as `--n-gpus N`.
+        names: names of an option, the long name last; empty for a positional argument.
+        label: name and placeholder, for example `--n-gpus N`.
         text: description.
     """
 
@@ -41,18 +41,18 @@ class Listed(NamedTuple):
 
     @property
     def is_required(self) -> bool:
-        """Whether the argument must be given."""
+        """Whether the argument is mandatory."""
         return self.text.endswith("(required)")
 
 
 def parse(arguments: Sequence[str], commands: Any, program: str, description: str | None = None) -> Any:
-    """Command from the arguments; None after a request for help, which has been printed.
+    """Parse arguments to a command; returns None after a request for help, whose text is printed.
 
     Args:
-        arguments: arguments of the process behind the words of `program`.
-        commands: a command, or the union of all.
+        arguments: arguments of the process after the words of `program`.
+        commands: class of a command, or the union of all classes.
         program: name of the program, followed by the command if known.
-        description: text of the help; the command's where None.
+        description: first text of the help; by default the docstring of the command.
 
     Raises:
         InputError: invalid arguments.
@@ -87,10 +87,12 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
 
 
 def in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
-    """Arguments with the refused number in digits, a length `8k` as 8192 and `15T` as 15e12; empty for other refusals.
+    """Arguments with a refused number such as `8k` or `15T` written in digits (8192, 15e12); empty for other errors.
+
+    A prefix is a power of 1,024 for whole numbers, else a power of 1,000.
 
     Args:
-        refusal: line of a refusal.
+        refusal: error message of the parser, in a line.
     """
     refused = re.match(r"(\S+) = '(\d+(?:\.\d+)?)([kKMGBT])' is no (whole )?number", refusal)
     if refused is None:
@@ -145,7 +147,7 @@ def _path(arguments: Sequence[str]) -> list[str]:
 
 
 def listed_in(text: str) -> Iterator[Listed]:
-    """Arguments listed in a help text, each in a row of a box; in ASCII the box has blanks for lines."""
+    """Arguments listed in a help text of tyro."""
     entries: list[list[str]] = []
     for line in text.splitlines():
         # In ASCII, box lines are blanks.
@@ -229,7 +231,7 @@ REWRITTEN = (
 
 
 def one_line(box: str) -> str:
-    """The message of tyro's boxed refusal, without the box, the help text and the line breaks."""
+    """Error message of tyro in a line, without the box and the help text."""
     lines: list[str] = []
     for line in box.splitlines()[1:]:  # the first line is the title of the box
         # Tyro colours a box where stdout is a terminal.

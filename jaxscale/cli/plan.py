@@ -1,4 +1,4 @@
-"""`jaxscale plan`: the fastest parallel plans of a model on a cluster."""
+"""Command `jaxscale plan`: the fastest parallel plans of a model on a cluster."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,7 +96,7 @@ class PlanCommand(Outputs, SoftwareOptions):
     timeline: TimelineFile = None
 
     def run(self) -> None:
-        """Run the command.
+        """Search the plans, write the requested files, and print the ranking.
 
         Raises:
             InputError: an unknown model, chip, framework, precision or fit, a number out of range, or no plan that is
@@ -367,10 +367,10 @@ class PlanCommand(Outputs, SoftwareOptions):
 
 
 def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
-    """Values of columns from a launch file, a log or the first row of a runs table.
+    """Values by column of a launch file, a log or the first row of a runs table.
 
     Raises:
-        InputError: an unreadable file, or a file of no known program.
+        InputError: an unreadable file, or a file of an unknown program.
     """
     from jaxscale.base.lazy import loaded
     from jaxscale.cli.registry import READ_RUN
@@ -390,7 +390,7 @@ def stated_row(path: Path, hardware: "Hardware") -> dict[str, Any]:
 def row_plan(
     model: str, question: "PlanQuestion", row: dict[str, Any], fitted: "Fit", hardware: "Hardware"
 ) -> "Plan | None":
-    """Plan of a row on the chips of a question, with empty cells and open decisions as `predict` completes them.
+    """Plan of a row of a runs table on the chips of a question, with open choices completed as by `predict`.
 
     Args:
         model: name or file of the model.
@@ -400,7 +400,7 @@ def row_plan(
         hardware: catalogue of chips.
 
     Returns:
-        The plan; None where no plan agrees with the row.
+        The plan; None if no plan agrees with the row.
     """
     import jax
     import numpy as np
@@ -428,7 +428,7 @@ CHIPS_DECIDE = ("dp", "shard_group", "n_microbatches")
 
 
 def written_framework(write: str | None) -> str | None:
-    """Framework of the requested settings, None without a request.
+    """Name of the framework of option `--write`, None without the option.
 
     Raises:
         InputError: a framework without a writer; lists the frameworks with a writer.
@@ -445,18 +445,18 @@ def written_framework(write: str | None) -> str | None:
 
 
 def fitted_frameworks(fitted: "Fit") -> list[str]:
-    """Frameworks of the runs of a user's fit; none for a fit without a parent."""
+    """Frameworks of the runs of a user's fit; empty for a shipped fit, which has no parent."""
     if fitted.parent is None:
         return []
     return sorted(level for kind, level in fitted.fitted if kind == "framework" and level)
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
-    """Model by name or file, at its own or a given sequence length.
+    """Model from a name or file, with the sequence length of the model or a given one.
 
     Args:
         name_or_path: catalogue name, or a TOML or config.json file.
-        seq_len: sequence length; the sequence length of the model where None [token].
+        seq_len: sequence length; by default the sequence length of the model [token].
 
     Raises:
         InputError: unknown name, a malformed file, or a length out of range.

@@ -1,4 +1,4 @@
-"""`jaxscale predict`: step time, memory and cost terms for every row of a table."""
+"""Command `jaxscale predict`: step time, memory and cost terms for every row of a runs table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,7 +56,7 @@ class PredictCommand(Outputs, SoftwareOptions):
     timeline: TimelineFile = None
 
     def run(self) -> None:
-        """Run the command.
+        """Predict the runs, write the requested files, and print predictions and errors.
 
         Raises:
             InputError: a malformed table or hardware file, an unknown fit, or an output that cannot be written.

@@ -1,4 +1,4 @@
-"""Commands and further entries of wings by name, so that the command line imports no wing."""
+"""Registry of commands, and of functions of sub-packages, as text, so that the command line imports on demand."""
 
 COMMANDS = {
     "demo": "jaxscale.cli.demo_command:DemoCommand",

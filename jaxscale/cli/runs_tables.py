@@ -1,4 +1,4 @@
-"""Runs tables of the commands: read from a file or from options, and written with predictions."""
+"""Runs tables of the commands: read from a file or from options, and written with the predictions."""
 
 import importlib
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from jaxscale.tables.table import cell_of, write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
-    """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
+    """Read a runs table, with messages on dropped bad rows and on columns that may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
     say_doubts(runs, RunsSchema)
     return runs
 
 
 def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
-    """Say which columns of a table may be misspelt, and how many bad rows were dropped."""
+    """Print messages on columns that may be misspelt, on unread columns and on dropped bad rows."""
     misspelt = schema.misspelt(runs.columns)
     for name, meant in misspelt.items():
         say(f"{runs.path}: column {name!r} is not read (is {meant!r} meant?)")
@@ -38,13 +38,13 @@ def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
 
 
 def say_unanswered(n_rows: int, n_answered: int) -> None:
-    """Say how many rows of a table get no prediction, if any."""
+    """Print a message with the number of rows without prediction, if any."""
     if n_answered < n_rows:
         say(f"{n_rows - n_answered} of {n_rows} rows are incomplete and get no prediction: see predicted_note")
 
 
 def write_predictions(path: Path, runs: Runs, prediction: Prediction) -> None:
-    """Write a table with its predictions, whole or not at all; columns of an earlier prediction are replaced."""
+    """Write a table and the predictions atomically as CSV or Parquet; columns of an earlier prediction are replaced."""
     if path.suffix.lower() == ".parquet":
         _write_parquet(path, prediction)
         return
@@ -75,9 +75,9 @@ IDENTITY = ("source", "model", "workload", "framework", "gpu", "n_gpus", "global
 
 
 def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
-    """Rows of the document of `jaxscale predict`: run, plan, and the columns of `--out`.
+    """Rows of the JSON document of `jaxscale predict`: identity of the run, plan, and the columns of `--out`.
 
-    Values of rows without prediction are None.
+    Values without prediction are None.
     """
     runs, columns = prediction.runs, prediction.columns()
     identity = {name: runs.column(name) for name in IDENTITY if name in runs.values}
@@ -90,11 +90,11 @@ def predictions_as_json(prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Hardware) -> Runs:
-    """Runs table with a single row.
+    """Runs table with a single row, from options of a command.
 
     Args:
-        options: cells by column, None for absent options; `model` may be a file.
-        stated: further cells by column.
+        options: values by column, None for absent options; `model` may be a file.
+        stated: further values by column, from `--set`.
         hardware: catalogue of chips.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
+"""Command `jaxscale shape`: the best model, batch and plan for a cluster and a budget."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +63,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
     draws: Annotated[int, option(metavar="N", help="drawn laws under which the design is chosen again")] = 4
 
     def run(self) -> None:
-        """Run the command.
+        """Search the best design, write the requested files, and print the design and shadow prices.
 
         Raises:
             InputError: an unknown name, a number out of range, none or several budgets, or no design that fits.
@@ -132,7 +132,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
 
 
 def like_text(name: str, document: dict[str, Any]) -> str:
-    """Text of a built model under the budget of the search."""
+    """Sentence on a built model trained within the budget of the search, compared with the design."""
     built, objective = document["like"], " and ".join(document["objective"]).replace("_", " ")
     from jaxscale.plans.plan import in_short
 

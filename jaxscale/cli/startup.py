@@ -1,4 +1,4 @@
-"""Settings that an application may make and a library may not: numbers, garbage, foreign lines on stderr."""
+"""Process-wide settings of the command line: double precision, garbage collection, foreign lines on stderr, signals."""
 
 import atexit
 import contextlib
@@ -28,7 +28,7 @@ NEW_OBJECTS = 100_000
 
 
 def collect_rarely() -> None:
-    """Let Python look for garbage rarely, and not at the end of the process."""
+    """Reduce the frequency of garbage collection, a tenth of the time of a short command."""
     # A tenth of the time of a short command.
     gc.set_threshold(NEW_OBJECTS)
     # Frozen objects are left out of the last search for garbage.
@@ -36,7 +36,7 @@ def collect_rarely() -> None:
 
 
 def configure_jax(starts_backend: bool = True) -> None:
-    """Compute in double precision.
+    """Enable double precision in JAX, and suppress warnings about missing devices.
 
     Args:
         starts_backend: whether devices may be queried, which must wait until distributed processes are connected.
@@ -55,7 +55,7 @@ def configure_jax(starts_backend: bool = True) -> None:
 
 @contextlib.contextmanager
 def without_foreign_lines() -> Iterator[None]:
-    """Drop lines that libraries below JAX write to stderr past Python; further lines are printed afterwards."""
+    """Context without log lines of C++ libraries below JAX on stderr; further lines are printed afterwards."""
     try:
         sys.stderr.flush()
         # Libraries in C write to file descriptor 2, not to sys.stderr.
@@ -79,7 +79,7 @@ def without_foreign_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_by_signal() -> Iterator[None]:
-    """Context of work that SIGTERM may end: temporary files are removed first."""
+    """Context with SystemExit raised on SIGTERM, for the removal of temporary files."""
     # As in tests and notebooks' threads.
     if threading.current_thread() is not threading.main_thread():
         yield  # Python takes signals in the main thread alone
