@@ -1,1 +1,1 @@
-"""Cost terms of a step, one physical effect per module: functions of model, plan, cluster, coefficients, in seconds."""
+"""Cost terms of a step [s], a module for each physical effect: functions of model, plan, cluster and coefficients."""

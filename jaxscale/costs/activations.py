@@ -1,7 +1,7 @@
-r"""Activation memory: stored activations of a layer, extra memory of a backward pass, microbatches in flight.
+"""Activation memory: stored activations of a layer, extra memory of the backward pass, microbatches in flight.
 
 A layer stores every input of a norm, of a matmul with trained weights, of the attention core, of a gate and of a
-product, in the width of the program (counts of the operations of a decoder layer).
+product, in the width of the operation (counted for a decoder layer).
 References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6; Narayanan et al. 2021, arXiv 2104.04473,
 section 2.2 (microbatches in flight); layers of Llama in transformers (modeling_llama.py, 2024), Megatron-Core
 (tensor_parallel/layers.py, fused_bias_swiglu.py, 2025) and nanotron (models/llama.py, 2025).
@@ -56,7 +56,7 @@ WIDE_BYTES = 4.0
 
 
 class LayerBytes(NamedTuple):
-    """Stored activations of the average layer and one microbatch, without recomputation.
+    """Stored activations of the average layer for a microbatch, without recomputation.
 
     Attributes:
         attention: norms, residual stream and attention, or a scan [byte].
@@ -73,12 +73,12 @@ class LayerBytes(NamedTuple):
 
 
 def stream_bytes(local: LocalPlan) -> Array:
-    """Bytes per element of the residual stream: those of an activation, or 4 where autocast keeps 32 bits [byte]."""
+    """Bytes per element of the residual stream: the width of an activation, or 4 if autocast keeps 32 bits [byte]."""
     return local.element_bytes + local.plan.autocast * larger(WIDE_BYTES - local.element_bytes, 0.0)
 
 
 def unfused_norm_bytes(local: LocalPlan) -> Array:
-    """Further stored bytes per residual element of a norm: unfused, or compiled by XLA with 32-bit inputs [byte].
+    """Extra stored bytes per residual element of a norm that is unfused, or compiled by XLA with 32-bit inputs [byte].
 
     The gradient of the gain reads the normalised tensor, half of these bytes; a frozen gain has no gradient.
     """
@@ -87,7 +87,7 @@ def unfused_norm_bytes(local: LocalPlan) -> Array:
 
 
 def remakes(plan: Plan) -> Array:
-    """Switch of rematerialisation by the compiler: 1 where XLA chooses between storing and recomputing a tensor [1]."""
+    """Indicator of rematerialisation by XLA, which chooses between storing and recomputing each tensor: 1 or 0 [1]."""
     return jnp.asarray(plan.compiled * (1.0 - plan.kept_gate))
 
 
@@ -97,7 +97,7 @@ def checkpoint_bytes(local: LocalPlan) -> Array:
 
 
 def layer_bytes(local: LocalPlan, coefficients: Coefficients) -> LayerBytes:
-    r"""Stored activations of one layer and one microbatch, without recomputation.
+    """Stored activations of the average layer for a microbatch, without recomputation [byte].
 
     $t [(2 s + 2 r) d / q + (2 (H + K) (h + h_v) + 4 H + (2 + 4 g + r) f) / tp]$ bytes with fused attention: s bytes of
     an element of the residual stream, r bytes of an element that a matmul reads, q = tp with sequence parallelism.
@@ -201,12 +201,12 @@ def _mlp_bytes(local: LocalPlan, kept: AdaptedInputs) -> Array:
 
 
 def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperature = 0.0) -> Array:
-    """Memory of the backward pass of a layer beyond the stored activations: the larger of two moments.
+    """Memory of the backward pass of a layer beyond the stored activations [byte]: the larger of two moments.
 
-    At the gate: gradients of the product and of the last matrix. At the inputs, when the stored activations of the MLP
-    are freed: gradients of gate and input, of the residual stream, and of all matrices of the MLP. Where the stream is
-    split over tp, three gathered tensors are added: the input of a matmul, the gradient of the input, and the sum to
-    which the matmul adds the output.
+    In the backward pass of the gate: gradients of the product and of the last matrix. At the inputs of the layer, after
+    the stored activations of the MLP are freed: gradients of gate and input, of the residual stream, and of all matrices
+    of the MLP. If the stream is split over tp, three gathered tensors are added: the input of a matmul, its gradient,
+    and the sum to which the matmul adds the output.
 
     Args:
         local: size of a microbatch, widths.
@@ -229,7 +229,7 @@ def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperatur
 
 
 def gathered_stream_bytes(local: LocalPlan) -> Array:
-    """Gathered residual stream of a tensor-parallel group, without the shard of the rank [byte]."""
+    """Memory of the gathered residual stream of a tensor-parallel group beyond the shard of the rank [byte]."""
     others = 1.0 - 1.0 / local.sequence_split
     return local.element_bytes * local.tokens * local.model.d_model * others
 
@@ -241,7 +241,7 @@ def queued_activation_bytes(
     lead: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
-    r"""Memory of queued buffers: full tensors of tensor-parallel collectives in the launch queue.
+    r"""Memory of full tensors of tensor-parallel collectives that wait in the launch queue [byte].
 
     $t d b_q (1 - \min(1, 2 / n)(1 - a))$, 0 where tp = 1, $b_q$ `queued_bytes`. Buffers outlive the last use while
     hosts launch without waiting, as streams may still read the buffers. The queue grows where n microbatches in flight
@@ -268,20 +268,20 @@ def queued_activation_bytes(
 
 
 def all_with_gpipe(one_f_one_b: ArrayLike, plan: Plan) -> Array:
-    """Microbatches held by a stage: as many as with 1F1B, or all with GPipe, where backward passes start last [1]."""
+    """Microbatches held by a stage: `one_f_one_b` for 1F1B schedules, all microbatches of the step for GPipe [1]."""
     return one_f_one_b + plan.gpipe * (plan.n_microbatches - jnp.asarray(one_f_one_b))
 
 
 def microbatches_in_flight(plan: Plan, stages_before: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    r"""Microbatches in flight: microbatches whose activations a stage holds at once, per layer of the stage.
+    r"""Microbatches with stored activations on a stage at once, the maximum over a step [1].
 
     1F1B: $\min(m, p - s)$ with s earlier stages; interleaved: $2 (p - 1 - s) + (v - 1) p + 1$ chunks, v per microbatch,
-    at most m microbatches; DualPipe, at either end and between: p + 1 (DeepSeek-AI 2024, arXiv 2412.19437, table 2);
+    at most m microbatches; DualPipe: p + 1 on every chip (DeepSeek-AI 2024, arXiv 2412.19437, table 2);
     GPipe: m.
 
     Args:
-        plan: m, p, v, schedule.
-        stages_before: s [1].
+        plan: m microbatches, p stages, v virtual stages per chip, schedule.
+        stages_before: s, number of earlier stages [1].
         temperature: smoothing [1].
 
     Returns:

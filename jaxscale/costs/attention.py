@@ -1,8 +1,8 @@
-r"""Time of the attention core and of the scans of state-space layers.
+"""Time of the attention core and of the scans of state-space layers.
 
-The core computes scores and weighted values, fused or materialised.
+The core computes scores and weighted values in a fused kernel, or with the scores stored in memory (materialised).
 
-Fused (flash): the flops that a causal mask leaves, at a separate efficiency. Materialised: full flops and the traffic
+Fused (flash attention): the unmasked flops only, at a separate efficiency. Materialised: all flops and the traffic
 of the score matrix, $S$ scores per token and head.
 
 A scan of Mamba-2 runs over the sequence in chunks. Per token and channel of the inner width $d_i$ a scan with chunks as
@@ -27,12 +27,12 @@ SCAN_BACKWARD = 2.0
 
 
 def core_seconds_per_flop(local: LocalPlan, machine: Machine) -> Array:
-    """Time per flop of the attention core or of a scan at the peak [s/flop]."""
+    """Time per flop of the attention core or of a scan at the peak rate of the chip [s/flop]."""
     return machine.chip.seconds_per_flop(local.wide)
 
 
 def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Forward time of the attention core of all layers for one microbatch, as if on one stage [s]."""
+    """Forward time of the attention core for a microbatch, summed over all layers of the model [s]."""
     model, plan = local.model, local.plan
     tokens = local.tokens / plan.tp
     seconds = core_seconds_per_flop(local, machine) / coefficients.attention_efficiency
@@ -46,12 +46,12 @@ def attention_forward(local: LocalPlan, machine: Machine, coefficients: Coeffici
 
 
 def attention_backward_factor(plan: Plan) -> Array:
-    """Backward over forward time of the attention core: 2.5 fused, 2 materialised [1]."""
+    """Ratio of backward to forward time of the attention core: 2.5 fused, 2 materialised [1]."""
     return 2.0 + (FLASH_BACKWARD - 2.0) * plan.flash_attention
 
 
 def scan_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Forward time of the scans of all layers for one microbatch, as if on one stage [s]."""
+    """Forward time of the state-space scans for a microbatch, summed over all layers of the model [s]."""
     model, tokens = local.model, local.tokens / local.plan.tp
     # 2 N each for update, reading and the chunk.
     flops = 6.0 * model.ssm_state / model.ssm_groups * model.ssm_d_inner

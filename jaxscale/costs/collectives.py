@@ -1,4 +1,4 @@
-r"""Collectives on a hierarchy of network levels: the alpha-beta model.
+r"""Time of collectives on a hierarchy of network levels, by the alpha-beta model.
 
 A group of n ranks, placed `stride` chips apart, has $r_k$ ranks at level k with $\prod_k r_k = n$. A ring of n ranks
 has $n - 1$ hops, of which $(r_k - 1) \prod_{j>k} r_j$ cross level k. Every rank of a domain has a link outwards, so
@@ -35,7 +35,9 @@ NO_PEERS = 1e-9
 
 
 def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> tuple[Array, ...]:
-    """Bandwidth of a group at each level: in a domain of c `peers`, n members use (n - 1) / c of the links.
+    """Bandwidth of a group of ranks at each network level [byte/s].
+
+    Without a switch, n members of the group in a domain of c `peers` use the share (n - 1) / c of a chip's links.
 
     Args:
         ranks: ranks of the group at each level [1].
@@ -52,13 +54,13 @@ def bandwidths_among(ranks: tuple[Array, ...], link: Link, temperature: Temperat
 
 
 def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature) -> tuple[Array, ...]:
-    """Ranks of a group at each network level; their product is n.
+    """Number of ranks of a group at each network level, with product n [1].
 
     Args:
         n: ranks of the group [1].
         stride: chips between neighbouring ranks [1].
         link: the network.
-        temperature: 0 for the exact clip, else its smoothing [1].
+        temperature: smoothing of the clipped counts; 0 for exact counts [1].
 
     Returns:
         Ranks at each level [1].
@@ -73,7 +75,7 @@ def ranks_per_level(n: ArrayLike, stride: ArrayLike, link: Link, temperature: Te
 
 
 def launch_time(n: ArrayLike, link: Link) -> Array:
-    """Launch time of one collective: zero for one rank, the full time from two ranks on, linear between [s]."""
+    """Launch time of a collective: 0 for a single rank, the full time from two ranks on, linear between [s]."""
     return link.launch * several(n)
 
 
@@ -87,7 +89,7 @@ INSTANT = 1e-3
 
 
 def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
-    """Time per gathered byte of a ring of n ranks, on the slowest level of the ring [s/byte]."""
+    """Time per gathered byte of a ring of n ranks, set by the slowest network level of the ring [s/byte]."""
     slowest, rings = 0.0, 1.0
     for rank, bandwidth in zip(ranks, bandwidths_among(ranks, link, temperature), strict=True):
         # A level with one rank has no traffic; between one and two ranks the traffic grows linearly.
@@ -98,7 +100,7 @@ def seconds_per_byte(n: ArrayLike, ranks: tuple[Array, ...], link: Link, tempera
 
 
 def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
-    """Latency of one ring through all ranks of a group: sum over the hops inside and between domains [s]."""
+    """Latency of a ring through all ranks of a group: sum over the hops inside and between domains [s]."""
     time, domains = 0.0, 1.0
     for rank, latency in zip(reversed(ranks), reversed(link.latency), strict=True):
         # alpha_k (r_k - 1) prod_{j>k} r_j
@@ -108,7 +110,7 @@ def ring_latency(ranks: tuple[Array, ...], link: Link) -> Array:
 
 
 def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature) -> Array:
-    r"""Latency of a tree of domains, after a chain of hops through one domain.
+    r"""Latency of a tree over the domains of a group, after a chain of hops through a domain [s].
 
     A tree of r domains has $\log_2(1 + r)$ levels, and a hop takes `TREE_HOP` times as long as in a ring.
 
@@ -118,7 +120,7 @@ def tree_latency(ranks: tuple[Array, ...], link: Link, temperature: Temperature)
         temperature: smoothing [1].
 
     Returns:
-        Time [s]; the chain alone where one domain holds all ranks.
+        Time [s]; the chain alone if a single domain holds all ranks.
     """
     time = link.latency[0] * (ranks[0] - 1.0)
     for rank, latency in zip(ranks[1:], link.latency[1:], strict=True):
@@ -150,9 +152,9 @@ def gather_time(
 def reduce_time(
     volume: ArrayLike, n: ArrayLike, stride: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
-    """Time of an all-reduce over the hierarchy of network levels: reduction and broadcast, along a ring or a tree.
+    """Time of an all-reduce over the hierarchy of network levels, along a ring or a tree.
 
-    Ring and tree move every byte twice over the slowest level; the lower latency counts.
+    Ring and tree move every byte twice (reduction and broadcast) over the slowest level; the lower latency counts.
 
     Args:
         volume: V, size of the reduced tensor [byte].
@@ -174,10 +176,10 @@ def reduce_time(
 
 
 class Transfer(NamedTuple):
-    """Volume of a collective and placement of the ranks.
+    """Volume of a collective and placement of its ranks.
 
     Attributes:
-        volume: V, in the definition of the collective [byte].
+        volume: V, size of the gathered (`gather_time`) or reduced tensor (`reduce_time`) [byte].
         n: ranks of the group [1].
         stride: chips between neighbouring ranks [1].
     """
@@ -190,7 +192,7 @@ class Transfer(NamedTuple):
 def times_of(
     collective: Collective, transfers: Mapping[str, Transfer], link: Link, temperature: Temperature = 0.0
 ) -> dict[str, Array]:
-    """Times of several transfers by one collective.
+    """Times of several transfers by the same collective, in a single trace [s].
 
     Args:
         collective: `gather_time` or `reduce_time`.
@@ -256,7 +258,7 @@ def dispatch_time(
 def send_time(
     volume: ArrayLike, stride: ArrayLike, stages: ArrayLike, link: Link, temperature: Temperature = 0.0
 ) -> Array:
-    r"""Time of one send to the rank `stride` chips away, averaged over the hops of a chain of stages.
+    """Time of a point-to-point send to the rank `stride` chips away, averaged over the hops of a chain of stages.
 
     $p s$ chips in domains of D have $p s / D - 1$ boundaries between domains, each crossed by the s hops of one pair of
     stages out of $p - 1$ pairs: the share $(p s / D - 1) / (p - 1)$ of the hops leaves a domain; none where one domain

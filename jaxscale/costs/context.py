@@ -15,7 +15,9 @@ from jaxscale.plans.local import LocalPlan
 
 
 def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Time of the key-value ring of all layers for one microbatch; gradients travel along in the backward pass.
+    """Time of the ring exchange of keys and values for a microbatch, summed over all layers of the model.
+
+    The gradients of keys and values travel along in the backward pass.
 
     Args:
         local: degrees, heads.
@@ -35,7 +37,7 @@ def key_value_ring(local: LocalPlan, machine: Machine, temperature: Temperature 
 
 
 def attention_beside(local: LocalPlan, attention: Array) -> Passes:
-    """Attention core that can hide the key-value ring: all blocks but the first, which is local [s]."""
+    """Time of the attention core that can hide the key-value ring: all blocks except the first, local block [s]."""
     # The first block is local.
     later = attention * (1.0 - 1.0 / local.plan.cp)
     return Passes(later, later * attention_backward_factor(local.plan))

@@ -23,7 +23,7 @@ from jaxscale.plans.local import LocalPlan
 
 
 class DataParallel(NamedTuple):
-    """Exposed data-parallel time of one step.
+    """Exposed time of the data-parallel collectives of a step.
 
     Attributes:
         step: time per step: gradient reduction, parameter gather, replica all-reduce [s].
@@ -35,17 +35,17 @@ class DataParallel(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Time before overlap of the collectives of one stage, and latency of empty collectives.
+    """Time of the data-parallel collectives of a stage before overlap, and latency of collectives without data.
 
     Attributes:
-        all_reduce: of gradients, over all replicas of a weight [s].
-        scatter: of gradients, over the ranks of one sharded copy [s].
-        gather: of weights, over the ranks of one sharded copy [s].
-        between_copies: all-reduce of gradient shards between sharded copies [s].
-        gather_latency: of one gather or scatter of dense weights [s].
-        reduce_latency: of one all-reduce of dense gradients [s].
-        ring_latency: of one all-reduce of dense gradients along a ring, even where a tree has a lower latency [s].
-        copies_latency: of one all-reduce of dense gradients between sharded copies [s].
+        all_reduce: time of the gradient all-reduce over all replicas of a weight [s].
+        scatter: time of the gradient reduce-scatter over the ranks of a sharded copy [s].
+        gather: time of the weight all-gather over the ranks of a sharded copy [s].
+        between_copies: time of the all-reduce of gradient shards between sharded copies [s].
+        gather_latency: latency of a gather or scatter of dense weights [s].
+        reduce_latency: latency of an all-reduce of dense gradients [s].
+        ring_latency: latency of an all-reduce of dense gradients along a ring, even if a tree is faster [s].
+        copies_latency: latency of an all-reduce of dense gradients between sharded copies [s].
     """
 
     all_reduce: Array
@@ -59,14 +59,14 @@ class Traffic(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Data-parallel group of dense or of expert weights: number of weights and placement of the ranks.
+    """Data-parallel group of the dense weights or of the expert weights: number of weights and placement of the ranks.
 
     Attributes:
-        weights: weights of the busiest stage on one chip [1].
-        trained: trained weights of the busiest stage on one chip [1].
+        weights: weights of the busiest stage on a chip [1].
+        trained: trained weights of the busiest stage on a chip [1].
         spacing: chips between replicas of a weight [1].
         replicas: ranks that hold a replica of a weight [1].
-        sharers: ranks of one sharded copy [1].
+        sharers: ranks that share a sharded copy of the weights [1].
     """
 
     weights: ArrayLike
@@ -100,7 +100,7 @@ def weight_groups(local: LocalPlan) -> tuple[Group, Group]:
 def data_traffic(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Traffic:
-    """Time of each data-parallel collective of the busiest stage, summed over dense and expert weights [s]."""
+    """Time before overlap of each data-parallel collective of the busiest stage, for dense and expert weights [s]."""
     dense, experts = weight_groups(local)
     gradient, weight = local.plan.gradient_bytes, gathered_width(local)
 
@@ -167,7 +167,7 @@ def data_parallel(
     backward: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> DataParallel:
-    """Exposed time of the data-parallel collectives.
+    """Exposed time of the data-parallel collectives: the time that forward and backward pass do not hide [s].
 
     Args:
         local: degrees, weights, ZeRO stage.

@@ -44,7 +44,7 @@ the input is read and cast; the output is scaled and added, read and written twi
 
 
 def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Forward memory-bound time of all layers for one microbatch, as if on one stage [s]."""
+    """Forward time of memory-bound work for a microbatch, summed over all layers of the model [s]."""
     c, model, plan = coefficients, local.model, local.plan
     # Half a block for each attention, MLP or scan.
     blocks = 0.5 * (attention_layers(model) + mlp_layers(model) + ssm_layers(model))
@@ -70,7 +70,7 @@ def elementwise_forward(local: LocalPlan, machine: Machine, coefficients: Coeffi
 
 
 def logits_forward(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Memory-bound time of logits, softmax and cross-entropy of one microbatch, share of a forward pass [s]."""
+    """Forward time of memory-bound work on logits, softmax and cross-entropy for a microbatch [s]."""
     model = local.model
     logits = logits_per_token(model) * local.tokens * model.vocab_size / local.loss_split
     fused = jnp.power(COMPILED_LOSS, local.plan.compiled)

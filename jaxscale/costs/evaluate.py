@@ -1,4 +1,4 @@
-"""Batched evaluation: step time, peak memory and cost terms of many runs, by one compiled program on blocks of rows."""
+"""Step time, peak memory and cost terms of many runs: evaluation of blocks of rows by a single compiled program."""
 
 from collections.abc import Iterator
 
@@ -47,14 +47,14 @@ def _evaluated(runs: RunBatch, coefficients: Float[ArrayLike, "coefficient row"]
 
 
 def started(runs: RunBatch, coefficients: Float[np.ndarray, "coefficient row"]) -> dict[str, Array]:
-    """Start the evaluation of at most `BLOCK_ROWS` runs without waiting for the device.
+    """Start the evaluation of at most `BLOCK_ROWS` runs without waiting for the result.
 
     Args:
         runs: the runs [row].
         coefficients: coefficients of each run, in the order of `Coefficients` [coefficient, row].
 
     Returns:
-        The columns, rows of padding included [row].
+        Result columns by name, rows of padding included [row].
     """
     rows = filled_rows(len(runs), BLOCK_ROWS)
     filled = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], runs)
@@ -70,10 +70,10 @@ def evaluate_runs(
         runs: the runs [row].
         table: coefficients of each combination of levels [combination].
         combination: index into `table` of each run [row].
-        names: requested columns; all columns where None.
+        names: requested columns; by default all columns.
 
     Returns:
-        The columns, on the host.
+        Columns by name, as numpy arrays [row].
     """
     return collected([started(*block) for block in blocks_of(runs, table, combination)], len(runs), names)
 
@@ -81,7 +81,7 @@ def evaluate_runs(
 def blocks_of(
     runs: RunBatch, table: Coefficients, combination: Int[np.ndarray, " row"]
 ) -> Iterator[tuple[RunBatch, np.ndarray]]:
-    """Blocks of `BLOCK_ROWS` runs with the coefficients of each run [coefficient, row]."""
+    """Iterator over blocks of `BLOCK_ROWS` runs and the coefficients of the runs [coefficient, row]."""
     # One matrix instead of a column for each coefficient: a transfer to the device has a fixed cost besides the bytes.
     matrix = np.stack(jax.tree.leaves(table))
     for start in range(0, len(runs), BLOCK_ROWS):
@@ -90,12 +90,12 @@ def blocks_of(
 
 
 def collected(blocks: list[dict[str, Array]], count: int, names: tuple[str, ...] | None = None) -> Columns:
-    """Columns of all blocks without padding, on the host [row].
+    """Result columns of all blocks without padding, as numpy arrays [row].
 
     Args:
         blocks: results of `started`.
         count: runs in all blocks [1].
-        names: requested columns; all columns where None.
+        names: requested columns; by default all columns.
     """
     every = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
     return {

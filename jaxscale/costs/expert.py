@@ -1,4 +1,4 @@
-"""Expert parallelism: all-to-alls of tokens to experts and back, two per pass.
+"""Expert parallelism: all-to-all of tokens to the experts (dispatch) and back (combine) in each pass.
 
 Compute on different tokens can hide the all-to-alls: see `overlap` for the exposed time.
 Reference: Lepikhin et al. 2020, arXiv 2006.16668 (GShard), section 3.
@@ -17,7 +17,7 @@ from jaxscale.plans.plan import Plan
 
 
 def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Time of dispatch and combine of all mixture layers for one microbatch, before overlap.
+    """Time of dispatch and combine of tokens for a microbatch, before overlap, summed over all mixture layers.
 
     Each rank sends `t / tp` tokens in each direction, in the input width of experts; ranks of a group are `etp` chips
     apart. The dispatcher sets the number of transfers of a token: `deepep` and `hybridep` send a token once to each
@@ -44,16 +44,16 @@ def expert_exchange(local: LocalPlan, machine: Machine, temperature: Temperature
 
 
 def beside_another(plan: Plan) -> Array:
-    """Share of the time in which two microbatches run at once, under DualPipe or `moe_overlap` [1]."""
+    """Share of the time with two microbatches running at once, under DualPipe or `moe_overlap` [1]."""
     return 1.0 - (1.0 - plan.moe_overlap) * (1.0 - jnp.asarray(plan.dual_pipe))
 
 
 def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
-    """Share of compute that hides exchanges: the usual share, or 1 where two microbatches run at once.
+    """Share of the compute time that hides all-to-alls: the fitted share, or 1 if two microbatches run at once [1].
 
     Args:
-        plan: `moe_overlap`, and DualPipe, which runs a forward pass beside a backward one.
-        usual: `ep_overlap` of the coefficients [1].
+        plan: `moe_overlap`, or DualPipe, which runs a forward pass of a microbatch beside a backward pass.
+        usual: fitted share, `ep_overlap` of the coefficients [1].
 
     Returns:
         The share [1].
@@ -62,7 +62,10 @@ def exchange_overlap(plan: Plan, usual: ArrayLike) -> Array:
 
 
 def compute_beside_exchanges(local: LocalPlan, matmul: ArrayLike, other: ArrayLike) -> Passes:
-    """Compute on different tokens that can run beside the all-to-alls; backward, kernels of two forward passes.
+    """Compute time that can run beside the all-to-alls of a microbatch [s].
+
+    The backward pass has the kernels of two forward passes. Within a microbatch only the matmuls can run beside the
+    exchanges; a second microbatch adds attention and memory-bound kernels.
 
     Within one microbatch, only the matmuls can run beside; a second microbatch adds attention and memory-bound kernels.
 

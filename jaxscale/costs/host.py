@@ -1,4 +1,4 @@
-"""Host time: kernel launches, sends and receives between stages, work once per step.
+"""Host time: launches of kernels, sends and receives between stages, and fixed work per step.
 
 A layer cannot run faster than the host launches the kernels of the layer. Where the chip is faster, the difference is
 exposed; where the chip is slower, launches and buffers queue up.
@@ -28,16 +28,16 @@ ONE_CHIP_STEP = 0.22
 
 
 def launch_share(plan: Plan) -> Array:
-    """Host time of a layer over the time of launching each kernel, by the execution mode of the plan [1]."""
+    """Host time of a layer under the execution mode of the plan, relative to eager launches of every kernel [1]."""
     return jnp.power(COMPILED_HOST, plan.compiled) * jnp.power(GRAPHS_HOST, plan.cuda_graphs)
 
 
 def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
-    """Launch gaps of mixture layers in one forward pass: between small kernels, and in waits for counts [s].
+    """Idle time of the chip in mixture layers in a forward pass: gaps between small kernels, waits for counts [s].
 
     The number of gaps is the number of experts of the whole layer, for every placement of the experts: the tokens of
     each expert arrive in a separate chunk, which is sorted separately (Megatron-LM, moe_utils.py,
-    `sort_chunks_by_idxs`, 2025). Gaps of dense layers are too short to be told from partly full waves of tiles
+    `sort_chunks_by_idxs`, 2025). Gaps of dense layers are too short to be distinguished from partly full waves of tiles
     (`matmul`): either costs a matmul a fixed time. Where each step of a dispatch is launched separately, the chip idles
     while the host waits for the counts of tokens, and the host while the chip computes the counts
     (`host_time_mixture`); a recorded or compiled layer does not wait. Where a second microbatch runs at once, kernels
@@ -50,10 +50,10 @@ def launch_gaps_forward(local: LocalPlan, coefficients: Coefficients) -> Array:
 
 
 def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Host time to launch one microbatch of all layers, forward and backward, as if on one stage.
+    """Host time to launch the kernels of a microbatch, forward and backward, summed over all layers of the model.
 
     Args:
-        local: layers; tp, whose collectives the host launches too.
+        local: layers, and tp with collectives launched by the host.
         machine: chips per node; in a job that spans nodes the network takes host threads from every rank, and more
             threads where a tensor-parallel group spans nodes.
         coefficients: host time per layer of tuned software; `host_time_layer` of the plan is added.
@@ -73,9 +73,9 @@ def host_time(local: LocalPlan, machine: Machine, coefficients: Coefficients, te
 
 
 def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Host time of the sends and receives of one microbatch between stages.
+    """Host time of the sends and receives of a microbatch between pipeline stages, on the busiest stage.
 
-    Stages work in parallel, so the step waits for the busiest stage, which has two neighbours, or one neighbour in a
+    Stages work in parallel, hence the busiest stage counts. Such a stage has two neighbours, or one neighbour in a
     pipeline of two stages. Each of the vpp virtual stages sends and receives.
 
     Args:
@@ -92,7 +92,7 @@ def send_receive_time(local: LocalPlan, coefficients: Coefficients, temperature:
 
 
 def per_step_host_time(local: LocalPlan, coefficients: Coefficients, temperature: Temperature = 0.0) -> Array:
-    """Host time of a step: sends and receives of all microbatches, and work once per step [s]."""
+    """Host time per step: sends and receives of all microbatches, and fixed work per step [s]."""
     slots = send_receive_time(local, coefficients, temperature) * local.plan.n_microbatches
     alone = several(local.plan.n_chips, temperature)
     once = jnp.power(ONE_CHIP_STEP, 1.0 - alone) * jnp.power(COMPILED_STEP, local.plan.compiled)
@@ -102,10 +102,10 @@ def per_step_host_time(local: LocalPlan, coefficients: Coefficients, temperature
 def launch_lead(
     local: LocalPlan, coefficients: Coefficients, host: ArrayLike, device: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    r"""Lead of the host over the chip, as a share of the longest lead that the launch queue allows.
+    r"""Lead of the host over the chip, relative to the longest lead possible with the launch queue [1].
 
     $\min(1, 2 (1 - \text{host} / \text{device}))$, with the times of host and chip for a microbatch: when the host has
-    launched a microbatch, the chip still has this share of the work to do. Zero where no microbatch follows the
+    launched a microbatch, the chip still has the share of the work to do. Zero if no microbatch follows the
     microbatches in flight.
 
     Args:

@@ -12,14 +12,14 @@ from jaxscale.hardware.cluster import Chip, Cluster, Network
 
 
 class Link(NamedTuple):
-    """Effective network of one job, catalogue numbers times fitted efficiencies.
+    """Network of a job at effective rates: catalogue numbers times fitted efficiencies.
 
     Attributes:
         domain_size: chips per domain, for each level [1].
         bandwidth: bandwidth per chip and direction, for each level [byte/s].
         latency: latency per hop, for each level [s].
-        launch: launch time of one collective of any size [s].
-        peers: chips of a scale-up domain that divide the links of a chip [1].
+        launch: launch time of a collective of any size [s].
+        peers: chips of a scale-up domain between which the links of a chip are divided; 1 behind a switch [1].
     """
 
     domain_size: tuple[Array, ...]
@@ -30,7 +30,7 @@ class Link(NamedTuple):
 
 
 def effective_link(network: Network, coefficients: Coefficients) -> Link:
-    """Network at effective rates: `scale_up_*` coefficients apply to level 0, `scale_out_*` to the higher levels."""
+    """Network at effective rates: `scale_up_*` coefficients for level 0, `scale_out_*` for the higher levels."""
     c = coefficients
     efficiency = (c.scale_up_efficiency, c.scale_out_efficiency, c.scale_out_efficiency)
     scale = (c.link_latency_scale, c.network_latency_scale, c.network_latency_scale)
@@ -45,7 +45,7 @@ def effective_link(network: Network, coefficients: Coefficients) -> Link:
 
 
 class Machine(eqx.Module):
-    """Chips and network of one job, at effective rates.
+    """Chips and network of a job at effective rates.
 
     Attributes:
         chip: datasheet peaks and capacity.
@@ -61,7 +61,7 @@ class Machine(eqx.Module):
 
     @property
     def node_chips(self) -> Array:
-        """Chips of a scale-up domain [1]."""
+        """Number of chips of a scale-up domain [1]."""
         return self.link.domain_size[0]
 
 

@@ -1,4 +1,4 @@
-r"""Weight matmuls: roofline with losses to partly filled waves (small matrices) and to memory traffic (thin matrices).
+r"""Time of weight matmuls: roofline with losses of small matrices (partly filled waves) and thin matrices (traffic).
 
 One forward pass of a layer on one chip takes
 
@@ -45,12 +45,12 @@ from jaxscale.plans.local import LocalPlan
 
 
 class MatmulRates(NamedTuple):
-    """Rates of the matmuls of one plan on one machine.
+    """Time per flop, weight and traffic of the matmuls of a plan on a machine.
 
     Attributes:
         seconds_per_flop: time per flop of large matrices [s/flop].
-        half_area: output area whose time a matmul loses to partly filled waves [1].
-        seconds_per_weight: time of reading one weight from the memory [s].
+        half_area: a_1/2, output area lost by a matmul to partly filled waves, in elements [1].
+        seconds_per_weight: time to read a weight from memory [s].
         seconds_per_thin: time of exposed traffic per number read or written for a token [s].
     """
 
@@ -85,7 +85,7 @@ def seconds_per_flop(chip: Chip, shares: PerPrecision, coefficients: Coefficient
 def matmul_rates(
     shares: PerPrecision, element_bytes: Number, machine: Machine, coefficients: Coefficients
 ) -> MatmulRates:
-    """Rates of matmuls in given number formats.
+    """Rates of matmuls with given shares of number formats.
 
     Args:
         shares: share of the matmuls in each number format [1].
@@ -113,12 +113,12 @@ def matmul_time(
     rates: MatmulRates,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Forward time of matmuls with `params` local weights for `tokens` tokens.
+    """Forward time of matmuls of `tokens` tokens with `params` local weights.
 
     Args:
         tokens: rows of the left matrix [token].
         params: local weights that multiply each row [1].
-        thin: numbers read and written per token, summed over the matrices of the matmuls [1].
+        thin: T, numbers read and written per token, summed over the matrices of the matmuls [1].
         rates: rates of the chip.
         temperature: smoothing of the roofline [1].
 
@@ -136,7 +136,7 @@ def matmul_time(
 def dense_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward time of dense matmuls: all layers without experts, for one microbatch, as if on one stage [s]."""
+    """Forward time of the dense matmuls (without experts) for a microbatch, summed over all layers of the model [s]."""
     model, tp = local.model, local.plan.tp
     rest = (matmul_rates(local.plan.precision, local.element_bytes, machine, coefficients), temperature)
     attention = matmul_time(local.tokens, local.attention_params, _thin_attention(local), *rest)
@@ -178,7 +178,7 @@ def _thin_mlp(model: Transformer, width: ArrayLike) -> Array:
 def expert_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward time of the matmuls of all mixture layers, experts and routers, for one microbatch, as if on one stage.
+    """Forward time of the matmuls of experts and routers for a microbatch, summed over all mixture layers of the model.
 
     An expert, split `etp` ways, receives `t k ep etp / (E tp)` tokens, on the hottest rank `expert_load` times as many.
     A router works in at least 16 bits, on the tokens of the rank's sequence shard.
@@ -207,7 +207,7 @@ def expert_forward(
 def adapter_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward time of the matmuls of adapters of all layers for one microbatch, in at least 16 bits [s]."""
+    """Forward time of the matmuls of adapters (at least 16 bits) for a microbatch, summed over all layers [s]."""
     rank = local.plan.lora_rank
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     # The first matrix of an adapter reads a whole input, the second writes a whole output; the r numbers between are
@@ -218,7 +218,7 @@ def adapter_forward(
 def head_forward(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Forward time of the logits matmul of one microbatch on the last stage, in at least 16 bits [s]."""
+    """Forward time of the logits matmul (at least 16 bits) for a microbatch on the last stage [s]."""
     model, tp = local.model, local.plan.tp
     rates = matmul_rates(local.wide, local.element_bytes, machine, coefficients)
     thin = model.d_model + model.vocab_size / tp

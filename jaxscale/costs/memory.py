@@ -1,4 +1,4 @@
-"""Peak memory of the fullest chip by cause: the maximum of the allocated memory over the moments of a step.
+"""Peak memory of the fullest chip by cause: the maximum of allocated memory over the moments of a step.
 
 References: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6 (activations); Rajbhandari et al. 2020,
 arXiv 1910.02054, section 3 (weights, gradients, optimizer); Narayanan et al. 2021, arXiv 2104.04473, section 2.2
@@ -69,7 +69,7 @@ and the gradient of the logits [byte]."""
 
 @printed(lambda peak: _shown(peak))
 class Memory(eqx.Module):
-    """Peak memory of one training step on the fullest chip; the terms at the fullest moment add up to `total`.
+    """Peak memory of a training step on the fullest chip; the terms at the moment of the peak add up to `total`.
 
     Attributes:
         weights: parameters in the stored width, frozen parameters included [byte].
@@ -81,7 +81,7 @@ class Memory(eqx.Module):
         framework: context, communicators, workspaces [byte].
         capacity: memory of the chip [byte].
         first_stage: peak memory of the first pipeline stage, the figure in the log of rank 0 [byte].
-        cached: free memory that the caching allocator has reserved when memory is fullest; given back before a program
+        cached: free memory reserved by the caching allocator at the peak; given back before a program
             runs out of memory [byte].
     """
 
@@ -98,20 +98,20 @@ class Memory(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Peak memory [byte]."""
+        """Peak memory, driver included [byte]."""
         return total_of(self.terms().values())
 
     @property
     def allocated(self) -> Array:
-        """Peak memory that a program allocates, the figure in printed results: `total` without `framework` [byte]."""
+        """Peak memory allocated by the program, without the `framework` memory of driver and libraries [byte]."""
         return self.measured(0.0)
 
     def measured(self, counted: ArrayLike) -> Array:
-        """Peak memory in the definition of a measurement: without `framework` where only allocations count [byte].
+        """Peak memory in the definition of a measurement [byte].
 
         Args:
-            counted: 1 for a measurement by the driver, 0.5 of the memory that the program's allocator reserves, 0 of
-                the memory that it allocates, on the fullest chip; -1 for allocations on the first pipeline stage [1].
+            counted: 1 for all memory seen by the driver; on the fullest chip, 0.5 for memory reserved by the program's
+                allocator and 0 for memory allocated; -1 for memory allocated on the first pipeline stage [1].
         """
         counted = jnp.asarray(counted)
         held = jnp.where(counted < 0.0, self.first_stage, self.total)
@@ -121,11 +121,11 @@ class Memory(eqx.Module):
 
     @property
     def fits(self) -> Bool[Array, "*batch"]:
-        """Whether the peak memory is at most the memory of the chip."""
+        """Whether the peak memory `total` is at most the memory of the chip."""
         return self.total <= self.capacity
 
     def terms(self) -> dict[str, Array]:
-        """Terms by name, in order [byte]."""
+        """Terms of the peak by name, in the order of `PEAK_TERMS` [byte]."""
         return {name: getattr(self, name) for name in PEAK_TERMS}
 
 
@@ -157,7 +157,7 @@ def memory(
         plan: a `Plan`: degrees, sharding, recomputation; of a traced workload a `ClassPlan`.
         cluster: capacity of a chip, and rates of chip and host, which decide the length of the launch queue; or the
             name of a chip, for a cluster of the size of the plan.
-        coefficients: factors of activations and queued buffers, rates of chip and host; or a fit, or name or file of a
+        coefficients: fitted coefficients; or a fit, or name or file of a
             fit, for the fitted values of the chip.
         temperature: smoothing of the maxima [1].
 
@@ -194,7 +194,7 @@ def _memory(
 
 
 def logits_held(local: LocalPlan) -> Array:
-    """Number of logits in memory on the last stage, for all tokens of a microbatch or of a chunk [1]."""
+    """Number of logits in memory on the last stage, for a microbatch or a chunk of the loss [1]."""
     model, plan = local.model, local.plan
     tokens = local.tokens + plan.chunked_loss * (smaller(local.tokens / LOSS_CHUNKS, CHUNK_TOKENS) - local.tokens)
     return logits_per_token(model) * tokens * model.vocab_size / local.loss_split
@@ -221,7 +221,7 @@ exceeds the maximum by less than `smooth_max` does [1]."""
 def memory_with_lead(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
 ) -> Memory:
-    """Peak memory of the fullest chip for a given lead of the host.
+    """Peak memory of the fullest chip for a given lead of the host over the chip.
 
     Args:
         local: a model under a plan.
@@ -251,7 +251,7 @@ def memory_with_lead(
 def held_at_moments(
     local: LocalPlan, coefficients: Coefficients, lead: ArrayLike, temperature: Temperature = 0.0
 ) -> dict[str, Float[Array, "moment ..."]]:
-    """Terms of memory at each of `MOMENTS`, by the names of `Memory`.
+    """Terms of memory at each moment of a step (`MOMENTS`), by the names of `Memory`.
 
     Args:
         local: a model under a plan.

@@ -1,4 +1,4 @@
-"""Time of one microbatch through all layers: forward pass, backward pass and recomputation, by cause."""
+"""Time of a microbatch by cause: forward pass, backward pass and recomputation of all layers."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -14,7 +14,7 @@ Seconds = Float[Array, "*batch"]
 
 
 class MicrobatchTimes(eqx.Module):
-    """Time of one microbatch through all layers, by cause, as if one stage held the whole model.
+    """Time of a microbatch by cause, summed over all layers of the model.
 
     Attributes:
         matmul: weight matmuls [s].
@@ -25,7 +25,7 @@ class MicrobatchTimes(eqx.Module):
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
         expert_parallel: exposed all-to-alls [s].
-        forward: forward pass alone, of all causes [s].
+        forward: forward pass alone, sum over all causes [s].
         host: host time to launch the microbatch, not included in `total` [s].
     """
 
@@ -42,7 +42,7 @@ class MicrobatchTimes(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Time of forward pass, recomputation and backward pass of all layers on the chip [s]."""
+        """Time of forward pass, recomputation and backward pass on the chip, summed over all layers [s]."""
         return (
             self.matmul
             + self.attention
@@ -58,7 +58,7 @@ class MicrobatchTimes(eqx.Module):
 def microbatch_times(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> MicrobatchTimes:
-    """Time of one microbatch through all layers: forward pass, backward pass and recomputation.
+    """Time of a microbatch by cause: forward pass, backward pass and recomputation, summed over all layers.
 
     The backward pass costs two forward passes of matmuls (one pass for frozen weights) and of memory-bound work, and
     2.5 of fused attention. Full recomputation repeats the forward pass with its collectives, selective recomputation
@@ -114,5 +114,5 @@ def microbatch_times(
 def host_lead(
     local: LocalPlan, coefficients: Coefficients, layers: MicrobatchTimes, temperature: Temperature = 0.0
 ) -> Array:
-    """Lead of the host over the chip as a share of the longest possible lead, see `host.launch_lead` [1]."""
+    """Lead of the host over the chip, relative to the longest possible lead; see `host.launch_lead` [1]."""
     return host.launch_lead(local, coefficients, layers.host, layers.total, temperature)

@@ -1,4 +1,4 @@
-"""Memory of weights, gradients and optimizer state on one chip, of gathered units of FSDP and of framework buffers.
+"""Memory of weights, gradients, optimizer state, gathered units of FSDP and permanent buffers on a chip.
 
 References: Rajbhandari et al. 2020, arXiv 1910.02054, section 3 (weights, gradients, optimizer); Zhao et al. 2023,
 arXiv 2304.11277, section 3.3 (gathered units).
@@ -22,7 +22,7 @@ SCALE_BYTES = 4.0 / 64.0
 def weight_bytes(local: LocalPlan) -> Array:
     """Stored bytes per weight: `Plan.weight_bytes` for trained weights, `frozen_bytes` for frozen weights [byte].
 
-    Where trained weights are stored in 32 bits alone, the master copy of the optimizer is the weight.
+    If trained weights are stored in 32 bits only, the weight is also the master copy of the optimizer.
     """
     stated, frozen = local.plan.weight_bytes, frozen_bytes(local)
     trained = stated + local.plan.wide_weights * larger(WIDE_BYTES - stated, 0.0)
@@ -40,19 +40,19 @@ def frozen_bytes(local: LocalPlan) -> Array:
 
 
 def is_narrow(local: LocalPlan) -> Array:
-    """Share of the weights that are frozen and stored in fewer bits than matmuls read [1]."""
+    """Share of frozen weights with fewer stored bits than matmuls read [1]."""
     missing = larger(local.matmul_bytes - local.plan.weight_bytes, 0.0)
     return (1.0 - local.model.trainable_share) * smaller(missing, 1.0)
 
 
 def gathered_width(local: LocalPlan) -> Array:
-    """Bytes of a gathered weight: width of an element, or stored width of a narrower frozen weight [byte]."""
+    """Bytes per weight in an all-gather: width of an element, or stored width of a narrower frozen weight [byte]."""
     narrower = is_narrow(local) * larger(local.element_bytes - frozen_bytes(local), 0.0)
     return local.element_bytes - narrower
 
 
 def optimizer_state_bytes(local: LocalPlan) -> Array:
-    """Optimizer state per trained weight on the chip, without the state offloaded to the host [byte]."""
+    """Optimizer state per trained weight on the chip, without state offloaded to the host [byte]."""
     plan = local.plan
     # A 32-bit weight serves as master copy.
     master = plan.wide_weights * 2.0 * larger(WIDE_BYTES - plan.weight_bytes, 0.0)
@@ -60,7 +60,7 @@ def optimizer_state_bytes(local: LocalPlan) -> Array:
 
 
 def quantised_extra_bytes(local: LocalPlan) -> Array:
-    """Extra memory for frozen weights of fewer than 16 bits: embeddings in 16 bits, one matrix in the width of matmuls.
+    """Extra memory for frozen weights of fewer than 16 bits: 16-bit embeddings, and a matrix in the width of matmuls.
 
     Returns:
         Memory, 0 where weights are stored in the width that matmuls read [byte].
@@ -74,7 +74,7 @@ def quantised_extra_bytes(local: LocalPlan) -> Array:
 
 
 class WholeUnits(NamedTuple):
-    """Memory of gathered units of FSDP, beyond the shards, at two moments.
+    """Memory of units gathered by FSDP, in excess of the shards, at two moments of a step.
 
     Attributes:
         at_the_loss: gathered weights at the loss [byte].
@@ -86,12 +86,12 @@ class WholeUnits(NamedTuple):
 
 
 def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
-    """Memory of gathered units of FSDP, beyond the shards; 0 without FSDP.
+    """Memory of units gathered by FSDP, in excess of the shards, at two moments of a step; 0 without FSDP.
 
     Two layers are in memory at a time: weights of the running and of the next layer, in the width of an element;
     gradients of the running layer, and of the preceding layer in the width of the scatter. Embeddings belong to the
     outermost unit, which stays gathered, together with the gradient of the logits head, the first gradient of a
-    backward pass. A rank without sharers has nothing to gather or to scatter. Under a pipeline, certain software keeps
+    backward pass. A rank without sharers neither gathers nor scatters. Under a pipeline, some software keeps
     the weights of a stage gathered from the first microbatch to the last.
 
     Args:
@@ -122,12 +122,12 @@ def gathered_bytes(local: LocalPlan, head_share: ArrayLike = 1.0) -> WholeUnits:
 
 
 def keeps_stage_whole(local: LocalPlan) -> Array:
-    """Switch: 1 where FSDP keeps a pipeline stage gathered, with unreduced gradients, until the end of a step [1]."""
+    """Indicator: 1 if FSDP keeps a pipeline stage gathered, with unreduced gradients, until the end of a step [1]."""
     return local.plan.gathered_stages * several(local.plan.pp) * local.weights_sharded
 
 
 class Gradients(NamedTuple):
-    """Memory of gradients on the fullest chip over a step.
+    """Memory of gradients on the fullest chip at three moments of a step.
 
     Attributes:
         all: gradients of all weights, before the update of the optimizer [byte].
@@ -141,10 +141,12 @@ class Gradients(NamedTuple):
 
 
 def gradient_memory(local: LocalPlan) -> Gradients:
-    """Memory of gradients over a step: zero before the first backward pass, or constant in a permanent buffer.
+    """Memory of gradients at three moments of a step.
 
-    In a step with several microbatches gradients are in memory from the first microbatch on; software with a gradient
-    buffer always holds the buffer. Replicas may reduce copies of gradients, `gradient_copy_bytes`.
+    Gradients have no memory before the first backward pass; software with a permanent buffer always holds the buffer.
+
+    In a step with several microbatches gradients are in memory from the first microbatch on. Replicas may reduce copies
+    of gradients, `gradient_copy_bytes`.
 
     Args:
         local: trained share of the weights, sharding, widths.
@@ -174,10 +176,10 @@ def gradient_memory(local: LocalPlan) -> Gradients:
 
 
 def buffer_bytes(local: LocalPlan) -> Array:
-    """Memory of permanent buffers: buffers of collectives, and cached gradients by weight shape [byte].
+    """Memory of permanent buffers: buffers of collectives, and cached gradients of the weights of each shape [byte].
 
-    `held_bytes` of the software; TransformerEngine keeps one 16-bit gradient for each weight shape, and for the shapes
-    of experts one gradient of a single expert.
+    Collectives take `held_bytes` of the software. TransformerEngine keeps a 16-bit gradient for each weight shape, and
+    for the shapes of experts a gradient of a single expert.
     """
     plan = local.plan
     shapes = local.dense_params / total_layers(local.model) + expert_params(local.model) / local.expert_tensor_degree

@@ -1,4 +1,4 @@
-"""Arguments of `step_time` and `memory`: lookup of models, chips and fits by name, and check of plans."""
+"""Arguments of `step_time` and `memory`: models, chips and fits looked up by name, and plans checked."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from jaxscale.plans.rules import violations
 
 
 class Arguments(NamedTuple):
-    """Model, plan, cluster and fitted coefficients, all as modules."""
+    """Model, plan, cluster and fitted coefficients, all as modules instead of names."""
 
     model: Any
     plan: Any
@@ -29,7 +29,7 @@ class Arguments(NamedTuple):
 
 
 def resolved(model: Any, plan: Any, cluster: Cluster | str, coefficients: Any) -> Arguments:
-    """Look up the modules of named arguments.
+    """Model, plan, cluster and coefficients as modules, looked up if given by name.
 
     Args:
         model: a workload, or the name or file of a transformer.
@@ -65,9 +65,9 @@ def _of_run(fit: Fit, gpu: str | None, plan: Any, n_chips: float) -> Coefficient
 
 
 def refuse_broken(model: Transformer, plan: Plan, cluster: Cluster) -> None:
-    """Refuse a plan of whole degrees that breaks a rule for a model of whole sizes.
+    """Raise an error for a plan of whole degrees that breaks a rule of `js.violations` for the model and the cluster.
 
-    Traced, stacked and fractional numbers are not checked: the numbers stand for many plans, or for no real plan.
+    Traced, stacked and fractional numbers are not checked, because they stand for many plans or for a relaxed plan.
 
     Raises:
         InputError: the sentences of the broken rules.

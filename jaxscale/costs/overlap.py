@@ -1,6 +1,6 @@
-r"""Overlap of collectives with compute: collectives hide behind a share of the compute that can run beside them.
+r"""Exposed time of collectives: the time in excess of a share of the compute that can run beside the collectives.
 
-With the time $t_\text{collectives}$ of the collectives of a pass and the share o of the time of that compute, the
+With the time $t_\text{collectives}$ of the collectives of a pass and the share o of the compute time, the
 exposed time is
 
 $$ t = \max(0,\; t_\text{collectives} - o \, t_\text{compute}). $$
@@ -16,10 +16,10 @@ from jaxscale.base.smooth import Temperature, exposed
 
 
 class Passes(NamedTuple):
-    """Time of one microbatch, all layers, as if on one stage.
+    """Time of forward and backward pass of a microbatch, summed over all layers.
 
     Attributes:
-        forward: time of one forward pass [s].
+        forward: time of the forward pass [s].
         backward: time of the backward pass, without recomputation [s].
     """
 
@@ -46,7 +46,7 @@ def not_hidden(collectives: Passes, compute: Passes, overlap: ArrayLike, tempera
 
 
 def left_over(compute: Passes, collectives: Passes, shown: Passes) -> Passes:
-    """Compute that can hide further collectives, after a first group of collectives has been hidden.
+    """Compute time that can hide further collectives, after a first group of collectives has been hidden.
 
     Args:
         compute: time of the compute that can run beside collectives [s].

@@ -1,4 +1,4 @@
-r"""Pipeline parallelism: time of the bubble, of stage imbalance and of point-to-point transfers.
+r"""Pipeline parallelism: time of the bubble, of stage imbalance and of point-to-point transfers between stages.
 
 With stage times $t_s$ per microbatch, a 1F1B or GPipe step takes
 
@@ -24,7 +24,7 @@ from jaxscale.plans.local import LocalPlan
 
 
 class PassShares(NamedTuple):
-    """Shares of the passes in the time of one microbatch, forward and backward.
+    """Shares of forward pass and weight gradients in the time of a microbatch, forward and backward.
 
     Attributes:
         forward: share of the forward pass [1].
@@ -36,7 +36,7 @@ class PassShares(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """Time of one microbatch, forward and backward, by stage.
+    """Time of a microbatch, forward and backward: sum and maximum over the pipeline stages.
 
     Attributes:
         total: time summed over all stages [s].
@@ -48,10 +48,10 @@ class StageTimes(NamedTuple):
 
 
 def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperature: Temperature = 0.0) -> StageTimes:
-    """Sum and maximum over the stages of the time of one microbatch.
+    """Sum and maximum over the pipeline stages of the time of a microbatch, forward and backward.
 
     Args:
-        local: layers of the end stages.
+        local: number of layers of the first, last and fullest stage.
         layers: time of all layers [s].
         head: time of the logits head [s].
         temperature: smoothing [1].
@@ -69,10 +69,11 @@ def stage_times(local: LocalPlan, layers: ArrayLike, head: ArrayLike, temperatur
 
 
 def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temperature: Temperature = 0.0) -> Array:
-    """Time of the pipeline bubble: idle time of the busiest stage while the pipeline fills and drains [s].
+    """Pipeline bubble: idle time of the busiest stage in a step while the pipeline fills and drains [s].
 
-    In ZB-H1 weight gradients of the remaining stages, and of up to p - 1 microbatches of the busiest stage, fill the
-    backward phase of the bubble, which leaves (p - 1)(F + B - W) of equal stages, B the gradients of inputs alone.
+    In ZB-H1, weight gradients of the other stages, and of up to p - 1 microbatches of the busiest stage, fill the
+    backward phase of the bubble. For equal stages (p - 1)(F + B - W) remains, with the times F of the forward pass, B
+    of the gradients of inputs and W of the gradients of weights.
     """
     plan, others = local.plan, stages.total - stages.busiest
     # Weight gradients of the remaining stages, and of p - 1 microbatches of the busiest stage.
@@ -89,10 +90,11 @@ def bubble_time(local: LocalPlan, stages: StageTimes, passes: PassShares, temper
 
 
 def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShares) -> Array:
-    r"""Bubble of DualPipe over that of 1F1B [1].
+    r"""Ratio of the bubble of DualPipe to the bubble of 1F1B [1].
 
-    $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$, B the gradients of inputs alone:
-    1/3 for many stages and F = B = W. The second term is the time of the first backward passes of the drain.
+    $[h (F + 2 B - W) - \min(F, h (B - F))] / [(p - 1)(F + B + W)]$ with $h = p/2 - 1$ and the times F of the forward
+    pass, B of the gradients of inputs and W of the gradients of weights: 1/3 for many stages and F = B = W. The second
+    term is the time of the first backward passes of the drain.
     """
     # h = p / 2 - 1
     halves = 0.5 * larger(jnp.subtract(pp, 2.0), 0.0)
@@ -106,7 +108,7 @@ def dual_pipe_leaves(pp: ArrayLike, n_microbatches: ArrayLike, passes: PassShare
 
 
 def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:
-    """Time of stage imbalance: wait of stages of mean load for the busiest stage, over all microbatches [s]."""
+    """Waiting time of a stage of mean load for the busiest stage, summed over all microbatches of a step [s]."""
     # m (max t_s - mean t_s)
     return local.plan.n_microbatches * (stages.busiest - stages.total / local.plan.pp)
 
@@ -114,7 +116,7 @@ def imbalance_time(local: LocalPlan, stages: StageTimes) -> Array:
 def transfer_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Exposed time of point-to-point transfers of one step.
+    """Exposed time of the point-to-point transfers between stages in a step.
 
     Each microbatch crosses a boundary forward and backward for every virtual stage; the tensor is split over tp (every
     rank sends a slice). `pp_exposed` is the share that compute does not hide.

@@ -1,7 +1,7 @@
-r"""Power and energy of a step: activity of the chip during each cost term, and power draw of each activity.
+r"""Power and energy of a step, from the activity of the chip during each cost term and the power draw of each activity.
 
-Every term of the step is spent computing, streaming from memory, in a collective (kernels of collectives spin on the
-processor, also while waiting for slower ranks), or waiting for the host. A chip draws idle power all the time and,
+During each term, a chip computes, streams from memory, runs a collective (kernels of collectives spin on the
+processor, also while waiting for slower ranks), or waits for the host. A chip draws idle power all the time and,
 during each activity, a share of the difference between power limit and idle power:
 
 $$ E = P_\mathrm{idle}\,T + (P_\mathrm{max} - P_\mathrm{idle}) \sum_i s_{k(i)}\,t_i, \qquad P = E / T , $$
@@ -29,13 +29,13 @@ CLOCK_EXPONENT = 3.0
 
 
 class ChipPower(eqx.Module):
-    """Power above idle of each activity, over the difference between power limit and idle power.
+    """Power of a chip above idle during each activity, relative to the difference between power limit and idle power.
 
     Attributes:
         compute: during matmuls and attention [1].
         memory: during kernels bound by memory [1].
         network: during an exposed collective [1].
-        waiting: while no kernel is launched by the host [1].
+        waiting: while the chip waits for a launch by the host [1].
         host_power: power of the server per chip, without chips: processors, memory, network cards, fans [W].
     """
 
@@ -46,26 +46,26 @@ class ChipPower(eqx.Module):
     host_power: Number = eqx.field(converter=as_float, default=0.0)
 
     def share(self, kind: Kind) -> Number:
-        """Share of power above idle of one activity [1]."""
+        """Relative power above idle of an activity: the attribute for the activity `kind` [1]."""
         return {"compute": self.compute, "memory": self.memory, "network": self.network, "host": self.waiting}[kind]
 
     def above_idle(self, kind: Kind, chip: Chip, cap: ArrayLike | None = None) -> Array:
-        """Power above idle of one activity under a cap, or under the power limit of the board where None [W]."""
+        """Power above idle of an activity, limited by the cap, or by the power limit of the board without a cap [W]."""
         free = jnp.asarray(self.share(kind) * (chip.max_power - chip.idle_power))
         # No activity draws more than the cap.
         return free if cap is None else smaller(free, smaller(cap, chip.max_power) - chip.idle_power)
 
 
 def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:
-    """Chip with arithmetic peaks reduced by a power cap.
+    """Chip with peak flop rates reduced by a power cap.
 
     Args:
         chip: peaks at the power limit of the board, at which efficiencies were measured.
-        power: shares by activity.
+        power: relative power by activity.
         cap: power cap, above idle power [W].
 
     Returns:
-        The chip with peaks scaled by the module's phi, 1 where computing stays below the cap.
+        The chip with peaks times the factor phi of the module; phi is 1 if computing stays below the cap.
     """
     # phi = ((P_cap - P_idle) / (P_compute - P_idle))^(1/3)
     clock = (power.above_idle("compute", chip, cap) / power.above_idle("compute", chip)) ** (1.0 / CLOCK_EXPONENT)
@@ -73,13 +73,13 @@ def throttle(chip: Chip, power: ChipPower, cap: ArrayLike) -> Chip:
 
 
 def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> dict[str, Array]:
-    """Energy of one chip over one step, by cause; the terms add up to mean power times time.
+    """Energy of a chip over a step by cause [J]; the sum is the mean power times the step time.
 
     Args:
         times: terms of the step [s].
         chip: idle power and power limit.
-        power: shares by activity.
-        cap: power cap [W]; the limit of the board where None.
+        power: relative power by activity.
+        cap: power cap [W]; by default the power limit of the board.
 
     Returns:
         `idle`, and the energy above idle of every term of the step [J].
@@ -92,6 +92,6 @@ def energy_terms(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike |
 
 
 def mean_chip_power(times: StepTime, chip: Chip, power: ChipPower, cap: ArrayLike | None = None) -> Array:
-    """Mean power of one chip over a step, as `energy_terms` [W]."""
+    """Mean power of a chip over a step, without the server; arguments as of `energy_terms` [W]."""
     # P = E / T
     return total_of(energy_terms(times, chip, power, cap).values()) / times.total

@@ -1,4 +1,4 @@
-"""Time of one optimizer step, composed of the cost terms."""
+"""Time of a training step, composed of the cost terms."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,9 +34,9 @@ Seconds = Float[Array, "*batch"]
 
 @printed(lambda step: _shown(step))
 class StepTime(eqx.Module):
-    """Time of one training step, by cause; the terms add up to `total` exactly.
+    """Time of a training step by cause; the terms add up to `total` exactly.
 
-    Each field declares a cost term: activity of the chip, colour and hatch in figures.
+    Each field declares a cost term (`cost_term`): activity of the chip, and colour and hatch in figures.
 
     Attributes:
         matmul: weight matmuls of layers, forward and backward [s].
@@ -48,10 +48,10 @@ class StepTime(eqx.Module):
         host: wait for launches by the host [s].
         tensor_parallel: exposed collectives of tp [s].
         context_parallel: exposed key/value ring [s].
-        expert_parallel: all-to-alls [s].
+        expert_parallel: exposed all-to-alls of tokens to experts [s].
         data_parallel: exposed gradient reduction and parameter gathers [s].
-        pipeline_bubble: fill and drain [s].
-        pipeline_imbalance: wait for the busiest stage [s].
+        pipeline_bubble: idle time while the pipeline fills and drains [s].
+        pipeline_imbalance: wait of the average stage for the busiest stage [s].
         pipeline_transfer: exposed sends between stages [s].
         optimizer: parameter update [s].
         host_per_step: host time of sends and receives between stages, and of work once per step [s].
@@ -78,11 +78,11 @@ class StepTime(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Time of the step [s]."""
+        """Time of the step, the sum of all terms [s]."""
         return total_of(self.terms().values())
 
     def terms(self) -> dict[str, Array]:
-        """Terms by name, in order [s]."""
+        """Terms by name, in the order of the fields [s]."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -101,7 +101,7 @@ TERM_NAMES = tuple(term.name for term in TERMS)
 
 
 def names_of_kind(*kinds: Kind) -> tuple[str, ...]:
-    """Names of the cost terms with given activities of the chip, in order."""
+    """Names of the cost terms with the given activities of the chip, in order."""
     return tuple(term.name for term in TERMS if term.kind in kinds)
 
 
@@ -112,7 +112,7 @@ def step_time(
     coefficients: Coefficients | AnyFit = "default",
     temperature: Temperature = 0.0,
 ) -> StepTime:
-    """Time of one optimizer step, term by term: `js.step_time("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
+    """Time of a training step, term by term: `js.step_time("llama3-8b", js.Plan(dp=8), "h100-80gb")`.
 
     Every argument is a module of array leaves and works with `jax.grad`, `jax.vmap` and `jax.jit`. Whole degrees give
     the exact model, degrees between whole numbers the continuous relaxation. One compiled program serves all concrete
@@ -161,7 +161,7 @@ def _of_own_terms(
 def step_and_memory(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> tuple[StepTime, Memory]:
-    """Time of one optimizer step and peak memory of the fullest chip, with shared intermediate results.
+    """Time of a training step and peak memory of the fullest chip, with shared intermediate results.
 
     Args:
         model: the transformer.
@@ -190,14 +190,14 @@ def _step_and_memory(
 
 
 class MicrobatchPace(NamedTuple):
-    """Times of one microbatch through all stages.
+    """Times of a microbatch at the rate of the slower of chip and host.
 
     Attributes:
-        layers: passes of the layers, by cause [s].
+        layers: forward and backward passes of all layers, by cause [s].
         waiting: wait of the layers for the host [s].
         head: logits head, forward and backward [s].
-        stages: sum and maximum over the stages [s].
-        passes: shares of the passes [1].
+        stages: sum and maximum over the stages of the time of the microbatch [s].
+        passes: shares of forward pass and weight gradients in the time [1].
     """
 
     layers: MicrobatchTimes
@@ -239,7 +239,7 @@ def times_of_step(
     layers: MicrobatchTimes,
     temperature: Temperature = 0.0,
 ) -> StepTime:
-    """Terms of one step from the times of one microbatch.
+    """Cost terms of a step from the times of a microbatch.
 
     Args:
         local: a model under a plan.
@@ -282,19 +282,19 @@ def times_of_step(
 
 
 def tokens_per_step(model: Transformer, plan: Plan) -> Array:
-    """Tokens of one step: B * S [token]."""
+    """Number of tokens of a step, B S [token]."""
     return jnp.asarray(plan.global_batch_size_seqs * model.seq_len)
 
 
 def model_flops_utilisation(
     model: Transformer, plan: Plan, cluster: Cluster, seconds: ArrayLike, causal: bool = False
 ) -> Array:
-    """MFU: model flops per second over the dense 16-bit peak of the cluster.
+    """Model flops utilisation (MFU): model flops per second over the dense 16-bit peak of the cluster.
 
     Args:
         model: the transformer.
-        plan: batch.
-        cluster: peak.
+        plan: global batch.
+        cluster: number of chips and peak of a chip.
         seconds: step time [s].
         causal: flop convention, see `model_flops`.
 

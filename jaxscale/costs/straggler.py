@@ -1,4 +1,4 @@
-"""Stragglers: a synchronous step waits for the slowest node, and the expected slowest node of more nodes is slower.
+"""Stragglers: a synchronous step waits for the slowest node, and the more nodes, the slower the slowest.
 
 For Gaussian scatter the expected maximum of n grows as sqrt(2 ln n); over the range of real clusters a straight line in
 log2 n is equally accurate and has one coefficient (Dean & Barroso 2013, The Tail at Scale, for the effect).
@@ -14,7 +14,7 @@ from jaxscale.costs.machine import Machine
 def straggler_time(
     machine: Machine, coefficients: Coefficients, step: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    """Time lost to the slowest node: `straggler * log2(nodes) * step`, zero inside one node.
+    """Time lost to the slowest node: `straggler * log2(nodes) * step`, zero within a single node.
 
     Args:
         machine: number of chips, chips per node.

@@ -17,7 +17,7 @@ from jaxscale.plans.local import LocalPlan
 
 
 def tensor_collectives(local: LocalPlan, machine: Machine, temperature: Temperature = 0.0) -> Passes:
-    """Time of the tensor-parallel collectives of one microbatch, before overlap.
+    """Time of the tensor-parallel collectives of a microbatch, before overlap, summed over all layers.
 
     An all-reduce is a gather and a scatter of `b S d / cp` activations; each attention, dense MLP or state-space block
     has one all-reduce, and so have the shared experts of a mixture. Routed experts, split `etp` ways, gather and

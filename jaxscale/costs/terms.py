@@ -1,4 +1,4 @@
-"""Declarations of cost terms: activity of a chip during each term, and drawing style in figures.
+"""Declaration of the cost terms: activity of the chip during each term, and drawing style in figures.
 
 `StepTime` declares fields by `cost_term`; power, reports and figures read the resulting table, `step.TERMS`.
 """
@@ -18,7 +18,7 @@ collective, a wait for the host."""
 
 
 class Term(NamedTuple):
-    """One cost term of a step.
+    """Declaration of a cost term of a step.
 
     Attributes:
         name: field of `StepTime`; `term_<name>_s` in tables.
@@ -34,15 +34,15 @@ class Term(NamedTuple):
 
 
 def cost_term(kind: Kind, colour: str, hatch: str = "") -> Any:
-    """Field of `StepTime` for one cost term; the arguments are attributes of `Term`."""
+    """Field of `StepTime` that declares a cost term; the arguments are the attributes of `Term`."""
     return eqx.field(metadata={"kind": kind, "colour": colour, "hatch": hatch})
 
 
 def declared_terms(step: type[eqx.Module]) -> tuple[Term, ...]:
-    """Table of the cost terms that a class declares, in the order of its fields.
+    """Cost terms declared by a class, in the order of the fields.
 
     Raises:
-        TypeError: a field that is not declared by `cost_term`.
+        TypeError: a field without declaration by `cost_term`.
     """
     terms = []
     for name, field in step.__dataclass_fields__.items():
@@ -53,7 +53,7 @@ def declared_terms(step: type[eqx.Module]) -> tuple[Term, ...]:
 
 
 def terms_by_name(terms: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    """Terms for a list of names; an absent term is zero.
+    """Terms for a list of names, with zero for absent terms.
 
     Args:
         terms: available terms by name, at least one.

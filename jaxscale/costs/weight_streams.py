@@ -55,10 +55,12 @@ def seconds_per_weight(
     trained: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> Array:
-    """Time of memory traffic per weight and microbatch; frozen weights count only in gathers from the sharers [s].
+    """Time of memory traffic per weight and microbatch [s].
+
+    Trained weights are cast and accumulated; under FSDP, all weights are copied in gathers.
 
     Args:
-        sharers: ranks of one sharded copy [1].
+        sharers: ranks that share a sharded copy of the weights [1].
         trained: share of the weights with gradients, adapters included [1].
     """
     c = coefficients
@@ -76,7 +78,7 @@ def seconds_per_weight(
 def accumulation_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Time of casts, copies and gradient accumulation of all layers for one microbatch, as if on one stage [s]."""
+    """Time of casts, copies and gradient accumulation for a microbatch, summed over all layers of the model [s]."""
     per_weight, per_expert_weight = (
         seconds_per_weight(local, machine, coefficients, sharers, local.trained_share, temperature)
         for sharers in (local.shard_ranks, local.expert_shard_ranks)
@@ -90,7 +92,7 @@ def accumulation_time(
 def head_accumulation_time(
     local: LocalPlan, machine: Machine, coefficients: Coefficients, temperature: Temperature = 0.0
 ) -> Array:
-    """Time of casts, copies and gradient accumulation of the logits head on the last stage for one microbatch [s]."""
+    """Time of casts, copies and gradient accumulation of the logits head for a microbatch [s]."""
     weights = logits_per_token(local.model) * head_params(local.model) / local.plan.tp
     # The head has no adapters.
     trained = local.model.trainable_share
@@ -98,7 +100,7 @@ def head_accumulation_time(
 
 
 def optimizer_time(local: LocalPlan, machine: Machine, coefficients: Coefficients) -> Array:
-    """Time of the optimizer update of one step [s]."""
+    """Time of the parameter update by the optimizer in a step [s]."""
     trained = local.trained_params(local.optimizer_sharded)
     # Relative to the update with traffic `optimizer_bytes`.
     width = (local.plan.optimizer_bytes + local.plan.gradient_bytes) / ADAM_BYTES
