@@ -204,9 +204,9 @@ def reversing_bytes(local: LocalPlan, layer: LayerBytes, temperature: Temperatur
     """Memory of the backward pass of a layer beyond the stored activations [byte]: the larger of two moments.
 
     In the backward pass of the gate: gradients of the product and of the last matrix. At the inputs of the layer, after
-    the stored activations of the MLP are freed: gradients of gate and input, of the residual stream, and of all matrices
-    of the MLP. If the stream is split over tp, three gathered tensors are added: the input of a matmul, its gradient,
-    and the sum to which the matmul adds the output.
+    the stored activations of the MLP are freed: gradients of gate and input, of the residual stream, and of all
+    matrices of the MLP. If the stream is split over tp, three gathered tensors are added: the input of a matmul, the
+    gradient of the input, and the sum to which the matmul adds the output.
 
     Args:
         local: size of a microbatch, widths.

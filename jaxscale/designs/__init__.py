@@ -1,4 +1,4 @@
-"""Shapes, batches and plans for a budget: the design problem, search and rounding."""
+"""Best model shape, batch and plan for a budget: design problem, gradient search, and rounding to integers."""
 
 from typing import TYPE_CHECKING
 

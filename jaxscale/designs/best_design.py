@@ -1,8 +1,8 @@
-"""Best model and plan for a cluster and a budget, by gradient.
+"""Best model and plan for a cluster and a budget, by gradient-based search.
 
-A rough search from many starts, an interior-point method from the best end points, then an integer design evaluated by
-the exact model: width, depth, MLP ratio, batch, micro-batch and every degree at once; under a given plan, width and
-depth alone.
+The search has three stages: a rough search from many starts, an interior-point method from the best end points, and
+integer designs evaluated by the exact model. Variables are width, depth, MLP ratio, batch, micro-batch and every
+degree at once; under a given plan, width and depth only.
 """
 
 import math
@@ -76,22 +76,22 @@ def best_design(
 
     Args:
         cluster: chips and network; the plan uses all chips.
-        budget: time, loss, compute or size.
+        budget: time, loss, compute or number of parameters.
         plan: fixed degrees and batch: width and depth of a model of `budget.params` parameters are then chosen for
-            least time to equal loss. Where None, batch and plan are chosen too.
+            least time to equal loss. By default, batch and plan are chosen too.
         template: proportions of the model: vocabulary, sequence length, key/value heads, experts.
         fit: a fit, or the name or file of a fit.
         levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply.
-        space: choices of plans, and features of their software; where None, all that the framework can run.
-        laws: laws of loss, batch, shape, failures and power, or a fitted law of the loss; the defaults where None. A
+        space: choices of plans, and features of the software; by default all plans of the framework.
+        laws: laws of loss, batch, shape, failures and power, or a fitted law of the loss; by default `default_laws`. A
             given plan needs the law of the shape only.
-        bounds: further upper bounds by name of `QUANTITIES`, SI units, such as `{"tokens": 15e12}`; of
+        bounds: further upper bounds by name of `QUANTITIES`, in SI units, for example `{"tokens": 15e12}`; of
             `SHAPE_QUANTITIES` under a given plan.
-        objective: minimised quantity of a run to a loss, of a compute or of a size, of `OBJECTIVES`.
+        objective: minimised quantity, from `OBJECTIVES`, for a budget of loss, compute or parameters.
         oom_probability: accepted probability of running out of memory [1].
-        head_dim: width of a head; the best of 64, 96 and 128 where None, of latent attention the template's [1].
+        head_dim: width of a head; by default the best of 64, 96 and 128, or the template's for latent attention [1].
         like: a built model; the result includes its best batch and plan under the same budget.
-        n_starts: rough searches, spread evenly over the kinds of sharding and recomputation [1].
+        n_starts: rough searches, spread evenly over the choices of sharding and recomputation [1].
         n_steps: evaluations of each rough search [1].
 
     Returns:

@@ -1,4 +1,4 @@
-"""Budgets of a training run, and the goals of a search within a budget."""
+"""Budgets of a training run, and the objective and bounds of a search within a budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ else the optimum is unbounded."""
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a run: available time, compute or size, or required loss; exactly one.
+    """Budget of a training run, exactly one of: time, final loss, compute, number of parameters.
 
     Attributes:
-        days: time, for least loss [day].
+        days: training time, for least loss [day].
         loss: final loss, for least time [nat per token].
-        flop: compute, for least time to the loss of the compute-optimal model with small batches [flop].
-        params: size, for least time to the loss at which the size is compute-optimal [1].
+        flop: training compute, for least time to the loss of the compute-optimal model with small batches [flop].
+        params: number of parameters N, for least time to the loss at which N is compute-optimal [1].
     """
 
     days: float | int | None = None
@@ -51,7 +51,7 @@ class Budget:
     params: float | int | None = None
 
     def __post_init__(self):
-        """Refuse zero or several budgets, and values out of range."""
+        """Raise an `InputError` for no budget, several budgets, or a value out of range."""
         given = self.given()
         if len(given) != 1:
             told = ", ".join(given) or "none"
@@ -61,12 +61,12 @@ class Budget:
             raise InputError(f"{name} = {value:g} is out of range; expected above 0, at most {BUDGETS[name]:g}")
 
     def given(self) -> dict[str, float | int]:
-        """Budget by name."""
+        """Value of the stated budget by name."""
         return {name: getattr(self, name) for name in BUDGETS if getattr(self, name) is not None}
 
 
 def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws: Laws) -> None:
-    """Refuse a budget below the smallest run of a search: two layers, one group of heads, few tokens.
+    """Check that a budget suffices for the smallest run of a search: two layers, one group of heads, fewest tokens.
 
     Args:
         budget: time, loss, compute or size.
@@ -75,7 +75,7 @@ def check_smallest(budget: Budget, template: Transformer, head_dim: float, laws:
         laws: law of the loss.
 
     Raises:
-        InputError: states the smallest budget.
+        InputError: the budget is too small; states the smallest budget.
     """
     # A group of heads of the least width.
     narrowest = np.asarray([head_dim * HEADS])
@@ -99,18 +99,18 @@ def budget_goals(
     objective: str = "time",
     template: Transformer | None = None,
 ) -> Goals:
-    """Objective and bounds of a budget.
+    """Objective and bounds of the search for a design within a budget.
 
     Args:
-        budget: time, loss, compute or size.
+        budget: time, loss, compute or number of parameters.
         laws: law of the loss.
         memory_bytes: largest predicted peak of a chip [byte].
-        bounds: further bounds on `QUANTITIES`, SI units.
-        objective: of `OBJECTIVES`; a budget of days always minimises the loss.
-        template: model with the share of active parameters and the experts of the designs; a dense model where None.
+        bounds: further upper bounds on `QUANTITIES`, in SI units.
+        objective: minimised quantity from `OBJECTIVES`; a budget of days always minimises the loss.
+        template: model with the share of active parameters and the experts of the designs; by default a dense model.
 
     Raises:
-        InputError: a loss that no run reaches, an unknown objective, or an objective incompatible with the budget.
+        InputError: an unreachable loss, an unknown objective, or an objective incompatible with the budget.
     """
     check_known("objective", objective, OBJECTIVES)
     if budget.days is not None and objective != "time":
@@ -137,13 +137,13 @@ def budget_goals(
 def shape_goals(
     budget: Budget, memory_bytes: float, bounds: Mapping[str, float | int] | None = None, objective: str = "time"
 ) -> Goals:
-    """Goals of a search for a shape under a given plan: least time to equal loss.
+    """Objective (least time to equal loss) and bounds of the search for a shape under a given plan.
 
     Args:
-        budget: budget of params.
+        budget: budget of the number of parameters.
         memory_bytes: largest predicted peak of a chip [byte].
-        bounds: further bounds on `SHAPE_QUANTITIES`, SI units.
-        objective: time.
+        bounds: further upper bounds on `SHAPE_QUANTITIES`, in SI units.
+        objective: `time`, the only choice.
 
     Raises:
         InputError: a budget or objective incompatible with a plan.
@@ -157,7 +157,7 @@ def shape_goals(
 
 
 def target_loss(budget: Budget, laws: Laws, template: Transformer | None = None) -> float:
-    """Target loss of a budget of loss, compute or size, with the experts of a template [nat per token]."""
+    """Final loss of a budget of loss, compute or parameters, with the experts of a template [nat per token]."""
     if budget.loss is not None:
         return float(budget.loss)
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-r"""Results of `best_design`: integer design, relaxed optimum, prices and Pareto front, as text and JSON.
+r"""Results of `best_design`: integer design, relaxed optimum, shadow prices and Pareto front, as text and JSON.
 
 Shadow prices are the elasticities of the optimal objective in each bound and resource. By the envelope theorem the
 slope of the optimal objective in any number p of the problem is the slope of the Lagrangian with point and multipliers
@@ -29,15 +29,15 @@ BEATEN = -0.01
 
 @dataclass(frozen=True)
 class RelaxedDesign:
-    """Continuous optimum of the smooth model.
+    """Continuous optimum of the smooth model, with degrees and sizes between integers.
 
     Attributes:
         design: model, plan and tokens.
-        values: log quantities [quantity].
-        objective: weighted log quantities [1].
-        residual: KKT residual [1].
+        values: logarithms of the quantities of the problem, in SI units [quantity].
+        objective: weighted sum of the log quantities, the minimum of the search [1].
+        residual: residual of the Karush-Kuhn-Tucker (KKT) conditions of an optimum [1].
         converged: whether the residual certifies an optimum.
-        point: point of the unit cube [coordinate].
+        point: coordinates of the optimum in the unit cube of the search [coordinate].
         multipliers: Lagrange multipliers of the bounds [constraint].
         problem: the design problem.
     """
@@ -52,7 +52,7 @@ class RelaxedDesign:
     problem: DesignProblem | ShapeProblem = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Sizes, degrees and figures of the continuous optimum."""
+        """Sizes, degrees and quantities of the continuous optimum, for JSON."""
         shape, plan = self.design.model, self.design.plan
         sizes = {name: number(getattr(shape, name)) for name in ("n_layers", "d_model", "d_ff", "n_heads")}
         degrees = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_size", "n_microbatches")
@@ -63,12 +63,12 @@ class RelaxedDesign:
 @printed(lambda choice: _shown(choice))
 @dataclass(frozen=True, repr=False)
 class DesignChoice:
-    """Best design for a budget.
+    """Best design for a budget: result of `best_design`.
 
     Attributes:
-        rounded: the integer design, by the exact model.
+        rounded: the best integer design, evaluated by the exact model.
         relaxed: the continuous optimum before rounding.
-        prices: d ln objective / d ln of every bound and resource, at the continuous optimum [1].
+        prices: shadow prices, d ln objective / d ln of every bound and resource, at the continuous optimum [1].
         goals: objective and bounds.
         trajectory: objective of every start of the rough search [step, start].
         path: points of every start along the rough search [step, start, coordinate].
@@ -85,21 +85,21 @@ class DesignChoice:
 
     @property
     def like_cost(self) -> float:
-        """Relative excess of the objective of the built model over the design [1]."""
+        """Relative excess of the objective of the built model `like` over the objective of the design [1]."""
         # Objectives are logs.
         return float("nan") if self.like is None else float(np.expm1(self.like.objective - self.rounded.objective))
 
     @property
     def gap(self) -> float:
-        """Relative excess of the objective of the integer design over the relaxed optimum [1].
+        """Relative excess of the objective of the integer design over the objective of the relaxed optimum [1].
 
-        The gap may be negative: the smooth model is no bound on the exact model.
+        The gap may be negative, because the smooth model is not a lower bound of the exact model.
         """
         return float(np.expm1(self.rounded.objective - self.relaxed.objective))
 
     @property
     def gap_parts(self) -> dict[str, float]:
-        """Gap by cause [1]: rounding to integers, by the smooth model; then the exact against the smooth model."""
+        """Gap by cause [1]: `rounding` to integers (smooth model), and `smoothing` (exact against smooth model)."""
         return {
             "rounding": float(np.expm1(self.rounded.smooth_objective - self.relaxed.objective)),
             "smoothing": float(np.expm1(self.rounded.objective - self.rounded.smooth_objective)),
@@ -107,12 +107,12 @@ class DesignChoice:
 
     @property
     def certified(self) -> bool:
-        """Whether the continuous optimum is certified by its KKT residual, and not beaten by the integer design."""
+        """Whether the KKT residual certifies the continuous optimum and the integer design is not better."""
         return self.relaxed.converged and self.gap >= BEATEN
 
     @property
     def certificate(self) -> str:
-        """Sentence on the certificate of the continuous optimum and the distance of the integer design."""
+        """Sentence on the KKT residual of the continuous optimum and the gap of the integer design."""
         parts = ", ".join(f"{name} {part:+.2%}" for name, part in self.gap_parts.items())
         state = "certified as a local optimum" if self.certified else "not certified"
         beaten = ", and the integer design is better" if self.gap < BEATEN else ""
@@ -148,7 +148,7 @@ class DesignChoice:
         return {**sizes, "plan": found.plan.words(), **self.relaxed.problem.figures(found.values)}
 
     def summary(self) -> str:
-        """Choice in a few lines of text."""
+        """Best design as a few lines of text: parameters, sizes, plan, outcome, certificate."""
         document = self.to_json()
         plan = ", ".join(f"{name} {value}" for name, value in document["plan"].items())
         sizes = ", ".join(f"{name} {document[name]}" for name in ("n_layers", "d_model", "d_ff", "n_heads"))
@@ -176,11 +176,11 @@ def _shown(choice: DesignChoice) -> Printout:
 
 
 class Front(NamedTuple):
-    """Relaxed optima along a bound.
+    """Pareto front: relaxed optima for a range of values of a bound.
 
     Attributes:
         bounds: value of the bound [front].
-        quantities: quantities in SI units, by name of the goals, each [front].
+        quantities: quantities of the optima by name, in SI units [front].
         prices: d ln objective / d ln bound [front].
         residuals: KKT residuals; a large residual marks an unreliable point [front].
         designs: the continuous designs.
@@ -194,13 +194,13 @@ class Front(NamedTuple):
 
 
 def pareto_front(relaxed: RelaxedDesign, wanted: Goals, name: str, bounds: Sequence[float]) -> Front:
-    """Optima for many values of a bound, each started from the previous optimum.
+    """Relaxed optima for a range of values of a bound, each search started from the preceding optimum.
 
     Args:
         relaxed: an optimum to start from.
         wanted: goals of the optimum.
-        name: the varied bound, of the goals.
-        bounds: values of the bound, SI units, in order.
+        name: name of the varied bound.
+        bounds: values of the bound, in SI units, in order.
 
     Returns:
         The front as arrays.
@@ -244,7 +244,7 @@ RUN_RESOURCES = {**RESOURCES, "failure_rate": (lambda s: s.laws.failure.failures
 
 
 def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProblem:
-    """Problem with a resource changed by a log factor."""
+    """Copy of a design problem with a resource multiplied by exp(`log_change`)."""
     path, index = RUN_RESOURCES[resource]
     # A copy: the problem keeps the leaf.
     values = np.array(path(problem), float)
@@ -253,7 +253,7 @@ def with_more(problem: AnyProblem, resource: str, log_change: float) -> AnyProbl
 
 
 def shadow_prices(optimum: Optimum, row: int, problem: DesignProblem | ShapeProblem, wanted: Goals) -> dict[str, float]:
-    """Elasticity of the optimal objective in every bound and resource.
+    """Shadow prices: elasticity of the optimal objective with respect to every bound and resource.
 
     Args:
         optimum: stationary point of the Lagrangian.

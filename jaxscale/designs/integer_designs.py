@@ -1,4 +1,4 @@
-"""Integer designs: sizes of practical models and batches on a lattice, under plans that a framework can run."""
+"""Integer designs: practical model sizes and batches on a lattice, under plans that a framework can run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ KEY_VALUE_HEADS = (4, 8, 16)
 
 
 def width_step(template: Transformer, head_dim: np.ndarray, tp: np.ndarray) -> np.ndarray:
-    """Step of the widths: integer tiles, and integer groups of heads where the heads span the width [shape].
+    """Step between model widths: whole tiles, and whole groups of heads if the heads fill the width [1], [shape].
 
     Args:
         template: model with the share of the heads in the width.
@@ -51,7 +51,7 @@ def whole_shapes(
     mlp_ratio: np.ndarray | float = 1.0,
     head_unit: int = HEADS,
 ) -> Transformer:
-    """Template at integer widths and depths: MLP widths in integer tiles, heads divisible by tp, integer layers.
+    """Template scaled to integer widths and depths: MLP widths in whole tiles, heads divisible by tp.
 
     Args:
         template: proportions of the model, and its number of key/value heads.
@@ -60,7 +60,7 @@ def whole_shapes(
         head_dim: width of a head [shape].
         tp: tensor-parallel degrees, which divide heads and MLPs [shape].
         mlp_ratio: MLP width over model width, relative to the template's [shape].
-        head_unit: unit of the number of heads where the width does not determine the heads [1].
+        head_unit: divisor of the number of heads, if the heads do not fill the width [1].
 
     Returns:
         Models, stacked [shape].
@@ -87,10 +87,10 @@ def whole_shapes(
 
 
 def kept_key_value_heads(template: Transformer, n_heads: np.ndarray, tp: np.ndarray) -> np.ndarray:
-    """Numbers of key/value heads: the template's, or a usual number that divides the heads and suits tp [shape].
+    """Number of key/value heads: the template's, or a usual number that divides the heads and suits tp [1], [shape].
 
     Args:
-        template: model; a key/value head for each query head stays so.
+        template: model; with a key/value head per query head, the result is `n_heads`.
         n_heads: H [shape].
         tp: tensor-parallel degrees [shape].
     """
@@ -134,10 +134,10 @@ class IntegerSpace(NamedTuple):
 
     Attributes:
         problem: cluster, coefficients, laws and template.
-        space: choices of plans, and features of their software.
+        space: choices of plans, and features of the software.
         head_dims: widths of a head [1].
         memory_limit: largest peak of a chip [byte].
-        model: fixed model, for a search over plans and batches alone; None for open sizes.
+        model: fixed model, for a search over plans and batches only; None for open sizes.
     """
 
     problem: DesignProblem
@@ -148,12 +148,12 @@ class IntegerSpace(NamedTuple):
 
     @property
     def n_chips(self) -> int:
-        """Number of chips, all used by every plan [1]."""
+        """Number of chips of the cluster, all in use under every plan [1]."""
         return round(number(self.problem.cluster.n_chips))
 
 
 def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
-    """Models and plans of rows, stacked [design]."""
+    """Models and plans from a table of designs, stacked [design]."""
     count = len(rows["tp"])
     own, software = (
         jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf, float)[None], count, axis=0), part)
@@ -165,12 +165,12 @@ def built(rows: Rows, where: IntegerSpace) -> tuple[Transformer, Plan]:
 
 
 def row_of(stacked: Any, row: int) -> Any:
-    """Modules of plain numbers in a row of stacked modules."""
+    """Module of plain numbers from a row of a stacked module."""
     return jax.tree.map(lambda leaf: float(leaf[row]) if leaf.ndim == 1 else leaf[row], stacked)
 
 
 def sizes_near(design: Design, where: IntegerSpace) -> list[dict[str, float]]:
-    """Integer sizes and batches near a continuous design, divisible by many degrees."""
+    """Integer sizes and batches near a continuous design, with many divisors."""
     model, template = where.model or design.model, where.problem.template
     ratio = number(model.d_ff / model.d_model) / number(template.d_ff / template.d_model)
     head_dim = where.head_dims[-1]
@@ -197,7 +197,7 @@ def _multiple(wanted: float, step: float) -> float:
 
 
 def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) -> Rows:
-    """Fastest plans that differ in the fields `KIND`, for models and batches, of all plans of the software [design].
+    """Fastest plans with distinct values of the fields `KIND`, for each of several models and batches [design].
 
     Args:
         sizes: `SIZES` and `batch`, in sequences, of each model.
@@ -221,7 +221,7 @@ def plans_of_sizes(sizes: Sequence[Mapping[str, float]], where: IntegerSpace) ->
 
 
 def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.ndarray:
-    """Indices of the best plan for each combination of the fields `KIND`, by merit, of the first `CONSIDERED` plans."""
+    """Rows of the best plan for each combination of the fields `KIND`, among the best `CONSIDERED` plans by merit."""
     order = np.argsort(merits, kind="stable")[:CONSIDERED]
     kinds: dict[tuple[float, ...], int] = {}
     for place, *kind in zip(order.tolist(), *(columns[name][order].tolist() for name in KIND), strict=True):
@@ -231,9 +231,9 @@ def best_of_kinds(columns: Mapping[str, np.ndarray], merits: np.ndarray) -> np.n
 
 
 def around(rows: Rows, where: IntegerSpace, factors: Sequence[float]) -> Rows:
-    """Valid designs on the lattice around each of several designs: sizes up and down, heads, batches [design].
+    """Valid designs on a lattice around each of several designs: neighbouring sizes, head widths and batches [design].
 
-    Stages divide the layers; widths are integer numbers of heads of every width; plans keep their degrees.
+    Pipeline stages divide the layers, heads fill the width, and the degrees of the plans are unchanged.
 
     Args:
         rows: the central designs.

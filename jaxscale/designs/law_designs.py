@@ -1,4 +1,4 @@
-"""Designs under a fitted law of loss: time-optimal beside compute-optimal, and sensitivity of the choice to the law."""
+"""Designs under a fitted law of the loss: time-optimal beside compute-optimal run, and sensitivity to the law."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,14 +32,14 @@ FEW_STARTS = 24
 
 @dataclass(frozen=True)
 class LawDesign:
-    """Best run of a budget on a cluster, beside the compute-optimal run of equal flop.
+    """Best run for a budget on a cluster under a fitted law, beside the compute-optimal run of equal flop.
 
     Attributes:
         design: the best design under the law.
-        flop: flop of the design, 6 N D in the count of the law [flop].
+        flop: training compute of the design, 6 N D, with the parameters N as counted by the law [flop].
         compute: compute-optimal parameters and tokens of equal flop.
-        sensitivity: smallest and largest value of each choice among designs under alternative laws, by name.
-        alternatives: figures of the designs under alternative laws, by the name of the law.
+        sensitivity: smallest and largest value among designs under alternative laws, by name of the choice (`CHOICES`).
+        alternatives: choices of the designs under alternative laws, by name of the law.
     """
 
     design: DesignChoice
@@ -50,11 +50,11 @@ class LawDesign:
 
     @property
     def safe(self) -> dict[str, bool]:
-        """Whether each choice is nearly equal under all laws."""
+        """Whether each choice varies by at most the factor `SAFE` between the laws."""
         return {name: bool(hi <= SAFE * lo) for name, (lo, hi) in self.sensitivity.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Optima and the sensitivity as plain numbers."""
+        """Optima and sensitivity as plain numbers, for JSON."""
         compute = {"n_params": self.compute.n_params, "n_tokens": self.compute.n_tokens, "loss": self.compute.loss}
         return {
             "design": design_figures(self.design),
@@ -70,7 +70,7 @@ class LawDesign:
 
 
 def design_figures(choice: DesignChoice) -> dict[str, float]:
-    """Figures of `CHOICES` of an integer design."""
+    """Values of the choices `CHOICES` of an integer design: sizes, tokens, batch and loss."""
     figures = choice.relaxed.problem.figures(choice.rounded.values)
     shape = choice.rounded.model
     depth, width = number(shape.n_layers), number(shape.d_model)
@@ -80,7 +80,7 @@ def design_figures(choice: DesignChoice) -> dict[str, float]:
 
 
 def shape_ends() -> dict[str, ShapeLaw]:
-    """Shape laws within the interval of the fitted law: Kaplan's, and the fitted law with its ends."""
+    """Alternative laws of loss by aspect ratio: Kaplan's, Gemstones', and Gemstones' plus or minus the fit error."""
     entry, error = law_table("shape", "gemstones"), law_errors("shape", "gemstones")
     laws = {"shape law of Kaplan": shape_law("kaplan"), "shape law of Gemstones": shape_law("gemstones")}
     for name, sign in (("narrower", -1.0), ("wider", 1.0)):
@@ -109,20 +109,20 @@ def law_design(
 
     Args:
         law: law of the loss.
-        budget: time, loss, compute or size.
+        budget: time, loss, compute or number of parameters.
         cluster: chips and network.
         fit: calibration of the step time.
         levels: levels of the planned run, whose fitted effects apply.
         template: proportions of the model.
-        space: choices of plans; where None, all that the framework can run.
-        bounds: further upper bounds by name of `QUANTITIES`, SI units.
+        space: choices of plans; by default all plans of the framework.
+        bounds: further upper bounds by name of `QUANTITIES`, in SI units.
         oom_probability: accepted probability of running out of memory [1].
-        n_draws: drawn laws for alternative designs [1].
+        n_draws: number of random draws of the fitted law, each with an alternative design [1].
         shapes: whether alternative designs under different shape laws are computed.
         progress: callback with the name of each search.
 
     Returns:
-        Both optima, and the sensitivity of the choice to the law.
+        The two optima, and the sensitivity of the choice to the law.
 
     Raises:
         InputError: as `best_design`.
@@ -152,12 +152,12 @@ def law_design(
 
 
 def evenly(count: int, wanted: int) -> Sequence[int]:
-    """Evenly spaced indices below a count."""
+    """At most `wanted` evenly spaced indices from 0 to `count` - 1."""
     if wanted < 0:
         raise InputError(f"draws = {wanted} is out of range; expected 0 or more")
     return sorted(set(np.linspace(0, count - 1, min(wanted, count)).round().astype(int).tolist())) if wanted else []
 
 
 def replace_shape(laws: Laws, shape: ShapeLaw) -> Laws:
-    """Laws with the shape law replaced."""
+    """Copy of the laws with a different law of the loss by aspect ratio."""
     return replace(laws, shape=shape)

@@ -1,7 +1,7 @@
-"""Quantities of a design: logarithms of time, loss, energy, memory and sizes of a training run.
+"""Quantities of a design (logarithms of time, loss, energy, memory and sizes), and the coordinates of the search.
 
-Every coordinate is a share of the remaining range after the earlier coordinates, in logarithms (stick-breaking): each
-point of the cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`,
+Each coordinate is the share of the range left by the preceding coordinates, in logarithms (stick-breaking). Every
+point of the unit cube then obeys all linear bounds, `dp * tp * pp * cp = n_chips`, `pp * vpp <= L`, `tp <= heads`,
 `b * m * dp = B`, and only the constraints on time, loss and memory remain.
 
 A shape is a model scaled in width and depth, with all proportions fixed.
@@ -31,17 +31,17 @@ WIDTH_FIELDS = ("d_ff", "d_ff_expert", "moe_latent_size", "ssm_d_inner")
 
 
 def head_share(template: Transformer) -> float:
-    """Width of all query heads over the width of the model, to three digits: near-equal widths count as equal [1]."""
+    """Width of all query heads over the width of the model, rounded to three digits [1]."""
     return round(number(template.n_heads * template.head_dim / template.d_model), 3)
 
 
 def stretched(
     template: Transformer, d_model: ArrayLike, n_layers: ArrayLike, head_dim: ArrayLike = 128.0
 ) -> Transformer:
-    """Template at a different width and depth: fixed ratios of MLP and of heads to width, fixed key/value heads.
+    """Template scaled to a different width and depth, with fixed ratios of MLP and heads to the width.
 
     Args:
-        template: model with the proportions; equal numbers of key/value and query heads stay equal.
+        template: model with the proportions; the number of key/value heads is fixed, or equal to the query heads.
         d_model: d, any positive number [1].
         n_layers: L, any positive number [1].
         head_dim: width of a head; the number of heads follows [1].
@@ -66,7 +66,7 @@ def stretched(
 
 
 def depth_of(template: Transformer, d_model: ArrayLike, params: ArrayLike, head_dim: ArrayLike = 128.0) -> Array:
-    """Depth at which the scaled template has a number of parameters: parameters are affine in depth [1]."""
+    """Depth at which the scaled template has a given number of parameters, which are affine in depth [1]."""
     one = n_params(stretched(template, d_model, jnp.asarray(1.0), head_dim))
     two = n_params(stretched(template, d_model, jnp.asarray(2.0), head_dim))
     # Affine in depth: N(L) = N(1) + (L - 1) (N(2) - N(1)).
@@ -87,12 +87,12 @@ LARGEST_BATCH = 1e12
 
 
 class Design(NamedTuple):
-    """Model, plan and length of a run.
+    """Model, plan and number of tokens of a run.
 
     Attributes:
         model: the transformer.
         plan: degrees and batch.
-        small_batch_tokens: tokens that a run with small batches would need; nan for open length [token].
+        small_batch_tokens: tokens of an equivalent run with small batches; nan if not chosen [token].
     """
 
     model: Transformer
@@ -114,15 +114,15 @@ def design_at(
     head_dim: ArrayLike,
     software: Plan | None = None,
 ) -> Design:
-    """Design at a point of the unit cube.
+    """Continuous design at a point of the unit cube of coordinates.
 
     Args:
         point: shares of the remaining range, in the order of `COORDINATES` [1].
         template: proportions of the model: heads, experts, vocabulary, sequence length.
-        family: sharding and recomputation.
+        family: choice of sharding and recomputation.
         n_chips: number of chips, all used by the plan [1].
         head_dim: width of a head [1].
-        software: a plan with the fields other than degrees; an unnamed framework's where None.
+        software: a plan with all fields except degrees; by default for an unnamed framework.
 
     Returns:
         The continuous design.
@@ -169,16 +169,16 @@ JOULE_PER_MWH = 3.6e9
 
 
 class DesignProblem(eqx.Module):
-    """Search over models, batches and plans; every leaf an array.
+    """Optimisation problem over models, batches and plans on a cluster; every leaf is an array.
 
     Attributes:
         template: proportions of the model.
         cluster: chips and network.
         coefficients: fitted parameters.
         laws: laws of loss, batch, shape, failures and power.
-        family: sharding and recomputation.
+        family: choice of sharding and recomputation.
         head_dim: width of a head [1].
-        software: a plan with the fields other than degrees, common to all plans.
+        software: a plan with all fields except degrees, common to all plans.
     """
 
     template: Transformer
@@ -191,21 +191,21 @@ class DesignProblem(eqx.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the log quantities: `QUANTITIES`."""
+        """Names of the quantities, `QUANTITIES`."""
         return QUANTITIES
 
     def design_at(self, point: Float[ArrayLike, " coordinate"]) -> Design:
-        """Continuous design at a point of the unit cube."""
+        """Continuous design at a point of the unit cube of coordinates."""
         fixed = (self.template, self.family, self.cluster.n_chips, self.head_dim, self.software)
         return design_at(jnp.asarray(point), *fixed)
 
     def log_quantities(self, point: Float[Array, " coordinate"]) -> Float[Array, " quantity"]:
-        """Logarithms of all `QUANTITIES` at a point of the unit cube, by the smooth model."""
+        """Logarithms of the `QUANTITIES` at a point of the unit cube, by the smooth model."""
         design = self.design_at(point)
         return quantities(design, costs(design.model, design.plan, self, TEMPERATURE), self)
 
     def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
-        """Quantities of a design in the units of documents."""
+        """Quantities of a design by name, in the units of the JSON document (GB, day, MWh), from log quantities."""
         plain = dict(zip(QUANTITIES, np.exp(values).tolist(), strict=True))
         return {
             "params": plain["params"],
@@ -223,13 +223,13 @@ class DesignProblem(eqx.Module):
         }
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
-        """Loss, time and tokens of a design in a few words."""
+        """Text with loss, time and tokens of a design."""
         run = self.figures(values)
         return f"loss {run['loss']:.4f} in {run['training_days']:.1f} days, {run['tokens']:.3g} tokens"
 
 
 class Costs(NamedTuple):
-    """Costs of a design independent of the number of its tokens.
+    """Step time, power and memory of a design, for any number of tokens.
 
     Attributes:
         step_seconds: time of a step [s].
@@ -243,7 +243,7 @@ class Costs(NamedTuple):
 
 
 def costs(model: Transformer, plan: Plan, problem: DesignProblem, temperature: float) -> Costs:
-    """Step time, power and memory of a model under a plan."""
+    """Step time, power and peak memory of a model under a plan."""
     times, peak = step_and_memory(model, plan, problem.cluster, problem.coefficients, temperature)
     # All chips [W].
     power = problem.cluster.n_chips * mean_chip_power(times, problem.cluster.chip, problem.laws.power)

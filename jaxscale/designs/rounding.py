@@ -1,4 +1,4 @@
-"""Rounding of relaxed optima to an integer design: all plans of the planner, and a lattice of sizes around the best."""
+"""Rounding of relaxed optima to an integer design: all plans of the planner, then a lattice of nearby sizes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -63,14 +63,14 @@ SINGLE = 1e-6
 
 
 class Rounded(NamedTuple):
-    """Best integer design of the search.
+    """Best integer design found by the search.
 
     Attributes:
         model: the transformer.
         plan: the plan.
-        values: log quantities [quantity].
-        objective: weighted log quantities [1].
-        smooth_objective: weighted log quantities by the smooth model [1].
+        values: logarithms of the quantities, in SI units [quantity].
+        objective: weighted sum of the log quantities [1].
+        smooth_objective: objective by the smooth model [1].
         evaluated: number of evaluated designs.
     """
 
@@ -147,12 +147,12 @@ def _asked(problem: DesignProblem, wanted: Goals) -> tuple[DesignProblem, np.nda
 def design_quantities(
     designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals, temperature: float = 0.0
 ) -> np.ndarray:
-    """Log quantities of a few integer designs in double precision [design, quantity].
+    """Log quantities of a few integer designs, in double precision [design, quantity].
 
     Args:
         designs: models and plans, stacked [design].
         problem: cluster, coefficients and laws.
-        wanted: goals whose bounds determine the length of each run.
+        wanted: objective and bounds, which determine the tokens of each run.
         temperature: smoothing of the model, 0 for the exact model [1].
     """
     rows, layout = leaf_matrix(designs, len(designs[0].d_model))
@@ -161,12 +161,12 @@ def design_quantities(
 
 
 def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, wanted: Goals) -> np.ndarray:
-    """Log quantities of many integer designs, with costs by the program of all tables [design, quantity].
+    """Log quantities of many integer designs, with costs by `evaluate_runs` [design, quantity].
 
     Args:
         designs: models and plans, stacked [design].
         problem: cluster, coefficients and laws.
-        wanted: goals whose bounds determine the length of each run.
+        wanted: objective and bounds, which determine the tokens of each run.
     """
     models, plans = designs
     count = len(models.d_model)
@@ -182,18 +182,18 @@ def many_quantities(designs: tuple[Transformer, Plan], problem: DesignProblem, w
 
 
 def round_design(relaxed: Sequence[Design], where: IntegerSpace, wanted: Goals) -> Rounded:
-    """Best integer design: plans of the planner, and a lattice of sizes around the best.
+    """Best integer design: search over all plans of the planner, then over a lattice of nearby sizes.
 
     Args:
-        relaxed: continuous designs of different plans, the best first.
+        relaxed: continuous designs, the best first.
         where: problem, choices of plans, widths of heads.
-        wanted: objective and bounds, kept by the exact model.
+        wanted: objective and bounds; the design meets the bounds under the exact model.
 
     Returns:
-        The design, which keeps every bound.
+        The design.
 
     Raises:
-        InputError: no design in reach keeps the bounds.
+        InputError: no design of the search meets the bounds.
     """
     sizes = [size for design in _unlike(relaxed)[:STARTS] for size in sizes_near(design, where)]
     rows, factors, evaluated = plans_of_sizes(sizes, where), FEW, 0

@@ -1,4 +1,4 @@
-"""Integer shapes near a number of parameters under a fixed plan, all evaluated by the exact model in one `vmap`."""
+"""Integer shapes near a number of parameters under a fixed plan, evaluated by the exact model in a single `vmap`."""
 
 import math
 from typing import NamedTuple
@@ -29,12 +29,12 @@ BLOCK = 128
 
 
 class ShapeLattice(NamedTuple):
-    """Integer shapes with their quantities.
+    """Integer shapes near a number of parameters, with the quantities of each.
 
     Attributes:
         models: stacked models [shape].
-        values: log quantities by the exact model [shape, quantity].
-        admitted: whether parameters are close enough and memory suffices [shape].
+        values: logarithms of `SHAPE_QUANTITIES` by the exact model [shape, quantity].
+        admitted: whether the number of parameters is close enough and all bounds are met [shape].
     """
 
     models: Transformer
@@ -43,22 +43,22 @@ class ShapeLattice(NamedTuple):
 
     @property
     def best(self) -> int:
-        """Row of the admitted shape with the least time to a loss."""
+        """Row of the admitted shape with the least time to equal loss."""
         times = self.values[:, SHAPE_QUANTITIES.index("time_to_loss")]
         return int(np.argmin(np.where(self.admitted, times, np.inf)))
 
 
 def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals) -> ShapeLattice:
-    """Integer shapes on either side of the curve of constant parameters.
+    """Integer shapes on either side of the curve of constant parameters, with the quantities of each.
 
     Args:
-        problem: the search.
+        problem: template, plan, cluster and number of parameters.
         width: width of the relaxed optimum [1].
         wanted: bounds on the shapes.
 
     Returns:
-        The lattice: shapes within `PARAMS_TOLERANCE`, else the nearest ones; without shapes where the plan has more
-        chunks than there are layers.
+        The lattice, with admitted shapes within `PARAMS_TOLERANCE`, else the nearest; empty if the plan has more
+        pipeline chunks than any shape has layers.
     """
     models = integer_shapes(problem, width)
     values = shape_quantities(models, problem)
@@ -70,18 +70,18 @@ def shape_lattice(problem: ShapeProblem, width: float, wanted: Goals) -> ShapeLa
 
 
 def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> Rounded:
-    """Best integer shape near the best relaxed design.
+    """Best integer shape under the plan of the problem, near the best relaxed design.
 
     Args:
         relaxed: continuous designs, the best first.
-        problem: the search.
-        wanted: objective and bounds, kept by the exact model.
+        problem: template, plan, cluster and number of parameters.
+        wanted: objective and bounds; the shape meets the bounds under the exact model.
 
     Returns:
-        The design, which keeps every bound.
+        The design.
 
     Raises:
-        InputError: no shape obeys the plan, or none keeps the bounds.
+        InputError: no shape is possible with the plan, or no shape meets the bounds.
     """
     lattice = shape_lattice(problem, number(relaxed[0].model.d_model), wanted)
     if not len(lattice.values):
@@ -98,9 +98,9 @@ def round_shape(relaxed: list[Design], problem: ShapeProblem, wanted: Goals) -> 
 
 
 def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
-    """Integer shapes next to the curve of constant parameters, up to a multiple of a width, stacked [shape].
+    """Integer shapes on either side of the curve of constant parameters, up to `WIDEST` times a width, stacked [shape].
 
-    Heads divide over tp, layers over pp * vpp, widths of MLPs over tiles and tp; key/value heads divide the heads.
+    Heads are divisible by tp, layers by pp * vpp, MLP widths by the tile and tp, and heads by the key/value heads.
     """
     template, plan = problem.template, problem.plan
     head_dim, tp = np.full(1, round(number(problem.head_dim))), np.full(1, round(number(plan.tp)))
@@ -125,7 +125,7 @@ def integer_shapes(problem: ShapeProblem, width: float) -> Transformer:
 
 
 def shape_quantities(models: Transformer, problem: ShapeProblem, temperature: float = 0.0) -> np.ndarray:
-    """Log quantities of models under the plan of a problem [shape, quantity].
+    """Logarithms of `SHAPE_QUANTITIES` of models under the plan of a problem [shape, quantity].
 
     Args:
         models: stacked models [shape].

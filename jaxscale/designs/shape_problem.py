@@ -1,4 +1,4 @@
-r"""Optimal width and depth at a fixed number of parameters, on a fixed cluster and plan.
+r"""Optimisation of width and depth at a fixed number of parameters, on a fixed cluster and plan.
 
 The objective is the time to a given loss: a shape that raises the loss by a share $p$ needs $(1 + p)^{1/\gamma}$ times
 the training compute for equal loss ($L \sim T^{-\gamma}$), so that
@@ -31,15 +31,15 @@ REACH = 2.5
 
 
 class ShapeProblem(eqx.Module):
-    """Search over shapes; every leaf an array.
+    """Optimisation problem over width and depth under a fixed plan; every leaf is an array.
 
     Attributes:
         template: proportions of the model.
         plan: fixed degrees and batch.
         cluster: chips and network.
         coefficients: fitted parameters.
-        law: rise of the loss with the aspect ratio.
-        params: N, kept fixed [1].
+        law: relative rise of the loss with the aspect ratio (width over depth).
+        params: N, fixed number of parameters [1].
         exponent: gamma, exponent of the loss in compute [1].
         head_dim: width of a head [1].
     """
@@ -55,11 +55,11 @@ class ShapeProblem(eqx.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the log quantities: `SHAPE_QUANTITIES`."""
+        """Names of the quantities, `SHAPE_QUANTITIES`."""
         return SHAPE_QUANTITIES
 
     def design_at(self, point: Float[ArrayLike, " 1"]) -> Design:
-        """Model at a point of the unit interval of log widths, with the depth for the number of parameters."""
+        """Model at a point of the unit interval of log widths, with the depth that gives the number of parameters."""
         # At a constant aspect ratio the width is proportional to the cube root of the parameters.
         scale = jnp.log(self.params / n_params(self.template)) / 3.0
         centre = jnp.log(self.template.d_model) + scale
@@ -72,7 +72,7 @@ class ShapeProblem(eqx.Module):
         return self.quantities(self.design_at(point).model, TEMPERATURE)
 
     def quantities(self, model: Transformer, temperature: float) -> Float[Array, " quantity"]:
-        """Logarithms of `SHAPE_QUANTITIES` of a model."""
+        """Logarithms of `SHAPE_QUANTITIES` of a model: time to equal loss, memory, step time, parameters."""
         times, peak = step_and_memory(model, self.plan, self.cluster, self.coefficients, temperature)
         seconds, params = times.total, n_params(model)
         # The law of the shape counts parameters without embeddings.
@@ -86,13 +86,13 @@ class ShapeProblem(eqx.Module):
         return jnp.concatenate([(per_token - jnp.log(params / self.params))[None], others])
 
     def figures(self, values: Float[ArrayLike, " quantity"]) -> dict[str, float]:
-        """Quantities of a shape in the units of documents."""
+        """Parameters, step time [s] and memory [GB] of a shape by name, from log quantities."""
         _, peak, seconds, params = np.exp(np.asarray(values)).tolist()
         # Documents state memory without the bytes of the framework.
         printed = peak - number(self.coefficients.framework_bytes)
         return {"params": params, "step_time_s": seconds, "memory_gb": printed / GB}
 
     def outcome(self, values: Float[ArrayLike, " quantity"]) -> str:
-        """Step time and memory of a shape in a few words."""
+        """Text with step time and memory of a shape."""
         shape = self.figures(values)
         return f"step {shape['step_time_s']:.4g} s, {shape['memory_gb']:.1f} GB"

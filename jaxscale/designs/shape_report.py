@@ -1,4 +1,4 @@
-"""Document of `jaxscale shape`: best shape and plan for chips and a budget given by name."""
+"""JSON document of `jaxscale shape`: best shape and plan for chips and a budget."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,20 +36,20 @@ def shape_report(
     progress: Callable[[str], None] | None = None,
     has_terms: bool = False,
 ) -> dict[str, Any]:
-    """Best shape and plan as a plain document.
+    """Best shape and plan as a JSON-serialisable document.
 
     Args:
         gpu: id of a chip of the catalogue.
         n_gpus: number of chips [1].
-        budget: time, loss, compute or size.
+        budget: time, loss, compute or number of parameters.
         fit: name or file of the coefficients.
         template: model with the proportions, or its name in the catalogue.
         hardware: the user's own catalogue.
-        cells: stated plan and software, by column of a runs table, such as `framework`.
-        bounds: further upper bounds by name of `QUANTITIES`, SI units.
+        cells: stated plan and software, by column of a runs table, for example `framework`.
+        bounds: further upper bounds by name of `QUANTITIES`, in SI units.
         oom_probability: accepted probability of running out of memory [1].
         like: a built model, whose run under the same budget is reported beside the design.
-        price_per_chip_hour: adds `money` to the document [1/h].
+        price_per_chip_hour: price of a chip and hour; adds `money` to the document [1/h].
         law: fitted law of the loss; adds the compute-optimal run of equal flop, and the sensitivity of the choice to
             drawn laws and alternative shape laws.
         n_draws: number of drawn laws [1].

@@ -1,12 +1,12 @@
 r"""Time to a loss: steps times step time, with the extra tokens of large batches and the time lost to failures.
 
-A run that would need $D_0$ tokens with small batches takes, with batches of B tokens,
+For a run of $D_0$ tokens with small batches, the tokens D, time t and loss L with batches of B tokens are
 
 $$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}(N, D_0)}\right), \qquad
    t = \frac{D}{B}\, t_\mathrm{step}\, \frac{1}{\mathrm{goodput}}, \qquad
    L = (E + A N^{-\alpha} + B D_0^{-\beta}) (1 + p_\mathrm{shape}) . $$
 
-With $D_0$ as the free variable all equations are explicit. Reference: McCandlish et al. 2018, equation 2.11.
+All equations are explicit in $D_0$. Reference: McCandlish et al. 2018, equation 2.11.
 """
 
 from typing import NamedTuple
@@ -41,17 +41,17 @@ from jaxscale.models.transformer import Transformer, embedding_params, is_dense,
 
 
 class Laws(eqx.Module):
-    """Laws of a run beside the step time.
+    """Laws of a training run besides the step time: loss, critical batch, shape, failures, power.
 
     Attributes:
-        loss: loss by parameters and tokens.
-        batch: critical batch size.
-        shape: rise of the loss with the aspect ratio.
-        mlp_kappa: rise of the loss with the squared log of the MLP ratio over the template's [1].
-        failure: failures and checkpoints.
-        power: power of chips by activity.
-        embeddings: share of the embeddings that the law of the loss counts among the parameters [1].
-        experts: worth of the active parameters of a mixture.
+        loss: loss as a function of parameters and tokens.
+        batch: critical batch size as a function of parameters, tokens or loss.
+        shape: relative rise of the loss with the aspect ratio (width over depth).
+        mlp_kappa: relative rise of the loss per squared log of the MLP ratio over the template's [1].
+        failure: rate of failures, and time of checkpoints and restarts.
+        power: power of a chip by activity.
+        embeddings: share of the embeddings counted among the parameters by the law of the loss [1].
+        experts: dense parameters equivalent to an active parameter of a mixture.
     """
 
     loss: LossLaw
@@ -65,7 +65,7 @@ class Laws(eqx.Module):
 
 
 def default_laws() -> Laws:
-    """Joint loss of Besiroglu's points, Bergsma's batch, Gemstones' shapes, Llama 3's failures, Fernandez' power."""
+    """Default laws: Besiroglu's loss, Bergsma's batch, Gemstones' shape, failures of Llama 3, Fernandez' power."""
     mlp_kappa = law_table("mlp", "kaplan")["kappa"]
     power = ChipPower(**law_table("power", "fernandez"))
     return Laws(loss_law(), batch_law(), shape_law(), mlp_kappa, failure_law(), power)
@@ -77,14 +77,14 @@ EMBEDDINGS["total less input embedding"] = 0.5
 
 
 def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
-    """Laws of a design: the given laws, or the defaults with the loss, shape and batch terms of a fitted law.
+    """Laws of a design: default laws with the loss, shape and batch terms of a fitted law.
 
     Args:
-        law: fitted law; laws are returned unchanged; None for the defaults.
-        draw: number of a resampled law, None for the best.
+        law: fitted law; `Laws` are returned unchanged; None for `default_laws`.
+        draw: index of a random draw of the fitted law; None for the best fit.
 
     Raises:
-        InputError: the law's count of parameters is unknown to designs.
+        InputError: the fitted law counts parameters in an unsupported way.
     """
     if not isinstance(law, FittedLaw):
         return default_laws() if law is None else law
@@ -110,7 +110,7 @@ def laws_of(law: FittedLaw | Laws | None, draw: int | None = None) -> Laws:
 
 
 def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
-    """Laws with a different rate of failures; unchanged where None.
+    """Copy of the laws with a different rate of failures; None leaves the laws unchanged.
 
     Args:
         laws: laws of a run.
@@ -130,7 +130,7 @@ def with_interruptions(laws: Laws, per_chip_day: float | None) -> Laws:
 
 
 class RunFigures(NamedTuple):
-    """Figures of a whole run.
+    """Loss, tokens and duration of a whole run.
 
     Attributes:
         loss: final loss [nat per token].
@@ -150,7 +150,7 @@ class RunFigures(NamedTuple):
 
 
 def mlp_ratio(model: Transformer) -> Array:
-    """MLP width over model width, in a mixture the width of an expert [1]."""
+    """MLP width over model width; for a mixture, width of an expert over model width [1]."""
     # d_ff in a dense model, d_ff_expert in a mixture.
     width = model.d_ff_expert + is_dense(model.n_experts) * (model.d_ff - model.d_ff_expert)
     return jnp.asarray(width / model.d_model)
@@ -166,7 +166,7 @@ def shape_factor(model: Transformer, template: Transformer, laws: Laws) -> Array
 
 
 def expert_leverage(model: Transformer, laws: Laws, training_flop: ArrayLike) -> Array:
-    """Dense parameters equivalent to an active parameter of a model; 1 for a dense model [1]."""
+    """Dense parameters equivalent to an active parameter of a mixture; 1 for a dense model [1]."""
     # Experts per token over all experts, shared experts in each count.
     seen, every = model.moe_top_k + model.n_shared_experts, model.n_experts + model.n_shared_experts
     leverage = laws.experts.leverage(seen / every, 2.0 * model.d_model / model.d_ff_expert, training_flop)
@@ -175,7 +175,10 @@ def expert_leverage(model: Transformer, laws: Laws, training_flop: ArrayLike) ->
 
 
 def loss_of_template(laws: Laws, template: Transformer) -> LossLaw:
-    """Law of the loss in active parameters of models with the experts of a template, at the largest tested compute."""
+    """Law of the loss as a function of active parameters, for models with the experts of a template.
+
+    The leverage of the experts is taken at the largest training flop of the fitted data.
+    """
     leverage = expert_leverage(template, laws, laws.experts.largest_flop)
     # A (e N)^-alpha = A e^-alpha N^-alpha
     scale = leverage ** -jnp.asarray(laws.loss.params_exponent)
@@ -192,21 +195,21 @@ def run_figures(
     step_seconds: ArrayLike,
     n_chips: ArrayLike,
 ) -> RunFigures:
-    """Loss and duration of a run.
+    """Loss, tokens and duration of a run, by the equations of the module.
 
     The loss law counts the active parameters of a token, for a mixture as equivalent dense parameters.
 
     Args:
         model: the transformer.
-        template: model whose MLP ratio has no penalty.
+        template: model with the MLP ratio of no penalty.
         laws: laws of loss, batch, shape and failures.
-        small_batch_tokens: D_0, tokens that the run would need with small batches [token].
-        batch_tokens: B [token].
+        small_batch_tokens: D_0, tokens of an equivalent run with small batches [token].
+        batch_tokens: B, tokens per step [token].
         step_seconds: time of a step [s].
         n_chips: chips of the job [1].
 
     Returns:
-        The figures of the run.
+        The results of the run.
     """
     # Parameters in the count of the law.
     active = n_active_params(model) - (1.0 - laws.embeddings) * embedding_params(model)
@@ -226,12 +229,12 @@ def run_figures(
 
 
 def compute_optimal_loss(law: LossLaw, training_flop: ArrayLike) -> Array:
-    """Loss at given training flop with optimal parameters, small batches and the best shape [nat per token]."""
+    """Loss at a given training compute with optimal parameters, small batches and best shape [nat per token]."""
     return law.loss(*law.optimum(training_flop))
 
 
 def compute_optimal_flop(law: LossLaw, params: ArrayLike) -> Array:
-    r"""Training flop at which a number of parameters is the optimum of `LossLaw.optimum` [flop].
+    r"""Training compute for which a number of parameters is optimal under `LossLaw.optimum` [flop].
 
     $T = 6 (N / G)^{(\alpha + \beta) / \beta}$.
     """

@@ -3,9 +3,9 @@ r"""Whole run of a model under a plan: tokens, days, energy, price, and time los
 $$ D = D_0 \left(1 + \frac{B}{B_\mathrm{crit}}\right), \qquad t = \frac{D}{B}\,t_\mathrm{step}\,s, \qquad
    E = n P\,t, \qquad M = n p\,t $$
 
-with the small-batch tokens $D_0$ of a goal, the slowdown s by failures and checkpoints (its inverse is the goodput),
-the mean power P and the price p of a chip. The laws are defined in `jaxscale.designs.time_to_loss`. Plans are compared
-at equal $D_0$, thus at equal loss: a larger batch takes more tokens, more chips fail more often.
+with the small-batch tokens $D_0$ of a goal, the slowdown s by failures and checkpoints (inverse of the goodput),
+the number n, mean power P and price p of the chips. The laws are defined in `jaxscale.designs.time_to_loss`. Plans are
+compared at equal $D_0$, hence at equal loss: a larger batch takes more tokens, and more chips fail more often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ class WholeRun(eqx.Module):
         seconds: time from start to end, failures included [s].
         goodput: time of all steps over the time of the run [1].
         interruptions: expected failures of the job [1].
-        checkpoint_interval: work between checkpoints, Young's optimum [s].
+        checkpoint_interval: optimal time between checkpoints (Young) [s].
         energy: energy of all chips, without servers and cooling [J].
         chip_hours: chips times duration [h].
         price: price of all chips; nan without a stated price [currency of the price].
@@ -109,19 +109,19 @@ def whole_run(
     laws: Laws | None = None,
     price_per_chip_hour: ArrayLike = np.nan,
 ) -> WholeRun:
-    """Whole run from the step of a model; traces in every argument.
+    """Tokens, duration, loss, energy and price of a run, from the cost terms of a step; differentiable.
 
     Args:
-        model: the transformer, whose own shape has no penalty.
-        cluster: chips of the job, with their power.
+        model: the transformer; the MLP ratio carries no penalty.
+        cluster: chips of the job, with power limits.
         times: terms of a step, see `jaxscale.costs.step.step_time` [s].
-        batch_tokens: B [token].
+        batch_tokens: B, tokens per step [token].
         small_batch_tokens: D_0 of the goal, see `small_batch_tokens_of` [token].
-        laws: laws of loss, batch, failures and power; the defaults where None.
+        laws: laws of loss, batch, failures and power; by default `default_laws`.
         price_per_chip_hour: p, in any currency [1/h].
 
     Returns:
-        The figures of the run.
+        The results of the run.
     """
     laws = laws or default_laws()
     n_chips, failure, held = cluster.n_chips, laws.failure, n_params(model)
@@ -155,18 +155,18 @@ def whole_run(
 
 @dataclass(frozen=True)
 class RunGoal:
-    """Goal of a run: training tokens at its stated batch, or a final loss; exactly one.
+    """Goal of a run, exactly one of: training tokens with the stated batch, or final loss.
 
     Attributes:
-        tokens: D [token].
-        loss: L [nat per token].
+        tokens: D, training tokens [token].
+        loss: L, final loss [nat per token].
     """
 
     tokens: float | None = None
     loss: float | None = None
 
     def __post_init__(self):
-        """Refuse none or two goals, and values out of range."""
+        """Raise an `InputError` for no goal, two goals, or a value out of range."""
         if (self.tokens is None) == (self.loss is None):
             raise InputError("goal of a run: expected exactly one of tokens and loss")
         if self.tokens is not None and not FEWEST_TOKENS <= self.tokens <= MOST_TOKENS:
@@ -176,16 +176,16 @@ class RunGoal:
 def small_batch_tokens_of(
     goal: RunGoal, model: Transformer, batch_tokens: ArrayLike, laws: Laws | None = None
 ) -> float:
-    """Tokens that the goal would take with small batches, $D_0$ [token].
+    """Tokens $D_0$ of a small-batch run with the loss of the goal [token].
 
     Args:
         goal: tokens at the batch, or a loss.
         model: the transformer.
-        batch_tokens: B of the goal [token].
-        laws: laws of loss, shape and batch; the defaults where None.
+        batch_tokens: B, tokens per step of the goal [token].
+        laws: laws of loss, shape and batch; by default `default_laws`.
 
     Raises:
-        InputError: a goal that no run, or every run, reaches.
+        InputError: the goal is out of reach for any run, or reached by every run.
     """
     laws = laws or default_laws()
     with jax.enable_x64(True):
@@ -232,14 +232,14 @@ def _solved(model: Transformer, laws: Laws, batch_tokens: ArrayLike, wanted: Arr
 
 
 class RunCandidate(NamedTuple):
-    """Plan with its whole run.
+    """Plan of a run for a number of chips and a batch, with step time and results of the whole run.
 
     Attributes:
         question: model, chips and batch of the plan.
         found: scored plans of the question.
         row: row of the plan among the scored plans.
         step_time: step time [s].
-        run: the whole run.
+        run: results of the whole run by name, see `WholeRun.figures`.
     """
 
     question: PlanQuestion
@@ -249,7 +249,7 @@ class RunCandidate(NamedTuple):
     run: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """Chips, batch, plan in words, step and run."""
+        """Chips, batch, plan, step time and results of the run, for JSON."""
         place = {"n_chips": self.question.n_chips, "global_batch_size_seqs": float(self.question.batch or 0)}
         plan = self.found.table.plan(self.row).words()
         price = self.run["price"] if np.isfinite(self.run["price"]) else None
@@ -263,12 +263,12 @@ MEASURES = {"days": "days", "price": "chip_hours", "energy": "energy_mwh"}
 @printed(lambda choice: _shown(choice))
 @dataclass(frozen=True, repr=False)
 class RunChoice:
-    """Plans of least days, price and energy of a run, beside the plan of the fastest step.
+    """Plans of least duration, price and energy of a run, beside the plan with the fastest step.
 
     Attributes:
-        objective: objective of the choice.
-        best: plan of the least value of each objective; for `step` the plan of the fastest step for the stated
-            question.
+        objective: objective of the choice, from `OBJECTIVES`.
+        best: plan of the least value of each objective; for `step` the plan with the fastest step on the stated
+            chips with the stated batch.
         candidates: the best plan of each number of chips and batch by the objective.
         plans: ranked plans of the chosen chips and batch.
     """
@@ -280,19 +280,19 @@ class RunChoice:
 
     @property
     def chosen(self) -> RunCandidate:
-        """Best plan by the objective."""
+        """Best plan under the objective."""
         return self.best[self.objective]
 
     @property
     def days_interval(self) -> tuple[float, float]:
-        """Ends of the central 90 % interval of the days, from the interval of the step time alone [d]."""
+        """Ends of the 90 % interval of the duration, from the interval of the step time only [day]."""
         # Days are proportional to the step time.
         lo, hi = (end / self.plans.best.step_time for end in self.plans.step_time_interval)
         days = self.chosen.run["days"]
         return lo * days, hi * days
 
     def to_json(self) -> dict[str, Any]:
-        """Entries of a run in `jaxscale plan --json`."""
+        """Results for the document of `jaxscale plan --json`."""
         return {
             "objective": self.objective,
             "days_interval": list(self.days_interval),
@@ -302,7 +302,7 @@ class RunChoice:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Sentences on failures of the chosen run, the interval of its days, and the plans by further objectives."""
+        """Sentences on duration interval and failures of the chosen run, and on the plans of further objectives."""
         run, (lo, hi) = self.chosen.run, self.days_interval
         days, count, between = (run[name] for name in ("days", "interruptions", "checkpoint_interval_s"))
         # Hours between interruptions.
@@ -311,7 +311,7 @@ class RunChoice:
         return (f"90 % interval of the days: {lo:.3g} to {hi:.3g}; {failures}; {checkpoints}", *self.differences())
 
     def differences(self) -> tuple[str, ...]:
-        """A sentence on each objective whose plan differs from the plan of the fastest step: savings and costs."""
+        """Sentence per objective on savings and costs of its best plan, compared with the plan of the fastest step."""
         fastest, lines = self.best["step"], []
         for objective in MEASURES:
             other = self.best[objective]
@@ -366,21 +366,21 @@ def best_run(
     hardware: Hardware | None = None,
     **options: Any,
 ) -> RunChoice:
-    """Plan of the least days, price or energy of a whole run, beside the plan of the fastest step.
+    """Plans of least duration, price and energy of a whole run, beside the plan with the fastest step.
 
     `js.best_run("llama3-8b", "h100-80gb", 1024, n_chips=512, tokens=2e12, objective="energy")`
 
     Args:
-        model: the transformer or its name or file.
+        model: the transformer, or name or file of a transformer.
         cluster: chips and network; or the name of a chip, beside `n_chips`.
         global_batch: B, sequences per step [sequence].
-        tokens: training tokens at the batch; or a loss instead [token].
+        tokens: training tokens; exactly one of `tokens` and `loss` is given [token].
         loss: final loss [nat per token].
         n_chips: number of chips, for a cluster given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, precision and so on of the run, as in `best_plan`.
-        space: open choices; where None, every valid plan that the framework can run.
-        hardware: catalogue of chips; the shipped catalogue where None.
+        space: open choices; by default every valid plan of the framework.
+        hardware: catalogue of chips; by default the shipped catalogue.
         options: objective, open, price_per_chip_hour, laws, top, oom_probability; see `run_choice`.
 
     Raises:
@@ -404,16 +404,16 @@ def run_choice(
     top: int = 10,
     oom_probability: float = ACCEPTED_RISK,
 ) -> RunChoice:
-    """Plan of the least days, price or energy of a run, beside the plan of the fastest step.
+    """Plans of least duration, price and energy of a run, beside the plan with the fastest step.
 
     Args:
         question: model, cluster, batch and open choices of the plan.
         fit: calibration.
-        goal: tokens at the batch of the question, or a loss.
-        objective: of `OBJECTIVES`, for the ranking of plans.
-        open: of `OPEN`; chips down to an eighth, batches from a quarter to four times the stated batch.
-        price_per_chip_hour: in any currency [1/h].
-        laws: laws of loss, batch, failures and power; the defaults where None.
+        goal: tokens with the batch of the question, or final loss.
+        objective: quantity for the ranking of plans, from `OBJECTIVES`.
+        open: varied numbers, from `OPEN`: chips down to an eighth, batch from a quarter to four times the stated value.
+        price_per_chip_hour: price of a chip and hour, in any currency [1/h].
+        laws: laws of loss, batch, failures and power; by default `default_laws`.
         top: number of plans to rank [1].
         oom_probability: accepted probability of running out of memory [1].
 
