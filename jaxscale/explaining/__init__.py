@@ -1,4 +1,4 @@
-"""Explanation of a run slower or faster than predicted: measured and predicted time by component of the step."""
+"""Measured beside predicted time of each component of a step, to explain a run slower or faster than predicted."""
 
 from typing import TYPE_CHECKING
 

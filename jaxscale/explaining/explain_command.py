@@ -1,4 +1,4 @@
-"""`jaxscale explain`: location of the difference between a measured and the predicted step."""
+"""Command `jaxscale explain`: measured and predicted time of a step, component by component."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,10 +36,10 @@ class ExplainCommand(Outputs):
     fit: FitName = "default"
 
     def run(self) -> None:
-        """Run the command.
+        """Read the run and the traces, and print measured and predicted components with likely causes.
 
         Raises:
-            InputError: a file that cannot be read, no trace, nothing measured, or an output that cannot be written.
+            InputError: an unreadable file, a run without measurement or prediction, or an output not writable.
         """
         import jaxscale as js
         from jaxscale.cli.arguments import every_value

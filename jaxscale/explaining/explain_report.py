@@ -1,4 +1,4 @@
-"""Explanations as tables, sentences, a figure and a report."""
+"""Output of `jaxscale explain`: tables, sentences, a figure and a report."""
 
 from typing import TYPE_CHECKING
 
@@ -31,12 +31,12 @@ COLUMNS = (
 
 
 def parts_shown(found: Explanation) -> list[str | Table]:
-    """Total, table of step components, and sentences on the causes of the difference."""
+    """Text of an explanation: total time, table of step components, and sentences on causes."""
     return [f"{found.run}: {found.summary()}", parts_table(found), *sentences(found)]
 
 
 def parts_table(found: Explanation) -> Table:
-    """Table of the non-zero components of the step, measured and predicted."""
+    """Table of measured and predicted time of the non-zero components of the step."""
     could = {cause.part for cause in found.causes}
     rows = []
     for part in found.parts:
@@ -68,7 +68,7 @@ def _total(found: Explanation) -> tuple[str, ...]:
 
 
 def sentences(found: Explanation) -> list[str]:
-    """Sentences on the deviating components, their usual causes, and the facts that would confirm a cause."""
+    """Sentences on the deviating components, their usual causes, and facts that would confirm a cause."""
     lines = []
     for place, cause in enumerate(found.causes[:MOST_CAUSES]):
         name = cause.part.replace("_", " ")
@@ -86,7 +86,7 @@ def sentences(found: Explanation) -> list[str]:
 
 
 def explanation_figure(found: Explanation) -> "Figure":
-    """Bars of each step component: measured, exposed and hidden, beside predicted with its interval."""
+    """Bar chart of the step components: measured exposed and hidden time, beside predicted time with interval."""
     parts = [part for part in found.parts if max(part.predicted, np.nan_to_num(part.measured)) > 1e-3 * found.predicted]
     longest = max(max(part.hi, np.nan_to_num(part.measured) + np.nan_to_num(part.hidden)) for part in parts)
     unit, word = time_unit(longest)
@@ -121,7 +121,7 @@ def explanation_figure(found: Explanation) -> "Figure":
 
 
 def explanation_report(found: Explanation) -> Report:
-    """Report of an explanation: total, parts, causes, longest kernels, remarks."""
+    """Report of an explanation: total time, components, causes, longest kernels, remarks."""
     report = Report(f"{found.run}: measured beside predicted")
     report.text(found.summary())
     report.add(parts_table(found))

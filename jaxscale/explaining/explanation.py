@@ -1,8 +1,8 @@
-"""Measured beside predicted time of a run by component of the step: components outside their interval, and causes.
+"""Comparison of measured and predicted time of a run: components outside of the interval, and likely causes.
 
-Without a trace only the total is measured. A component is then a possible cause if its predicted time plus the
-difference stays within its interval; a blank cell is a possible cause if a value of it moves the prediction towards
-the measurement.
+Without a trace only the total is measured. A component is then a possible cause if the predicted time plus the whole
+difference stays within the component's interval; a blank cell is a possible cause if some value of the cell moves the
+prediction towards the measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ TABLES = (".csv", ".parquet", ".tsv")
 
 
 def verdict_on(measured: float, lo: float, hi: float) -> str:
-    """Position relative to an interval, `above`, `below` or `within`; empty for an unmeasured time."""
+    """Position of a measured time relative to an interval, `above`, `below` or `within`; empty for nan."""
     if not np.isfinite(measured):
         return ""
     return "above" if measured > hi else "below" if measured < lo else "within"
@@ -67,10 +67,10 @@ def verdict_on(measured: float, lo: float, hi: float) -> str:
 
 @dataclass(frozen=True)
 class PartGap:
-    """Component of a step, measured and predicted.
+    """Measured and predicted time of a component of the step.
 
     Attributes:
-        name: name in `kernel_terms.PARTS`.
+        name: name of the component, a key of `predicted_parts.PARTS`.
         measured: exposed time per step [s]; nan without a trace.
         steps: minimum and maximum over the measured steps [s]; nan without a trace.
         hidden: kernel time overlapped by kernels of different components [s]; nan without a trace.
@@ -78,7 +78,7 @@ class PartGap:
         lo: lower end of the central 90 % interval [s].
         hi: upper end of the interval [s].
         predicted_hidden: time of collectives hidden by compute, as predicted [s].
-        kernels: longest kernels by total time, with their time per step [s].
+        kernels: names of the kernels with the largest total time, and time per step [s].
     """
 
     name: str
@@ -98,11 +98,11 @@ class PartGap:
 
     @property
     def verdict(self) -> str:
-        """Position relative to the interval, `above`, `below` or `within`; empty without a measurement."""
+        """Position of the measured time relative to the interval, `above`, `below` or `within`; empty if unmeasured."""
         return verdict_on(self.measured, self.lo, self.hi)
 
     def to_json(self) -> dict[str, Any]:
-        """Component in SI units."""
+        """Component for the JSON document, in SI units."""
         return {
             "name": self.name,
             "measured_s": self.measured,
@@ -120,13 +120,13 @@ class PartGap:
 
 @dataclass(frozen=True)
 class Cause:
-    """Component of the step with a difference between measurement and prediction.
+    """Likely cause of a difference between measured and predicted time, in a component of the step.
 
     Attributes:
         part: name of the component.
         excess: measured minus predicted time [s].
-        usually: usual cause of the difference.
-        settled_by: fact or row that would confirm the cause.
+        usually: text on the usual cause of the difference.
+        settled_by: text on the fact or measured row that would confirm the cause.
     """
 
     part: str
@@ -135,7 +135,7 @@ class Cause:
     settled_by: str
 
     def to_json(self) -> dict[str, Any]:
-        """Cause in SI units."""
+        """Cause for the JSON document, in SI units."""
         return {
             "part": self.part,
             "excess_s": self.excess,
@@ -147,16 +147,16 @@ class Cause:
 @printed(lambda found: _shown(found))
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Measured beside predicted time of a run.
+    """Comparison of measured and predicted time of a run: result of `explain`.
 
     Attributes:
-        run: model, chips and chip type.
+        run: text with model, number of chips and chip.
         measured: measured step time [s].
         predicted: predicted step time [s].
         lo: lower end of the central 90 % interval [s].
         hi: upper end of the interval [s].
         parts: all components of the step, in order; the sum is the step time.
-        causes: deviating components, the first cause first; without a trace the possible causes.
+        causes: causes by component, the most likely first; without a trace all possible causes.
         facts: values of blank cells with a prediction closer to the measurement, the closest first.
         remarks: remarks on the trace and on the prediction.
     """
@@ -173,11 +173,11 @@ class Explanation:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the components are measured."""
+        """Whether a trace measured the time of each component."""
         return bool(np.isfinite(self.parts[0].measured))
 
     def summary(self) -> str:
-        """Sentence on the total time."""
+        """Sentence on measured and predicted step time."""
         ratio = self.measured / self.predicted
         inside = "inside" if verdict_on(self.measured, self.lo, self.hi) == "within" else "outside"
         return (
@@ -186,7 +186,7 @@ class Explanation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Explanation as a document in SI units."""
+        """Explanation as a JSON document, in SI units."""
         return {
             "run": self.run,
             "measured_s": self.measured,
@@ -227,22 +227,22 @@ def explain(
     fit: AnyFit = "default",
     hardware: Hardware | None = None,
 ) -> Explanation:
-    """Differences between a measured and the predicted step: `js.explain("train.log", ["rank0.json.gz"])`.
+    """Comparison of a measured with the predicted step: `js.explain("train.log", ["rank0.json.gz"])`.
 
     Args:
-        run: a training log, a launch file, a runs table or a further argument of `js.read_runs`.
-        traces: kernel traces of one or several ranks, files or results of `read_traces`.
-        configs: launch files of a log.
+        run: a training log, a launch file, a runs table, or any other argument of `js.read_runs`.
+        traces: kernel traces of ranks, as files or results of `read_traces`.
+        configs: launch files that belong to a log.
         stated: further cells of the run by column.
         line: line of the run in a table with several rows.
-        fit: a fit, or its name or file.
-        hardware: catalogue of chips; the shipped catalogue where None.
+        fit: a fit, or name or file of a fit.
+        hardware: catalogue of chips; by default the shipped catalogue.
 
     Returns:
-        Total and components, measured and predicted, with causes.
+        Measured and predicted time of the step and of each component, with causes.
 
     Raises:
-        InputError: a file that cannot be read, a run without a prediction, or nothing measured.
+        InputError: an unreadable file, or a run without prediction or measurement.
     """
     catalogue, record = hardware or load_hardware(), fit_of(fit)
     kernels = [one for given in traces for one in ([given] if isinstance(given, KernelTrace) else read_traces(given))]

@@ -1,4 +1,4 @@
-"""Possible values of blank cells of a run, and the predicted step for each value."""
+"""Possible values of the blank cells of a run, and the predicted step time for each value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ SAME = 0.002
 
 @dataclass(frozen=True)
 class Fact:
-    """Possible value of a blank cell.
+    """Possible value of a blank cell of a run, with the predicted times for the value.
 
     Attributes:
         column: column of the runs table.
         word: value of the cell.
-        part: step component with the largest change.
+        part: component of the step with the largest change.
         part_time: predicted time of the component with the value [s].
         step_time: predicted time of the step with the value [s].
     """
@@ -39,7 +39,7 @@ class Fact:
     step_time: float
 
     def to_json(self) -> dict[str, Any]:
-        """Fact in SI units."""
+        """Fact for the JSON document, in SI units."""
         return {
             "column": self.column,
             "word": self.word,
@@ -56,14 +56,14 @@ def facts_of(
     hardware: Hardware,
     names: Sequence[str] | None = None,
 ) -> tuple[Fact, ...]:
-    """Possible values of the blank cells of a run of one row that would change its step.
+    """Possible values of the blank cells of a single run that would change the predicted step.
 
     Args:
         prediction: prediction of the run.
-        parts: components of its step.
+        parts: predicted components of the step.
         fit: fit of the prediction.
         hardware: catalogue of chips.
-        names: components of interest; all where None.
+        names: components of interest; by default all.
     """
     runs, table = prediction.runs, kernel_term_table()
     wanted = dict.fromkeys(column for name in names or NAMES for column in table["terms"][name]["facts"])

@@ -1,13 +1,13 @@
-"""Predicted components of a step as visible in a trace, with intervals, and the hidden time of collectives.
+"""Predicted time of the step components that a kernel trace shows, with intervals, and hidden time of collectives.
 
-Kernels of the head and of recomputation look like kernels of the layers: the head is divided into matmuls and passes
-over memory, full recomputation in the proportions of the forward pass.
+In a trace, kernels of the head and of recomputation equal kernels of the layers: the head is divided into matmuls
+and memory-bound work, full recomputation in the proportions of the forward pass.
 
 Intervals of components: the coefficients are drawn with their spreads between stacks (`data/coefficients.toml`), all
-scaled by one factor to match the interval of drawn step times to the interval of `predict` for the step.
+scaled by a factor such that the interval of drawn step times matches the interval of `predict`.
 
-The name of a collective states its operation, not its group. The group follows, in this order, from the description of
-the group in the trace, from its ranks (tensor-parallel ranks are neighbours), from the degrees of the plan if a single
+The kernel name of a collective states the operation, not the parallel group. The group follows, in this order, from a
+description in the trace, from the ranks (tensor-parallel ranks are neighbours), from the degrees of the plan if one
 degree is above 1, and else from the frequency: collectives of layers run many times a step, of gradients and gathers
 less often.
 """
@@ -72,7 +72,7 @@ SPOKEN_KINDS = "all_gather", "reduce_scatter", "all_reduce", "other"
 
 
 class CollectiveGroup(NamedTuple):
-    """Group of ranks of a collective, from a trace.
+    """Group of ranks of a collective, as recorded in a trace.
 
     Attributes:
         described: name or description of the group; empty if absent.
@@ -80,7 +80,7 @@ class CollectiveGroup(NamedTuple):
         stride: distance of neighbouring ranks [1]; 0 if unknown.
         operation: the collective operation, if the kernel's name does not state it; else empty.
         elements: number of elements of a message [1]; 0 if unknown.
-        stream: stream of the collective, if the ranks are unknown; a program uses a separate stream for each group.
+        stream: stream of the collective, which identifies the group if the ranks are unknown.
     """
 
     described: str = ""
@@ -97,7 +97,7 @@ class CollectiveGroup(NamedTuple):
 
 @functools.cache
 def kernel_term_table() -> dict[str, Any]:
-    """Contents of `kernel_terms.toml`."""
+    """Contents of `kernel_terms.toml`: rules from kernel names to components, usual causes, facts."""
     return read_toml(Path(__file__).with_name("kernel_terms.toml"))
 
 
@@ -108,7 +108,7 @@ def _patterns(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, str]], ..
 
 @functools.lru_cache(maxsize=1 << 16)
 def rule_of(name: str) -> tuple[str, str]:
-    """Term and collective operation of a kernel by its name; empty without a matching rule."""
+    """Step component and collective operation of a kernel, from its name; empty without a matching rule."""
     for pattern, rule in _patterns("rules"):
         if pattern.search(name):
             return rule["term"], rule.get("collective", "")
@@ -118,16 +118,16 @@ def rule_of(name: str) -> tuple[str, str]:
 def parts_of(
     names: Sequence[str], groups: Sequence[CollectiveGroup], counts: Int[np.ndarray, " kind"], plan: Mapping[str, Any]
 ) -> tuple[Int[np.ndarray, " kind"], Bool[np.ndarray, " kind"]]:
-    """Step component of each type of kernel, as an index in `NAMES`.
+    """Step component of each type of kernel (name and group), as an index in `NAMES`.
 
     Args:
         names: kernel name of each type.
         groups: collective group of each type.
         counts: number of kernels of each type [1].
-        plan: degrees by name [1].
+        plan: degrees of parallelism by name [1].
 
     Returns:
-        The components, `memory_bound` without a matching rule, and whether a rule matches [kind].
+        Components, `memory_bound` without a matching rule; whether a rule matches [kind].
     """
     found, known = [], []
     often: dict[CollectiveGroup, int] = {}
@@ -196,10 +196,10 @@ ROUNDING = 1e-7
 
 
 class PredictedParts(NamedTuple):
-    """Components of a predicted step [part].
+    """Predicted time of each component of a step, with 90 % intervals [part].
 
     Attributes:
-        middle: time [s]; the sum is the step time.
+        middle: predicted time [s]; the sum is the step time.
         lo: lower end of the central 90 % interval [s].
         hi: upper end of the interval [s].
         hidden: time of collectives hidden by compute [s].
@@ -221,11 +221,11 @@ class _Run(NamedTuple):
 
 
 def predicted_parts(prediction: Prediction, described: Described, fit: Fit) -> PredictedParts:
-    """Predicted time of each component of the step of the first row, with intervals [s].
+    """Predicted time of each component of the step of the first row of a table, with intervals [s].
 
     Args:
         prediction: prediction of the table.
-        described: rows in the form of the model; for a row completed with a plan, the completed row.
+        described: models, plans and clusters of the rows, with open choices completed.
         fit: fit of the prediction.
     """
     step, ends = float(prediction.step_time[0]), (float(prediction.lo[0]), float(prediction.hi[0]))
@@ -247,7 +247,7 @@ def predicted_parts(prediction: Prediction, described: Described, fit: Fit) -> P
 
 
 def middle_parts(prediction: Prediction, described: Described, fit: Fit, row: int) -> Float[np.ndarray, " part"]:
-    """Predicted time of each component of the step of a row, without interval [s]; arguments as `predicted_parts`."""
+    """Predicted time of each component of the step of a row, without intervals [s]; arguments as `predicted_parts`."""
     run = _run_of(described, fit, row)
     if run is None:
         return _of_terms(prediction, row)
@@ -343,7 +343,7 @@ def _parts_of_draws(
 def parts_of_step(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> Float[Array, " part"]:
-    """Components of a step as visible in a trace; the sum is `step_time(...).total`.
+    """Time of the step components that a trace shows; the sum is `step_time(...).total`.
 
     Args:
         model: the transformer.
@@ -352,7 +352,7 @@ def parts_of_step(
         coefficients: fitted parameters.
 
     Returns:
-        Time of each of `NAMES` [s].
+        Time of each component, in the order of `NAMES` [s].
     """
     local, machine = local_plan(model, plan), machine_of(cluster, coefficients)
     layers = microbatch_times(local, machine, coefficients)

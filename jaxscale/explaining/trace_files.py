@@ -1,4 +1,4 @@
-"""Kernel traces of training steps: PyTorch's profiler (Kineto), JAX and XLA, Nsight Systems.
+"""Reader of kernel traces of training steps: PyTorch's profiler (Kineto), JAX and XLA, Nsight Systems.
 
 References: Trace Event Format, Google, 2016; PyTorch Kineto `libkineto/src/output_json.cpp`; XLA
 `xla/tsl/profiler/convert`; Nsight Systems 2024, "Exporter SQLite Schema Reference".
@@ -48,18 +48,18 @@ MICROSECOND, NANOSECOND = 1e-6, 1e-9
 
 @dataclass(frozen=True)
 class KernelTrace:
-    """Kernels of a device, in the order of their starts.
+    """Kernels of a device in a trace, in the order of the start times.
 
     Attributes:
         where: file and device, for messages.
         start: start time [s], [kernel].
         end: end time [s], [kernel].
         launched: time of the launch by the host; nan where not recorded [s], [kernel].
-        kind: index of the kernel's name and group in `names` and `groups` [kernel].
-        names: kernel names [kind].
-        groups: collective groups [kind].
+        kind: type of the kernel, an index in `names` and `groups` [kernel].
+        names: kernel name of each type [kind].
+        groups: collective group of each type [kind].
         marks: begin and end of each step on the device; empty if the trace names no steps [s], [step].
-        host_marks: begin and end of each step on the host, which is ahead of the device [s], [step].
+        host_marks: begin and end of each step on the host, ahead of the device [s], [step].
     """
 
     where: str
@@ -138,13 +138,13 @@ class _Gathered:
 
 
 def read_traces(path: str | Path) -> list[KernelTrace]:
-    """Kernel trace of each device in a file.
+    """Kernel traces of the devices in a file.
 
     Args:
-        path: JSON of PyTorch's profiler or of JAX, packed or not; xplane.pb; SQLite export of Nsight Systems.
+        path: JSON of PyTorch's profiler or of JAX, with or without gzip; xplane.pb; SQLite export of Nsight Systems.
 
     Raises:
-        InputError: a file that cannot be read, is no trace, or has no kernel; one line.
+        InputError: an unreadable file, a file that is no trace, or a trace without kernels.
     """
     path = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""Steps of a kernel trace, and the time of each component of a step: exposed, hidden, and gaps between kernels.
+"""Steps in a kernel trace, and exposed and hidden time of each component in each step.
 
 At each moment the running compute kernels share the time among their components; without compute kernels, the running
 collectives share the time and are exposed; without any kernel, the device waits for its host. The sum of the exposed
@@ -27,13 +27,13 @@ COVERED = 0.5
 
 
 class MeasuredSteps(NamedTuple):
-    """Times of the steps of a device.
+    """Measured time of each component in the steps of a device.
 
     Attributes:
-        exposed: time of each component of each step; the sum over components is the step time [s], [step, part].
-        busy: kernel time of each component; concurrent kernels all count in full [s], [step, part].
+        exposed: exposed time of each component; the sum over components is the step time [s], [step, part].
+        busy: kernel time of each component, with the full time of concurrent kernels [s], [step, part].
         kernel_time: time of each type of kernel, mean over steps [s], [kind].
-        late: kernel time of each component beyond the fastest kernels of equal type [s], [part].
+        late: kernel time of each component in excess of the fastest kernels of equal type [s], [part].
         recognised_by: method by which steps were recognised.
     """
 
@@ -45,7 +45,7 @@ class MeasuredSteps(NamedTuple):
 
 
 def measured_steps(trace: KernelTrace, part: Int[np.ndarray, " kind"]) -> MeasuredSteps:
-    """Times of the steps of a trace.
+    """Measured time of each component in the steps of a trace.
 
     Args:
         trace: kernels of a device.
@@ -81,17 +81,17 @@ def _beyond_fastest(trace: KernelTrace, length: Float[np.ndarray, " kernel"]) ->
 
 
 def step_edges(trace: KernelTrace, is_update: Bool[np.ndarray, " kernel"]) -> tuple[Float[np.ndarray, " edge"], str]:
-    """Edges of the steps [s], and method of recognition.
+    """Times of the boundaries between steps [s], and the method of recognition.
 
-    The edges come from the ranges recorded by the program around its steps, else from the period of the kernel names;
-    else the whole trace is one step.
+    The boundaries come from ranges recorded by the program around the steps, else from the period of the kernel names;
+    else the whole trace is a single step.
 
     Args:
         trace: kernels of a device.
-        is_update: whether a kernel updates weights; each step has at least one such kernel if any step does.
+        is_update: whether a kernel updates weights; if any does, each step has at least one update.
 
     Raises:
-        InputError: no time passes in the trace.
+        InputError: all kernels have zero duration.
     """
     first, last = float(trace.start.min()), float(trace.end.max())
     if not last > first:

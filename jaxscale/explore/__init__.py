@@ -1,4 +1,4 @@
-"""Interactive page of `jaxscale explore`: states, figures of a state, and the server."""
+"""Interactive web page of `jaxscale explore`: inputs, results, charts and server."""
 
 from typing import TYPE_CHECKING
 

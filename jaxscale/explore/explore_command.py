@@ -1,4 +1,4 @@
-"""Command `jaxscale explore`: interactive page on the local machine."""
+"""Command `jaxscale explore`: interactive web page on the local machine."""
 
 import sys
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ExploreCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Serve the page until interrupted, and print the address.
 
         Raises:
             InputError: marimo is missing, an unknown name or field, a malformed file, or a port in use.

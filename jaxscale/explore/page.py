@@ -1,4 +1,4 @@
-"""Page as a marimo notebook: controls, inputs, results. The modules of the folder compute all content."""
+"""Page as a marimo notebook: controls, inputs and results, computed by the other modules of the folder."""
 
 import marimo  # pyright: ignore[reportMissingImports]
 

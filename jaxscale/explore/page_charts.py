@@ -1,4 +1,4 @@
-"""Charts of the views of a page, drawn by the browser, with tooltips, zoom and export."""
+"""Charts of the tabs of the page (Vega), drawn by the browser, with tooltips, zoom and export."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def tab_charts(view: PageView, tab: str) -> list[Any]:
-    """Charts of a view of a state."""
+    """Charts of a tab of the page for the current inputs."""
     drawn = {
         "step": _step_charts,
         "plans": _plan_charts,

@@ -1,4 +1,4 @@
-"""Controls of the page, and the state set by the controls."""
+"""Controls of the page, and the inputs read from the controls."""
 
 import html
 from collections.abc import Mapping
@@ -47,11 +47,11 @@ ZOOMED = ("plans", "chips", "shape")
 
 @dataclass(frozen=True)
 class Shown:
-    """Content of the page.
+    """Content of the page: inputs, results, and the reason of a refusal.
 
     Attributes:
-        state: state of the controls.
-        view: figures of the state; None for a refused state.
+        state: inputs, from the controls.
+        view: results for the inputs; None for refused inputs.
         refusal: reason why inputs or address were refused; else empty.
     """
 
@@ -61,7 +61,10 @@ class Shown:
 
 
 def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
-    """State from an address; for a refused address the default state and the reason. Unknown fields are ignored."""
+    """Inputs from the query of an address; for a refused address the default inputs and the reason.
+
+    Unknown fields are ignored.
+    """
     texts = {name: str(value) for name, value in query.items() if name in PageState.__dataclass_fields__}
     try:
         return state_of(texts), ""
@@ -70,7 +73,7 @@ def opening_state(query: Mapping[str, Any]) -> tuple[PageState, str]:
 
 
 def choices(ui: Any, inputs: PageInputs, state: PageState) -> dict[str, Any]:
-    """Controls of model, cluster, batch and plan."""
+    """Controls of model, cluster, batch and plan, by field of `PageState`."""
     count = {"start": 1, "stop": 10**9, "step": 1, "full_width": True}
     controls = {
         "model": _words(ui, "model", inputs.models(), state.model),
@@ -107,7 +110,7 @@ def _words(ui: Any, label: str, names: list[str], chosen: str) -> Any:
 
 
 def sliders(ui: Any, state: PageState) -> dict[str, Any]:
-    """Sliders of factors and of tokens."""
+    """Sliders of the factors on model and hardware, and of the tokens, by field of `PageState`."""
     controls = {}
     for name, label in LABELS.items():
         # A value of the address is a step as well.
@@ -119,12 +122,12 @@ def sliders(ui: Any, state: PageState) -> dict[str, Any]:
 
 
 def tab_choice(ui: Any, state: PageState) -> Any:
-    """Choice of the view."""
+    """Control that selects the tab of the page."""
     return ui.radio(list(TABS), value=state.tab, label="view", inline=True)
 
 
 def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
-    """Controls in the order of the sidebar."""
+    """Layout of the controls in the sidebar."""
     run = [chosen[name] for name in ("model", "gpu", "n_gpus", "global_batch", "seq_len", "framework", "precision")]
     pairs = [("tp", "pp"), ("cp", "ep"), ("micro_batch_size", "zero_stage"), ("recompute", "rank")]
     plan = [mo.hstack([chosen[name] for name in pair], widths="equal") for pair in pairs]
@@ -135,7 +138,7 @@ def arranged(mo: Any, chosen: Any, moved: Any) -> Any:
 
 
 def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> Shown:
-    """Content of the page for given values of the controls."""
+    """Content of the page for the given values of the controls."""
     state = PageState()
     try:
         # Values of controls in the types of the state.
@@ -146,7 +149,7 @@ def shown(inputs: PageInputs, values: Mapping[str, Any], refusal: str = "") -> S
 
 
 def tell_address(query: Any, state: PageState) -> None:
-    """Write a state into the page's address."""
+    """Write the inputs into the query of the page's address."""
     wanted, present = changes(state), query.to_dict()
     for name in PageState.__dataclass_fields__:
         if name in wanted and present.get(name) != wanted[name]:
@@ -157,7 +160,7 @@ def tell_address(query: Any, state: PageState) -> None:
 
 
 def headline_html(seen: Shown) -> str:
-    """Main figures of a state as HTML, or the reason of a refusal."""
+    """HTML of the main results and the plan, or of the reason of a refusal."""
     refusal = f'<p class="refusal" role="alert">{html.escape(seen.refusal)}</p>' if seen.refusal else ""
     if seen.view is None:
         return refusal
@@ -170,7 +173,7 @@ def headline_html(seen: Shown) -> str:
 
 
 def body(mo: Any, seen: Shown) -> Any:
-    """Charts and tables of the open view."""
+    """Charts and tables of the selected tab."""
     assert seen.view is not None
     # The import of Altair is slow, so it waits for the first page.
     from jaxscale.explore.page_charts import tab_charts
@@ -182,7 +185,7 @@ def body(mo: Any, seen: Shown) -> Any:
 
 
 def exports(mo: Any, seen: Shown) -> Any:
-    """Button that saves the table, and the command lines that reproduce the state."""
+    """Button for saving the table as CSV, and command lines that reproduce the inputs."""
     assert seen.view is not None
     view, tab = seen.view, seen.state.tab
     button = mo.download(lambda: tab_csv(view, tab).encode(), f"jaxscale_{tab}.csv", "text/csv", label="CSV")

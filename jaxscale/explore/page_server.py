@@ -1,4 +1,4 @@
-"""Server of the page, restricted to browsers of the local machine that know the token."""
+"""Web server of the page, restricted to browsers of the local machine with the access token."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ def check_extra() -> None:
     """Check that the extra `explore` is installed.
 
     Raises:
-        InputError: the extra is missing; the message says how to install the extra.
+        InputError: the extra is missing; the message has the command for the installation.
     """
     for name in ("marimo", "uvicorn", "zmq", "altair"):
         if importlib.util.find_spec(name) is None:
@@ -36,7 +36,7 @@ def check_extra() -> None:
 
 
 def bound_socket(port: int) -> socket.socket:
-    """Listening socket of the local machine.
+    """Listening socket on the local machine.
 
     Args:
         port: requested port; 0 for a free port [1].
@@ -69,10 +69,10 @@ def address(listening: socket.socket, token: str, state: PageState) -> str:
 
 
 def page_application(token: str, port: int) -> Application:
-    """Page as an ASGI application, which asks browsers for the token.
+    """Page as an ASGI application that requires the access token.
 
     Args:
-        token: secret in the page's address that excludes further users of the machine.
+        token: secret in the page's address, unknown to further users of the machine.
         port: port of the page, which separates the cookies of several pages [1].
     """
     marimo = importlib.import_module("marimo")
@@ -98,9 +98,9 @@ def serve(inputs: PageInputs, application: Application, listening: socket.socket
 
 
 def of_this_machine(application: Application) -> Application:
-    """ASGI application that answers only browsers of the local machine, and only pages of this server.
+    """ASGI application restricted to browsers of the local machine and to pages of this server.
 
-    Pages of further sites in a local browser can neither read an answer nor open a channel, because the site's name
+    Pages of other sites in a local browser can neither read a response nor open a websocket, because the site's name
     appears in the headers `Host` or `Origin`.
     """
 
@@ -114,7 +114,7 @@ def of_this_machine(application: Application) -> Application:
 
 
 def is_local(scope: Scope) -> bool:
-    """Whether a request comes from the local machine, for a page of this server."""
+    """Whether a request comes from the local machine and from a page of this server."""
     client = scope.get("client")
     if client is None or not ipaddress.ip_address(client[0]).is_loopback:
         return False

@@ -1,4 +1,4 @@
-"""Inputs of the page: state as a query and as a command line; catalogues, fit and files of the page."""
+"""Inputs of the page: conversion to an address and to command lines; catalogues, fit and files."""
 
 import dataclasses
 import shlex
@@ -46,32 +46,32 @@ MOST = 10**10
 
 @dataclass(frozen=True)
 class PageState:
-    """Inputs of the page: what a user has chosen.
+    """Inputs of the page, as chosen by the user.
 
     Attributes:
-        model: name in the catalogue, or label of a file of the command line.
-        gpu: chip of the catalogue.
+        model: name in the catalogue, or label of a model file given on the command line.
+        gpu: catalogue id of the chip.
         n_gpus: number of chips [1].
-        global_batch: B [sequence].
-        seq_len: S; 0 for that of the model [token].
-        framework: software; empty for that of the fit.
+        global_batch: B, global batch [sequence].
+        seq_len: S, sequence length; 0 for the model's [token].
+        framework: software; empty for the framework of the fit.
         precision: number format of the weight matmuls.
         tp: tensor-parallel degree; 0 if open [1].
         pp: pipeline stages; 0 if open [1].
         cp: context-parallel degree; 0 if open [1].
         ep: expert-parallel degree; 0 if open [1].
-        micro_batch_size: b; 0 if open [sequence].
-        zero_stage: 0 to 3; empty if open.
-        recompute: none, selective or full; empty if open.
+        micro_batch_size: b, microbatch; 0 if open [sequence].
+        zero_stage: ZeRO stage, 0 to 3; empty if open.
+        recompute: recomputation, `none`, `selective` or `full`; empty if open.
         rank: rank of the plan, 1 for the fastest [1].
-        width: factor on the width of the model, under the plan [1].
-        depth: factor on the depth of the model, under the plan [1].
+        width: factor on the width of the model, with the plan unchanged [1].
+        depth: factor on the depth of the model, with the plan unchanged [1].
         compute: factor on the peak flop rate of chips [1].
         memory_bandwidth: factor on the memory bandwidth of chips [1].
         links: factor on bandwidths in a scale-up domain [1].
         network: factor on bandwidths between the domains [1].
         tokens: tokens of the run in the limit of small batches, per active parameter of the model [token].
-        tab: view, of `TABS`.
+        tab: tab of the page, from `TABS`.
     """
 
     model: str = "llama3-8b"
@@ -99,7 +99,7 @@ class PageState:
     tab: str = "step"
 
     def __post_init__(self):
-        """Refuse numbers out of range and unknown words."""
+        """Raise an `InputError` for a number out of range or an unknown word."""
         for stated in dataclasses.fields(self):
             _check(stated.name, getattr(self, stated.name), stated.default)
         if self.tab not in TABS:
@@ -110,16 +110,16 @@ class PageState:
             raise InputError(f"recompute = {self.recompute!r}; expected one of {', '.join(RECOMPUTE)}")
 
     def fixed(self) -> dict[str, str]:
-        """Fixed choices, as text."""
+        """Choices of the plan fixed by the user, as text by field."""
         values = {name: getattr(self, name) for name in FIXABLE}
         return {name: str(value) for name, value in values.items() if value not in (0, "")}
 
     def query(self) -> str:
-        """Query of the page's address: every field with a non-default value."""
+        """Query of the page's address: all fields with non-default values."""
         return urlencode(changes(self))
 
     def command(self) -> str:
-        """Command line that ranks plans for the chosen inputs, at factors of 1 on model and cluster."""
+        """Command line `jaxscale plan` for the inputs, without the factors on model and cluster."""
         words = ["jaxscale", "plan", "--model", self.model, "--gpu", self.gpu, "--n-gpus", str(self.n_gpus)]
         words += ["--global-batch", str(self.global_batch)]
         if self.seq_len:
@@ -133,20 +133,20 @@ class PageState:
         return shlex.join(words)
 
     def explore_command(self) -> str:
-        """Command line that opens the page with these inputs."""
+        """Command line `jaxscale explore` for the inputs."""
         words = [word for name, value in changes(self).items() for word in ("--set", f"{name}={value}")]
         return shlex.join(["jaxscale", "explore", *words])
 
 
 def changes(state: PageState) -> dict[str, str]:
-    """Inputs of the page with non-default values, as text by field."""
+    """Fields of the inputs with non-default values, as text."""
     values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     default = {field.name: field.default for field in dataclasses.fields(state)}
     return {name: _text(value) for name, value in values.items() if value != default[name]}
 
 
 def state_of(texts: Mapping[str, str]) -> PageState:
-    """Inputs of the page from the query of a URL.
+    """Inputs of the page from the query of an address.
 
     Args:
         texts: fields as text; omitted fields take default values.
@@ -182,7 +182,7 @@ def _check(name: str, value: Any, default: Any) -> None:
 
 @dataclass(frozen=True)
 class PageInputs:
-    """Catalogues, fit and files of a page.
+    """Catalogues, fit and files available to a page.
 
     Attributes:
         hardware: chips of the catalogue and of the user's file.
@@ -207,7 +207,7 @@ class PageInputs:
         return sorted(known_frameworks())
 
     def transformer(self, state: PageState) -> Transformer:
-        """Model that the inputs of the page select.
+        """Model selected by the inputs.
 
         Raises:
             InputError: the model is neither in the catalogue nor in a file of the command; no further file is read.
@@ -220,17 +220,17 @@ class PageInputs:
         return fields.transformer(state.model, **({"seq_len": state.seq_len} if state.seq_len else {}))
 
     def cluster(self, state: PageState) -> Cluster:
-        """Cluster of the selected chips with its catalogue numbers; factors of the inputs are not applied."""
+        """Cluster selected by the inputs, without factors."""
         return cluster(state.gpu, state.n_gpus, hardware=self.hardware)
 
     def framework(self, state: PageState) -> str | None:
-        """Selected framework, else the framework of all fitted runs if unique."""
+        """Framework selected by the inputs, else the common framework of all fitted runs, if any."""
         if state.framework and state.framework not in known_frameworks():
             raise InputError(f"framework = {state.framework!r}; expected one of {', '.join(self.frameworks())}")
         return state.framework or dict(self.fit.own).get("framework")
 
     def question(self, state: PageState) -> PlanQuestion:
-        """Question for a plan from the inputs of the page, as in `jaxscale plan`.
+        """Search for a plan (model, cluster, batch, open choices) defined by the inputs, as in `jaxscale plan`.
 
         Raises:
             InputError: an unknown model, chip, framework or precision.
@@ -245,10 +245,11 @@ class PageInputs:
 def page_inputs(
     models: tuple[str, ...] = (), fit: str | Path = "default", hardware: str | Path | None = None
 ) -> PageInputs:
-    """Inputs of a page, with all files read.
+    """Catalogues, fit and model files of a page, all read.
 
     Args:
-        fit: name or file of the calibration.
+        models: model files.
+        fit: name or file of the fit.
         hardware: hardware file of the user.
 
     Raises:
@@ -262,12 +263,12 @@ _SERVED: list[PageInputs] = []
 
 
 def serve_inputs(inputs: PageInputs) -> None:
-    """Set the inputs of every page of the process."""
+    """Set the catalogues, fit and files for all pages of the process."""
     _SERVED[:] = [inputs]
 
 
 def served_inputs() -> PageInputs:
-    """Inputs of the pages of the process: from the command, else the catalogues and the default fit."""
+    """Catalogues, fit and files for the pages of the process; by default the shipped catalogues and fit."""
     if not _SERVED:
         serve_inputs(page_inputs())
     return _SERVED[0]

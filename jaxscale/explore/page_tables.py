@@ -1,4 +1,4 @@
-"""Tables of the page's tabs, as text and as CSV, and text of figures and plans."""
+"""Tables of the page's tabs as HTML and CSV, and texts of results and plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ PHRASED = {*DEGREES, *PLAN_COLUMNS, "recompute_full"}
 
 
 def headline(view: PageView) -> dict[str, str]:
-    """Main figures of a state as text, by label."""
+    """Main results (step time, memory, loss, ...) as text, by label."""
     # The interval scales with the step time, factors included.
     scale = view.step_time / view.choice.best.step_time
     lo, hi = (seconds(scale * end) for end in view.choice.step_time_interval)
@@ -62,7 +62,7 @@ def days(duration: float) -> str:
 
 
 def phrases_of(words: Mapping[str, Any]) -> list[str]:
-    """Choices of a plan as phrases: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
+    """Choices of a plan as short phrases: `dp 32`, `mb 1 x 16`, `ZeRO-2`, `SP`.
 
     Args:
         words: fields of the plan, in the form of `Plan.words`.
@@ -72,18 +72,20 @@ def phrases_of(words: Mapping[str, Any]) -> list[str]:
 
 
 def plan_text(phrases: Sequence[str]) -> str:
-    """Phrases on a line that breaks only between phrases."""
+    """Phrases as a single text with line breaks allowed only between phrases."""
     return "  ".join(phrase.translate(str.maketrans(NO_BREAK)) for phrase in phrases)
 
 
 def ranked_plan_texts(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """Ranked plans as lines, and the choices common to all plans, without data parallelism and microbatches.
+    """Text of each ranked plan without the common choices, and text of the choices common to all plans.
+
+    Data parallelism and microbatches are always in the text of each plan.
 
     Args:
-        ranked: fields of each plan.
+        ranked: fields of each plan, in the form of `Plan.words`.
 
     Returns:
-        Lines of the plans, and the shared phrases.
+        Texts of the plans, text of the common choices.
     """
     told = [phrases_of(words) for words in ranked]
     unusual = [name for name in ranked[0] if name not in PHRASED and len({words[name] for words in ranked}) > 1]
@@ -103,18 +105,18 @@ Records = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
 def tab_records(view: PageView, tab: str) -> Records:
-    """Table of a state's view."""
+    """Column names and rows of the table of a tab."""
     tables = {"step": _terms, "plans": _plans, "sensitivity": _elasticities, "chips": chip_counts, "shape": shapes}
     return tables[tab](view)
 
 
 def tab_csv(view: PageView, tab: str) -> str:
-    """Table of a view as CSV, in full precision."""
+    """Table of a tab as CSV, in full precision."""
     return csv_text(*tab_records(view, tab))
 
 
 def tab_html(view: PageView, tab: str) -> str:
-    """Tables of a view as HTML text."""
+    """Tables of a tab as HTML."""
     tables = {
         "step": _term_tables,
         "plans": _plan_table,
@@ -138,7 +140,7 @@ def _terms(view: PageView) -> Records:
 
 
 def ranked_terms(terms: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Terms from the largest to the smallest."""
+    """Cost terms in descending order."""
     return sorted(terms.items(), key=lambda pair: -pair[1])
 
 
@@ -193,7 +195,7 @@ def _slope_table(view: PageView) -> str:
 
 
 def chip_counts(view: PageView) -> Records:
-    """Constant batch on more or fewer data-parallel replicas [chips]."""
+    """Table of step time, throughput and memory by number of chips, at constant batch (more data-parallel replicas)."""
     at = view.rows.curve(0)
     counts, times, memory = view.rows.n_chips[at], view.figures.step_time[at], view.figures.memory[at]
     batch = number(view.plan.global_batch_size_seqs) * float(view.model.seq_len)
@@ -220,7 +222,7 @@ def _chip_table(view: PageView) -> str:
 
 
 def shapes(view: PageView) -> Records:
-    """Further widths and depths under a constant plan [shape]."""
+    """Table of loss, duration, step time and memory of models of other widths and depths, at a constant plan."""
     columns = ("curve", "d_model", "n_layers", "params", "loss", "training_days", "step_time_s", "memory_gb", "fits")
     rows: list[tuple[Any, ...]] = []
     for curve, at in (("width", view.rows.curve(1)), ("depth", view.rows.curve(2))):

@@ -1,8 +1,7 @@
-"""Computations of the page: ranked plans of a state, and figures of a chosen plan, when a tab needs the figures.
+"""Computations of the page: ranked plans for the inputs, and results of the chosen plan on demand of a tab.
 
-Models and plans along the curves of the page are stacked for evaluation in one compiled call.
-
-The programs are compiled without optimisation because they run for a short time, and only when a view needs them.
+Models and plans along the curves of the page are stacked for evaluation in a single compiled call. Programs run only
+briefly, and are therefore compiled on demand and without optimisation.
 """
 
 import dataclasses
@@ -41,7 +40,7 @@ SIZES = ("chips", "batch", "width", "depth", "sequence length", "vocabulary")
 
 
 class RunOutcome(NamedTuple):
-    """Training run of a model.
+    """Loss, duration and size of a training run.
 
     Attributes:
         loss: final loss [nat per token].
@@ -55,15 +54,15 @@ class RunOutcome(NamedTuple):
 
 
 class RowFigures(NamedTuple):
-    """Figures of models under plans.
+    """Step time, memory, utilisation and training run of many models under plans.
 
     Attributes:
         times: terms of the step time [s], [row].
         peaks: terms of the peak memory [byte], [row].
         step_time: step time [s], [row].
         memory: peak memory of the fullest chip [byte], [row].
-        mfu: model flops over the 16-bit peak, attention counted in full [1], [row].
-        run: the whole run [row].
+        mfu: model flops utilisation relative to the 16-bit peak, with full (non-causal) attention flops [1], [row].
+        run: loss and duration of the training run [row].
     """
 
     times: StepTime
@@ -103,14 +102,14 @@ def row_figures(
     laws: Laws,
     tokens: Float[ArrayLike, ""],
 ) -> RowFigures:
-    """Figures of models under plans on the chips of a cluster.
+    """Step time, memory, utilisation and training run of many models under plans on the chips of a cluster.
 
     Args:
         models: stacked models [row].
         plans: stacked plans [row].
         n_chips: number of chips [1], [row].
         template: reference shape for the shape dependence of the loss.
-        tokens: tokens of the run in the limit of small batches [token].
+        tokens: tokens of an equivalent run with small batches [token].
     """
 
     def one(model: Transformer, plan: Plan, chips: Array) -> RowFigures:
@@ -129,7 +128,7 @@ def row_figures(
 def step_elasticities(
     model: Transformer, plan: Plan, cluster: Cluster, coefficients: Coefficients
 ) -> dict[str, Float[Array, ""]]:
-    """Elasticities: change of the step time for one per cent more of each quantity, under a constant plan [%]."""
+    """Elasticity of the step time with respect to sizes and hardware resources, under a constant plan [1]."""
 
     def log_time(logs: dict[str, Array]) -> Array:
         factors = {name: jnp.exp(log) for name, log in logs.items()}
@@ -142,10 +141,10 @@ def step_elasticities(
 def with_factors(
     model: Transformer, plan: Plan, cluster: Cluster, factors: Mapping[str, ArrayLike]
 ) -> tuple[Transformer, Plan, Cluster]:
-    """Model, plan and cluster with multiples of `SIZES` and of resources; more chips keep the batch.
+    """Model, plan and cluster with sizes and hardware resources multiplied by factors; more chips share the batch.
 
     Args:
-        factors: factors by name of the quantity [1].
+        factors: factor by name, from `SIZES` and `RESOURCES` [1].
     """
     width, chips = jnp.asarray(factors["width"]), jnp.asarray(factors["chips"])
     # Heads grow with the width; the width of a head is kept.
@@ -171,7 +170,7 @@ SPAN = 3.0
 
 
 class CurveRows(NamedTuple):
-    """Rows of one call: the state, then the curves of the state.
+    """Models and plans of a call: the current inputs, then curves over chips, widths and depths.
 
     Attributes:
         models: stacked models [row].
@@ -192,10 +191,10 @@ class CurveRows(NamedTuple):
 
 
 def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> CurveRows:
-    """Rows of a state.
+    """Models and plans for the current inputs, and for the curves over chips, widths and depths.
 
     Args:
-        template: model without factors.
+        template: model without the factors on width and depth.
         plan: plan of all rows; only the data-parallel degree changes along the curve over chips.
         width: factor on the width [1].
         depth: factor on the depth [1].
@@ -214,12 +213,12 @@ def page_rows(template: Transformer, plan: Plan, width: float, depth: float) -> 
 
 
 def resized(template: Transformer, heads: np.ndarray, layers: np.ndarray, tp: int) -> Transformer:
-    """Models with changed numbers of heads and layers, widths in proportion to the heads.
+    """Models with changed numbers of heads and layers, and widths proportional to the heads.
 
     Args:
-        template: model whose proportions are kept; unchanged numbers give the template.
-        heads: H [row].
-        layers: L [row].
+        template: model with the proportions; returned for unchanged numbers.
+        heads: H, number of heads [1], [row].
+        layers: L, number of layers [1], [row].
         tp: tensor-parallel degree, which divides the heads [1].
 
     Returns:
@@ -279,14 +278,14 @@ MOST_CHOICES = 64
 
 
 class Setting(NamedTuple):
-    """Arguments of the results of a state.
+    """Model, cluster and coefficients for the computation of results.
 
     Attributes:
-        template: model without factors.
-        cluster: chips and network, with factors.
+        template: model without the factors on width and depth.
+        cluster: chips and network, with all factors.
         coefficients: fitted parameters.
         usable: usable memory per chip.
-        tokens: tokens of the run in the limit of small batches [token].
+        tokens: tokens of an equivalent run with small batches [token].
     """
 
     template: Transformer
@@ -297,15 +296,15 @@ class Setting(NamedTuple):
 
 
 class StateFigures(NamedTuple):
-    """Figures of a state, with all factors.
+    """Results for the current inputs, with all factors.
 
     Attributes:
         terms: terms of the step time [s].
         memory_terms: terms of the peak memory [byte].
         step_time: step time [s].
         memory: peak memory of the fullest chip [byte].
-        mfu: model flops over the 16-bit peak, attention counted in full [1].
-        run: the whole run.
+        mfu: model flops utilisation relative to the 16-bit peak, with full (non-causal) attention flops [1].
+        run: loss and duration of the training run.
     """
 
     terms: Mapping[str, float]
@@ -318,11 +317,11 @@ class StateFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class PageView:
-    """All figures of a state.
+    """Results of the page for the current inputs, computed on demand.
 
     Attributes:
         state: inputs of the page.
-        choice: ranked plans, without factors.
+        choice: ranked plans, without factors on model and hardware.
         setting: model, cluster and coefficients.
         rows: models, plans and chips of `figures`.
     """
@@ -334,23 +333,23 @@ class PageView:
 
     @property
     def scored(self) -> ScoredPlan:
-        """Ranked plan of the state, without factors."""
+        """Ranked plan selected by the rank in the inputs, without factors."""
         # A rank beyond the list is the last plan.
         return self.choice.top[min(self.state.rank, len(self.choice.top)) - 1]
 
     @property
     def plan(self) -> Plan:
-        """The plan of the state."""
+        """Plan selected by the rank in the inputs."""
         return self.scored.plan
 
     @property
     def is_changed(self) -> bool:
-        """Whether any factor changes the step compared with the ranked plan."""
+        """Whether any factor on model or hardware differs from 1."""
         return any(getattr(self.state, name) != 1.0 for name in (*SLIDERS, "width", "depth"))
 
     @functools.cached_property
     def figures(self) -> RowFigures:
-        """Figures of the state, then of the curves, with all factors."""
+        """Results for the current inputs, then for the curves, with all factors."""
         setting = self.setting
         fixed = (setting.template, setting.cluster, setting.coefficients, _laws(), setting.tokens)
         found = row_figures(*host_arrays((*self.rows[:3], *fixed)))
@@ -358,13 +357,13 @@ class PageView:
 
     @functools.cached_property
     def elasticities(self) -> dict[str, float]:
-        """Elasticities: change of the step time for one per cent more of each quantity, with all factors [%]."""
+        """Elasticity of the step time with respect to sizes and hardware resources, with all factors [1]."""
         inputs = (self.model, self.plan, self.setting.cluster, self.setting.coefficients)
         return {name: float(slope) for name, slope in step_elasticities(*host_arrays(inputs)).items()}
 
     @functools.cached_property
     def now(self) -> StateFigures:
-        """Figures of the state."""
+        """Results for the current inputs, with all factors."""
         # The ranking has the figures, and needs no further program.
         if not self.is_changed:
             scored = self.scored
@@ -383,17 +382,17 @@ class PageView:
 
     @property
     def model(self) -> Transformer:
-        """Model of the state, with factors."""
+        """Model with the factors on width and depth."""
         return jax.tree.map(lambda column: column[0], self.rows.models)
 
     @property
     def step_time(self) -> float:
-        """Step time of the state [s]."""
+        """Step time with all factors [s]."""
         return self.now.step_time
 
     @property
     def tokens_per_second(self) -> float:
-        """Throughput of all chips [token/s]."""
+        """Training throughput of all chips [token/s]."""
         return number(self.plan.global_batch_size_seqs) * float(self.model.seq_len) / self.step_time
 
     @property
@@ -403,11 +402,11 @@ class PageView:
 
     @property
     def oom_probability(self) -> float:
-        """Probability that the state runs out of memory [1]."""
+        """Probability of running out of memory, with all factors [1]."""
         return float(probability_of_oom(self.now.memory, self.capacity, self.setting.usable))
 
     def fits(self, memory: Any) -> Any:
-        """Whether peak memory stays within the limit of the ranking.
+        """Whether a peak memory is within the limit of the ranked plans.
 
         Args:
             memory: peak memory of the fullest chip, a number or several [byte].
@@ -416,7 +415,7 @@ class PageView:
 
 
 def page_view(state: PageState, inputs: PageInputs) -> PageView:
-    """Figures of a state.
+    """Results of the page for given inputs.
 
     Args:
         state: inputs of the page.
@@ -446,7 +445,7 @@ _PREPARED = threading.Event()
 
 
 def prepare_views(view: PageView) -> None:
-    """Compile the programs of later tabs in the background, once per process."""
+    """Compile the programs of further tabs in the background, once per process."""
     if not _PREPARED.is_set():
         _PREPARED.set()
         later = threading.Timer(FIRST_PAINT, lambda: (view.figures, view.elasticities))
@@ -456,7 +455,7 @@ def prepare_views(view: PageView) -> None:
 
 
 def ranked_plans(state: PageState, inputs: PageInputs) -> PlanChoice:
-    """Ranked plans of a state without factors, as in `jaxscale plan`, with a cache of recent rankings."""
+    """Ranked plans for the inputs without factors, as in `jaxscale plan`, from a cache of recent rankings."""
     default = PageState()
     asked = {name: getattr(state, name) for name in CHOICE_FIELDS}
     # Fields without effect on the ranking at defaults: a single cache key.

@@ -1,1 +1,1 @@
-"""Chips, networks and clusters, their catalogue and their power."""
+"""Chips, networks and clusters: modules of numbers, catalogue, number formats."""

@@ -1,10 +1,10 @@
-"""Catalogues of chips and models: TOML tables with a source for every number, looked up by name.
+"""Catalogue of chips: a TOML table with a source for every number, looked up by name.
 
-A user's own hardware file has the schema of `data/hardware.toml`; its entries count as catalogue ids beside the shipped
-ones and replace those of the same name.
+A user's hardware file has the schema of `data/hardware.toml`. Entries of the file are added to the shipped entries and
+replace entries of equal name.
 
 Names of chips are compared by words: `NVIDIA A100-SXM4-80GB`, `a100_sxm4_80g` and `A100 SXM4 80 GB` are equal. A less
-specific name, as `A100`, may mean several chips, and then none is chosen.
+specific name, such as `A100`, may match several chips and is then refused as ambiguous.
 """
 
 import functools
@@ -41,7 +41,7 @@ _NOT_A_CHIP = re.compile(r"\d+gb|sxm\d?|hbm\d?e?|nvl\d*")
 
 @functools.cache
 def words_of(name: str) -> tuple[str, ...]:
-    """Distinguishing words of a name, in order: `NVIDIA A100-SXM4-80GB` is (a100, sxm4, 80gb)."""
+    """Distinguishing words of a chip name, in order: (a100, sxm4, 80gb) for `NVIDIA A100-SXM4-80GB`."""
     text = _SLICE.sub(
         r"\1", _COUNT.sub(" ", name.lower().replace("_", " ").replace("tensor core", " ").strip()).strip()
     )
@@ -52,10 +52,10 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ChipNames:
-    """Names of a catalogue of chips.
+    """Look-up of the chips of a catalogue by name.
 
     Attributes:
-        ids: catalogue id by name, ids themselves, aliases and full names included.
+        ids: catalogue id by name, for ids, aliases and full names.
     """
 
     ids: Mapping[str, str]
@@ -77,7 +77,7 @@ class ChipNames:
         return words
 
     def meant(self, name: str) -> tuple[str, ...]:
-        """Catalogue ids that a name may mean: several for an ambiguous name, none for an unknown name."""
+        """Catalogue ids that match a name: several for an ambiguous name, none for an unknown name."""
         if name in self.ids:
             return (self.ids[name],)
         words = words_of(name)
@@ -90,12 +90,12 @@ class ChipNames:
         return tuple(sorted(chip for chip, its in self._words.items() if its.issuperset(words)))
 
     def problem(self, name: str, meant: tuple[str, ...], *, asks: bool = False) -> str:
-        """End of a message for an unknown or ambiguous name, with valid names.
+        """End of a message about an unknown or ambiguous name, with valid names.
 
         Args:
             name: the name.
-            meant: catalogue ids that the name may mean.
-            asks: put the nearest names as a question instead of a statement.
+            meant: catalogue ids that match the name.
+            asks: whether similar names are offered as a question instead of a statement.
 
         Returns:
             The end of a message.
@@ -106,7 +106,7 @@ class ChipNames:
         return f"not in the hardware catalogue; {like}"
 
     def __getitem__(self, name: str) -> str:
-        """Catalogue id of a name.
+        """Catalogue id of a chip name.
 
         Raises:
             InputError: an unknown or ambiguous name; lists candidates.
@@ -152,15 +152,15 @@ NO_SPINE = 1e9
 
 @dataclass(frozen=True)
 class ChipEntry:
-    """Chip of the catalogue.
+    """Catalogue entry of a chip: numbers with sources.
 
     Attributes:
         id: catalogue id.
         name: full name.
-        numbers: numbers in the units of the file, with fallbacks filled in.
-        stated: names of numbers that the file states.
+        numbers: numbers by name in the units of the file, with substitutes for missing numbers.
+        stated: names of the numbers stated in the file.
         sources: source key of each stated number, where given.
-        fallbacks: substitute of each number that is not stated.
+        fallbacks: text on the substitute of each missing number, by name.
     """
 
     id: str
@@ -171,26 +171,26 @@ class ChipEntry:
     fallbacks: Mapping[str, str]
 
     def lacks(self, precision: str) -> str:
-        """Substitute of a peak that the chip does not state; empty for stated peaks."""
+        """Note on the substitute for a peak missing from the catalogue; empty for a stated peak."""
         instead = self.fallbacks.get(f"peak_tflops_{precision}")
         return f"{self.id} states no peak in {precision}: {instead}" if instead else ""
 
     def chip(self) -> Chip:
-        """The chip in SI units."""
+        """Chip with numbers in SI units."""
         n = self.numbers
         peaks = np.asarray([n[f"peak_tflops_{precision}"] * 1e12 for precision in PRECISIONS])
         return Chip(peaks, n["memory_gb"] * GB, n["memory_gb_per_s"] * GB, n["idle_power_w"], n["max_power_w"])
 
     def network(self, domain_size: int | float | None = None, bandwidth: int | float | None = None) -> Network:
-        """The reference network in SI units.
+        """Reference network of the chip in SI units.
 
         Args:
-            domain_size: chips per scale-up domain, where it differs from the catalogue's; the count of a tray, the host
-                of a rack-scale domain, means the whole domain [1].
-            bandwidth: scale-out bandwidth per chip and direction, where it differs from the catalogue's [byte/s].
+            domain_size: chips per scale-up domain; by default the catalogue's. The number of chips of a tray (a host
+                of a rack-scale domain) stands for the whole domain [1].
+            bandwidth: scale-out bandwidth per chip and direction; by default the catalogue's [byte/s].
 
         Returns:
-            The levels of the network.
+            The network, with three levels.
         """
         n = self.numbers
         domain = n["domain_size"] if domain_size in (None, n["tray_size"]) else float(domain_size)
@@ -206,12 +206,12 @@ class ChipEntry:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Chips by id and by alias.
+    """Catalogue of chips, with measured efficiencies of a user's hardware file.
 
     Attributes:
-        chips: entries by catalogue id, aliases included.
-        anchors: matmul efficiency by chip, where a file of the user states it [1].
-        kernels: coefficients of traced kernels by chip and name, where a file of the user states them, in their units.
+        chips: entries by catalogue id and alias.
+        anchors: share of the peak reached in large matmuls by chip, from the user's file [1].
+        kernels: coefficients of traced kernels by chip and name, from the user's file; units as in `data/kernels.toml`.
     """
 
     chips: Mapping[str, ChipEntry]
@@ -220,12 +220,12 @@ class Hardware:
 
     @functools.cached_property
     def names(self) -> ChipNames:
-        """Catalogue ids by the names of the chips: ids, aliases and full names."""
+        """Look-up of catalogue ids by id, alias and full name."""
         full_names = {entry.name.lower(): entry.id for entry in self.chips.values()}
         return ChipNames(full_names | {name: entry.id for name, entry in self.chips.items()})
 
     def __getitem__(self, name: str) -> ChipEntry:
-        """Entry of a chip by id, or by a name in any common spelling.
+        """Entry of a chip, by id or by a name in any common spelling.
 
         Raises:
             InputError: an unknown or ambiguous name; lists the closest names.
@@ -233,9 +233,9 @@ class Hardware:
         return self.chips.get(name) or self.chips[self.names[name]]
 
     def chip_id(self, cluster: Cluster) -> str | None:
-        """Catalogue id of the chip of a concrete cluster, found by numbers; None for unknown numbers.
+        """Catalogue id of the chip of a concrete cluster, identified by its numbers; None if no entry is equal.
 
-        Among chips of equal numbers, such as variants with slower links, the network decides.
+        Among chips of equal numbers, for example variants with slower links, the network decides.
         """
         alike = [entry for entry in self.chips.values() if _equal(entry.chip(), cluster.chip)]
         linked = [entry for entry in alike if _equal(entry.network(), cluster.network)]
@@ -248,12 +248,12 @@ def _equal(first: Chip | Network, second: Chip | Network) -> bool:
 
 
 def load_hardware(path: str | Path | None = None) -> Hardware:
-    """Chips of the shipped catalogue and of a user's file.
+    """Catalogue of the shipped chips and of the chips of a user's file.
 
     Args:
-        path: TOML file in the schema of `data/hardware.toml`, with anchors of its chips as in `data/chip_anchors.toml`
-            and values of [kernels.<chip>] as in [fits.jax] of `data/kernels.toml`, as `jaxscale measure` writes them;
-            None for the shipped catalogue alone.
+        path: TOML file in the schema of `data/hardware.toml`, with optional [[anchors]] as in `data/chip_anchors.toml`
+            and [kernels.<chip>] as in [fits.jax] of `data/kernels.toml`; `jaxscale measure` writes both tables.
+            By default the shipped catalogue only.
 
     Returns:
         The catalogue.
@@ -338,15 +338,15 @@ def _own_chip(where: str, chip_id: Any, chips: Mapping[str, ChipEntry]) -> str:
 
 
 def parsed_chip(where: str, chip_id: str, fields: Mapping[str, Any]) -> ChipEntry:
-    """Entry of a chip from its table, in the schema of `data/hardware.toml`.
+    """Catalogue entry of a chip from a TOML table, in the schema of `data/hardware.toml`.
 
     Args:
-        where: place of the table, with which messages begin.
+        where: file and table, the start of error messages.
         chip_id: catalogue id.
-        fields: of the table.
+        fields: content of the table.
 
     Raises:
-        InputError: an unknown key, a number that is missing or out of range.
+        InputError: an unknown key, or a missing number or number out of range.
     """
     stated = {key: value for key, value in fields.items() if key not in TEXTS}
     check_keys(where, stated, NUMBERS, "a known number")
@@ -391,7 +391,7 @@ def _without_units(key: str) -> dict[str, Any]:
 
 
 def chip(chip_id: str, hardware: Hardware | None = None) -> Chip:
-    """A chip of the catalogue, `js.chip("h100-80gb")`.
+    """Chip of the catalogue: `js.chip("h100-80gb")`.
 
     Raises:
         InputError: unknown id.
@@ -407,14 +407,14 @@ def cluster(
     bandwidth: int | float | None = None,
     hardware: Hardware | None = None,
 ) -> Cluster:
-    """Cluster of catalogue chips on the reference network.
+    """Cluster of chips of the catalogue on their reference network.
 
     Args:
         chip_id: catalogue id.
         n_chips: number of chips [1].
-        domain_size: chips per scale-up domain; the catalogue's where None or the count of one of its trays [1].
-        bandwidth: scale-out bandwidth per chip and direction; the catalogue's where None [byte/s].
-        hardware: catalogue of chips; the shipped catalogue where None.
+        domain_size: chips per scale-up domain; by default, and for the chips of a tray, the catalogue's [1].
+        bandwidth: scale-out bandwidth per chip and direction; by default the catalogue's [byte/s].
+        hardware: catalogue of chips; by default the shipped catalogue.
 
     Returns:
         The cluster.

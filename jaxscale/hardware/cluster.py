@@ -1,7 +1,7 @@
-"""Chips, networks and clusters, and the domains of their numbers.
+"""Chips, networks and clusters as modules of numbers, and the valid ranges of the numbers.
 
-All fields are float leaves, so that clusters stack, differentiate and sweep under `jax.vmap`. Names are in the
-catalogue (`catalogue.py`), not in these modules: all chips have equal tree structure.
+All fields are float leaves, for derivatives, stacked clusters and `jax.vmap`. Names are in the
+catalogue (`catalogue.py`), not in the modules, to give all chips an equal tree structure.
 """
 
 import math
@@ -49,13 +49,13 @@ CLUSTER = Domain("Cluster", {"n_chips": Bound(1.0, 1e12, False, "chips [1]")})
 
 @printed(lambda chip: _shown_chip(chip))
 class Chip(eqx.Module):
-    """Accelerator.
+    """Accelerator chip: peak flop rates, memory and power.
 
     Attributes:
-        peak_flops: dense peak per precision, in the order of `PRECISIONS` [flop/s].
+        peak_flops: dense peak flop rate of each number format, in the order of `PRECISIONS` [flop/s].
         hbm_bytes: memory capacity [byte].
         hbm_bandwidth: memory bandwidth [byte/s].
-        idle_power: power drawn when nothing runs [W].
+        idle_power: power of an idle chip [W].
         max_power: power limit of the board [W].
     """
 
@@ -66,34 +66,34 @@ class Chip(eqx.Module):
     max_power: Number = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        """Refuse numbers that no chip has; traced values are not looked at."""
+        """Raise an error for numbers out of range; traced numbers are not checked."""
         CHIP.check(vars(self))
 
     def peak(self, precision: str) -> Array:
-        """Dense peak of a named precision [flop/s].
+        """Dense peak flop rate of a number format [flop/s].
 
         Raises:
-            ValueError: the precision is not in `PRECISIONS`.
+            ValueError: the number format is not in `PRECISIONS`.
         """
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r} is unknown; expected one of {', '.join(PRECISIONS)}")
         return jnp.asarray(self.peak_flops)[..., PRECISIONS.index(precision)]
 
     def seconds_per_flop(self, shares: PerPrecision) -> Array:
-        """Mean time per flop at the peak, for work divided over `PRECISIONS` by shares [s/flop]."""
+        """Mean time per flop at peak rate, for work with given shares of the number formats `PRECISIONS` [s/flop]."""
         return jnp.sum(jnp.asarray(shares) / jnp.asarray(self.peak_flops), axis=-1)
 
 
 @printed(lambda network: _shown_network(network))
 class Network(eqx.Module):
-    """Hierarchy of network levels: scale-up domain, scale-out, spine.
+    """Network hierarchy of three levels: scale-up domain, scale-out network, spine.
 
     Attributes:
-        domain_size: chips of a domain at each level [1]; the last level reaches all.
-        bandwidth: per chip and direction at each level [byte/s].
-        latency: per hop at each level [s].
-        link_peers: chips of a scale-up domain among which a chip divides its links: 1 where a switch gives all of
-            them to the communicating group, n - 1 where each pair of chips has dedicated links [1].
+        domain_size: chips of a domain at each level [1]; the last level connects all chips.
+        bandwidth: bandwidth per chip and direction at each level [byte/s].
+        latency: latency per hop at each level [s].
+        link_peers: chips of a scale-up domain between which the links of a chip are divided: 1 with a switch,
+            n - 1 with dedicated links for each pair of n chips [1].
     """
 
     domain_size: PerLevel
@@ -102,11 +102,11 @@ class Network(eqx.Module):
     link_peers: Number = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        """Refuse numbers that no network has; traced values are not looked at."""
+        """Raise an error for numbers out of range; traced numbers are not checked."""
         NETWORK.check(vars(self))
 
     def level(self, index: int) -> tuple[Number, Number, Number]:
-        """Domain size [1], bandwidth [byte/s] and latency [s] of a level."""
+        """Domain size [1], bandwidth [byte/s] and latency [s] of a network level, 0 to 2."""
         if not 0 <= index < N_LEVELS:
             raise ValueError(f"network level {index} does not exist; expected 0 to {N_LEVELS - 1}")
         return self.domain_size[..., index], self.bandwidth[..., index], self.latency[..., index]
@@ -114,11 +114,11 @@ class Network(eqx.Module):
 
 @printed(lambda cluster: _shown_cluster(cluster))
 class Cluster(eqx.Module):
-    """Equal chips on a network.
+    """Cluster of equal chips on a network.
 
     Attributes:
-        chip: the accelerator.
-        network: levels of the network.
+        chip: accelerator chip.
+        network: network of the chips.
         n_chips: number of chips [1].
     """
 

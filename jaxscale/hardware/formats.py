@@ -1,7 +1,7 @@
-"""Number formats of weight matmuls: bytes, peaks and efficiency of each format.
+"""Number formats of weight matmuls: bytes per element, substitute format and efficiency.
 
-The order of the table equals that of `Chip.peak_flops` and `Plan.precision`. A new format is a new row; a chip that
-states no peak for it (`peak_tflops_<name>` in the catalogue) multiplies in the format named by `without_units`.
+`Chip.peak_flops` and `Plan.precision` follow the order of the table `FORMATS`. A chip without a stated peak for a
+format (`peak_tflops_<name>` in the catalogue) multiplies in the format named by `without_units`.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from jaxscale.base.arrays import PerPrecision
 
 
 class NumberFormat(NamedTuple):
-    """Number format of the weight matmuls.
+    """Number format of the weight matmuls, with bytes per element.
 
     Attributes:
         name: name of the format; `bf16` stands for all 16-bit formats.
         element_bytes: stored bytes of a weight or activation outside the matmuls [byte].
-        gathered_bytes: bytes of an activation that is gathered as input of matmuls [byte].
-        matmul_bytes: stored bytes of tensors that only matmuls read: frozen weights, and inputs saved for the gradients
+        gathered_bytes: bytes of an activation gathered as input of matmuls [byte].
+        matmul_bytes: stored bytes of tensors read by matmuls only: frozen weights, and inputs saved for the gradients
             of weights [byte].
-        wide: format of work that stays in at least 16 bits: the attention core, scans, the logits head.
-        without_units: substitute format on a chip without units for this format; empty where every chip has units.
-        efficiency: coefficient of the matmul efficiency relative to 16 bits; empty for none.
+        wide: format of work in at least 16 bits: attention core, scans, logits head.
+        without_units: substitute format on a chip without units for the format; empty if every chip has units.
+        efficiency: name of the coefficient of the matmul efficiency relative to 16 bits; empty for none.
     """
 
     name: str
@@ -53,11 +53,11 @@ PRECISIONS = tuple(entry.name for entry in FORMATS)
 
 
 def mean_over_formats(shares: PerPrecision, number_of: Callable[[NumberFormat], float]) -> Array:
-    """Mean of a number over the weight matmuls, by the share that each format does of them.
+    """Mean of a number over the formats of the weight matmuls, weighted by the share of each format.
 
     Args:
         shares: share of the weight matmuls in each format [1], [..., format].
-        number_of: number of a format, in any unit.
+        number_of: function from a format to a number, in any unit.
 
     Returns:
         The mean, in the unit of `number_of`.
@@ -67,7 +67,7 @@ def mean_over_formats(shares: PerPrecision, number_of: Callable[[NumberFormat], 
 
 
 def wide_shares(shares: PerPrecision) -> Array:
-    """Shares of each format in work that is done in no fewer than 16 bits [1], [..., format].
+    """Share of each format in work of at least 16 bits, such as the attention core [1], [..., format].
 
     Args:
         shares: share of the weight matmuls in each format [1], [..., format].
