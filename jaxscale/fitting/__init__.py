@@ -1,1 +1,1 @@
-"""Calibration: coefficients fitted to measured runs, with effects by source, framework, chip, precision and kernel."""
+"""Calibration: fit of the cost-model coefficients to measured runs, with effects by source, framework, chip, ..."""

@@ -1,4 +1,4 @@
-r"""Diagnostics of a fit: leverage and influence from its Jacobian, information criteria, profile-likelihood intervals.
+r"""Diagnostics of a fit: leverage and influence of runs, information criteria, profile-likelihood intervals.
 
 A standardised residual e with the loss $\rho(e)$ of Student's t with $\nu$ degrees of freedom has the Fisher
 information $I = (\nu + 1) / (\nu + 3)$ about its mean, relative to a normal residual. With E the Jacobian of the
@@ -34,17 +34,17 @@ from jaxscale.fitting.statistics.student import DEGREES_OF_FREEDOM, robust, stud
 
 
 class Diagnostics(NamedTuple):
-    """Leverage and influence of each run on a fit.
+    """Posterior covariance of a fit, leverage and influence of each run, and information criteria.
 
     Attributes:
         covariance: posterior covariance of the standardised parameters [parameter, parameter].
-        leverage: sensitivity of the fitted log step time of each run to its measured log step time [row].
+        leverage: derivative of the fitted log step time of each run by the run's measured log step time [1], [row].
         cooks_distance: shift of the parameters on deletion of the run, in posterior standard deviations squared [row].
         n_effective: number of parameters determined by the runs [1].
         aic: Akaike's information criterion with the effective number of parameters [1].
         bic: Schwarz's information criterion with the effective number of parameters [1].
-        jacobian: J of log step times and log peak memory by the parameters [entry, parameter].
-        errors: r [entry].
+        jacobian: J, scaled derivative of log step times and log peak memories by the parameters [entry, parameter].
+        errors: r, scaled errors of log step times and log peak memories [entry].
         owner: run of each entry, -1 for padding [entry].
     """
 
@@ -59,10 +59,10 @@ class Diagnostics(NamedTuple):
     owner: np.ndarray
 
     def without(self, rows: np.ndarray) -> float:
-        """Cook's distance of several runs together: shift of the parameters on deletion of all of the runs.
+        """Cook's distance of a set of runs: shift of the parameters on deletion of the whole set.
 
         Args:
-            rows: positions of the runs.
+            rows: positions of the runs among the measured runs.
 
         Returns:
             The shift, in posterior standard deviations squared [1].
@@ -76,7 +76,7 @@ class Diagnostics(NamedTuple):
 
 
 def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
-    """Diagnostics of a solution.
+    """Diagnostics of the optimum of a calibration problem.
 
     Args:
         problem: the fitted problem.
@@ -121,7 +121,7 @@ def diagnose(problem: FitProblem, solution: Solution, n: int) -> Diagnostics:
 
 
 def information_scale(problem: FitProblem, solution: Solution) -> Array:
-    """Factors from the derivatives of pseudo-residuals of step time and peak memory to rows of J [entry]."""
+    """Factors that turn derivatives of pseudo-residuals of step time and peak memory into rows of J [1], [entry]."""
     logs = jnp.asarray(solution.log_residuals)
     errors = jnp.concatenate(standardised_errors(logs[:, 0], logs[:, 1], problem))
     # Fisher information of Student's t about the mean, over a normal residual.
@@ -130,13 +130,13 @@ def information_scale(problem: FitProblem, solution: Solution) -> Array:
 
 
 def weights_of_measured(problem: FitProblem) -> tuple[Array, Array]:
-    """Weights of measured step times [row] and of measured peaks [memory row]; weight 0 for bounds on the peak [1]."""
+    """Weights of measured step times [row] and of measured peaks [memory row]; 0 for bounds on a peak [1]."""
     time, memory = weights(problem)
     return time, memory * ~problem.is_bound
 
 
 def log_likelihood(problem: FitProblem, solution: Solution) -> float:
-    """Log likelihood under Student's t of measured log step times and peak memories, and of violated bounds [1]."""
+    """Log likelihood of measured log step times, log peak memories and violated bounds, under Student's t [1]."""
     nu = DEGREES_OF_FREEDOM
     # Normalisation of Student's t.
     constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
@@ -183,12 +183,12 @@ PROFILE_REACH = 1.5
 
 
 class Profile(NamedTuple):
-    """Profile likelihood of a coefficient.
+    """Profile likelihood of a coefficient: deviance as a function of the coefficient.
 
     Attributes:
-        values: in the coefficient's unit, ascending [point].
-        rises: deviance above its minimum; 2.71 at the ends of a 90 % interval [1], [point].
-        parabola: deviance above its minimum in the Laplace approximation, from the standard error [1], [point].
+        values: values of the coefficient in its unit, ascending [point].
+        rises: deviance above the minimum; 2.71 at the ends of a 90 % interval [1], [point].
+        parabola: deviance above the minimum in the Laplace approximation, from the standard error [1], [point].
     """
 
     values: np.ndarray
@@ -197,7 +197,7 @@ class Profile(NamedTuple):
 
 
 def deviance(index: int, value: float, start: Float[Array, " parameter"], problem: FitProblem) -> float:
-    """Twice the negative log posterior, minimised over all parameters but one.
+    """Deviance with a parameter held fixed: twice the negative log posterior, minimised over all other parameters.
 
     Args:
         index: index of the held parameter.
@@ -218,7 +218,7 @@ def rise(
     solution: Solution,
     covariance: Float[np.ndarray, "parameter parameter"],
 ) -> float:
-    """Rise of the deviance with a parameter held at a distance from the optimum in Laplace standard deviations.
+    """Rise of the deviance above the minimum, with a parameter held at a distance from the optimum.
 
     The free parameters start on the ridge of the Laplace approximation.
 
@@ -238,13 +238,13 @@ def rise(
 
 
 def crossing(rise_at: Callable[[float], float]) -> float:
-    """Distance at which the rise of a deviance reaches the 90 % quantile.
+    """Distance from the optimum at which the rise of the deviance reaches the 90 % quantile of chi-square.
 
     Each trial models the rise as a power of the distance, with the exponent of the growth since the last trial. A trial
     outside the bracket of earlier trials is replaced by the geometric middle of the bracket.
 
     Args:
-        rise_at: rise of the deviance by the distance from the optimum in standard deviations of the Laplace
+        rise_at: rise of the deviance as a function of the distance, in standard deviations of the Laplace
             approximation.
 
     Returns:
@@ -277,7 +277,7 @@ def profile_intervals(
     covariance: Float[np.ndarray, "parameter parameter"],
     indices: Sequence[int],
 ) -> Float[np.ndarray, "profiled 2"]:
-    """Ends of the central 90 % intervals of parameters by profile likelihood.
+    """Ends of the central 90 % intervals of parameters, by profile likelihood.
 
     Args:
         problem: the fitted problem.
@@ -297,17 +297,17 @@ def profile_intervals(
 
 
 def identified(covariance: Float[np.ndarray, "parameter parameter"]) -> Bool[np.ndarray, " coefficient"]:
-    """Whether the posterior of each pooled coefficient is narrower than `IDENTIFIED_BELOW` of its prior."""
+    """Whether the runs identify each pooled coefficient: posterior narrower than `IDENTIFIED_BELOW` times the prior."""
     return np.sqrt(np.diag(covariance))[: len(names())] < IDENTIFIED_BELOW
 
 
 def standardised_intervals(
     problem: FitProblem, solution: Solution, covariance: Float[np.ndarray, "parameter parameter"]
 ) -> Float[np.ndarray, "coefficient 2"]:
-    """Ends of the 90 % intervals of the standardised pooled coefficients.
+    """Ends of the 90 % intervals of the pooled coefficients, in standard deviations of the prior.
 
-    The ends come from the profile likelihood. The Laplace approximation replaces the profile for coefficients that rest
-    on their prior, and for pooled fits of more than `PROFILED_UP_TO` parameters.
+    The ends come from the profile likelihood. The Laplace approximation replaces the profile for coefficients not
+    identified by the runs, and for fits of more than `PROFILED_UP_TO` parameters.
 
     Args:
         problem: the fitted problem.
@@ -336,7 +336,7 @@ def profiled(
     solution: Solution,
     covariance: Float[np.ndarray, "parameter parameter"],
 ) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
-    """Rises of the deviance along a parameter, to beyond the ends of its interval.
+    """Rise of the deviance along a parameter, from beyond the lower to beyond the upper end of the interval.
 
     Args:
         index: index of the held parameter.

@@ -1,4 +1,4 @@
-"""Estimates of a fit: coefficients with intervals, errors of runs, influence of runs."""
+"""Results of a fit: coefficients with intervals, errors of runs, influence of runs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,7 +39,7 @@ def median_percent(log_errors: Float[np.ndarray, " row"]) -> float:
 
 
 class LogErrors:
-    """Errors of a fit, in sample and held out.
+    """Errors of a fit for runs in sample and for held-out runs.
 
     Attributes:
         residuals: logarithm of fitted over measured values [1], [row].
@@ -76,21 +76,21 @@ MOST_INFLUENTIAL = 5
 
 @dataclass(frozen=True)
 class FitEstimates(LogErrors):
-    """Fit with its problem, solution and errors.
+    """Fit with problem, solution, errors and influence of the runs.
 
     Attributes:
         fit: coefficients, effects, intervals, memory limits and provenance.
         problem: the fitted problem.
         solution: optimum of the problem.
-        effects: effects of levels, in parameter order.
+        effects: effects of levels, in the order of the parameters.
         residuals: predicted minus measured log step time of each run, in sample [row].
         held_out: predicted minus measured log step time of held-out runs; nan with too few groups [row].
-        groups: group of each run in the cross-validation; a group is left out as a whole [row].
-        levels: levels of each run by kind [row].
-        lines: line of each run in its table; empty where the runs come from no single table [row].
-        tightness: factor on the prior spreads, below 1 where a fit of few runs stays near its start [1].
-        settings_left_out: whether, for want of groups, only runs of equal settings were left out together.
-        paces: paces of the rows with traced workloads; None without such rows.
+        groups: group of each run in the cross-validation; groups are left out as a whole [row].
+        levels: level of each run by factor [row].
+        lines: line of each run in the table; empty if the runs come from several tables [row].
+        tightness: factor on the prior spreads, below 1 if a fit of few runs stays near the start [1].
+        settings_left_out: whether, for lack of groups, only runs of equal settings were left out together.
+        paces: fitted paces of the rows with traced workloads; None without traced workloads.
     """
 
     fit: Fit
@@ -113,7 +113,7 @@ class FitEstimates(LogErrors):
 
     @cached_property
     def diagnostics(self) -> Diagnostics:
-        """Covariance, leverage and influence of each run, effective parameters, AIC and BIC."""
+        """Posterior covariance, leverage and influence of each run, effective number of parameters, AIC and BIC."""
         return diagnose(self.problem, self.solution, self.n)
 
     @property
@@ -126,20 +126,20 @@ class FitEstimates(LogErrors):
 
     @cached_property
     def intervals(self) -> np.ndarray:
-        """Ends of the 90 % intervals of the standardised pooled coefficients [coefficient, 2]."""
+        """Ends of the 90 % intervals of pooled coefficients, in standard deviations of the prior [coefficient, 2]."""
         return standardised_intervals(self.problem, self.solution, self.diagnostics.covariance)
 
     @property
     def identified(self) -> np.ndarray:
-        """Whether each coefficient is determined by the runs rather than by its prior [coefficient]."""
+        """Whether the runs rather than the prior determine each coefficient [coefficient]."""
         return identified(self.diagnostics.covariance)
 
     @cached_property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Value, standard error and 90 % interval of each coefficient in its unit, and whether the runs identify it.
+        """Value, standard error, 90 % interval and unit of each coefficient by name, and whether the runs identify it.
 
-        The value is the pooled coefficient plus the effects of levels common to all runs (source, framework or chip),
-        where the sum of effects is equal for all runs.
+        If all runs have an equal coefficient, the value includes the effects of the common levels; otherwise the value is the
+        pooled coefficient.
         """
         return self._parameters_about(self._centre)
 
@@ -173,25 +173,25 @@ class FitEstimates(LogErrors):
 
     @property
     def tested(self) -> np.ndarray:
-        """Predicted minus measured log step time of each run, held out if available, else in sample [row]."""
+        """Predicted minus measured log step time of each run, held out if available, else in sample [1], [row]."""
         return np.where(np.isfinite(self.held_out), self.held_out, self.residuals)
 
     @cached_property
     def repeats(self) -> np.ndarray:
-        """Deviation of log step time from the mean of runs with equal settings; nan without a repeat [1], [row].
+        """Deviation of log step time from the mean of runs of equal settings; nan for a run without repeats [1], [row].
 
-        The scatter is a lower bound of the prediction error for further repeats; see `jaxscale.runs.table_checks`.
+        The scatter of repeats is a lower bound of the prediction error; see `jaxscale.runs.table_checks`.
         """
         return deviations(np.asarray(self.problem.log_time)[: self.n], self.batch, self.levels)
 
     def errors_by(self, kind: str) -> dict[str, dict[str, float | int]]:
-        """Error of step time by level of a kind, such as `source` or `gpu`: held out if available, else in sample.
+        """Error of step time by level of a factor such as `source` or `gpu`: held out if available, else in sample.
 
         Returns:
             Number of runs, mean and median absolute percentage error, and bias of the median run [%], by level.
 
         Raises:
-            InputError: no such kind.
+            InputError: an unknown factor.
         """
         found = {}
         for level, rows in self._rows_by(kind).items():
@@ -203,19 +203,19 @@ class FitEstimates(LogErrors):
 
     @property
     def influence(self) -> tuple[tuple[int, float], ...]:
-        """Most influential runs: position among the measured runs and Cook's distance [1]."""
+        """Most influential runs: position among the measured runs, and Cook's distance [1]."""
         distance = self.diagnostics.cooks_distance
         order = np.argsort(-distance)[:MOST_INFLUENTIAL]
         return tuple((int(row), float(distance[row])) for row in order)
 
     def influence_by(self, kind: str) -> dict[str, float]:
-        """Influence of all runs of each level of a kind, such as `source` or `gpu`, on the parameters.
+        """Influence on the parameters of all runs of each level of a factor, for example `source` or `gpu`.
 
         Returns:
             Cook's distance of the level's runs together, in posterior standard deviations squared [1], by level.
 
         Raises:
-            InputError: no such kind.
+            InputError: an unknown factor.
         """
         return {level: self.diagnostics.without(np.flatnonzero(rows)) for level, rows in self._rows_by(kind).items()}
 
@@ -225,14 +225,14 @@ class FitEstimates(LogErrors):
         return {level: column == level for level in sorted(set(column) - {""})}
 
     def name_of(self, row: int) -> str:
-        """Name of a run: its line in the table, `line 12`, else its position among the measured runs, `run 10`."""
+        """Label of a run: line in the table, `line 12`, else position among the measured runs, `run 10`."""
         return f"line {self.lines[row]}" if self.lines else f"run {row}"
 
     def profile(self, name: str) -> Profile:
-        """Profile likelihood of a coefficient: least deviance at several values about the optimum.
+        """Profile likelihood of a coefficient at several values around the optimum.
 
         Raises:
-            InputError: no such coefficient.
+            InputError: an unknown coefficient.
         """
         check_known("coefficient", name, names())
         index, covariance = names().index(name), self.diagnostics.covariance
@@ -245,17 +245,17 @@ class FitEstimates(LogErrors):
 
     @property
     def memory_errors(self) -> np.ndarray:
-        """Predicted minus measured log peak memory of runs with a stated peak, in sample [run with a peak]."""
+        """Predicted minus measured log peak memory of runs with a measured peak, in sample [1], [run with a peak]."""
         is_measured = np.asarray(weights_of_measured(self.problem)[1]) > 0.0
         return np.asarray(self.solution.log_residuals)[np.asarray(self.problem.with_memory)[is_measured], 1]
 
     @property
     def valid(self) -> bool:
-        """Whether the optimiser converged to a finite optimum."""
+        """Whether the optimiser converged to a finite loss."""
         return bool(self.solution.converged) and bool(np.isfinite(self.solution.loss))
 
     @property
     def memory_limits(self) -> tuple[MemoryLimit, ...]:
-        """Usable memory of the fitted sources, for sources with enough runs out of memory."""
+        """Usable memory of the fitted sources with enough runs out of memory."""
         limits = self.fit.limit_by_source
         return tuple(limits[source] for source in sorted(set(self.levels.column("source")) & set(limits)))

@@ -1,4 +1,4 @@
-"""Calibration problem of measured runs, and the record of their fit, merged with the record of the parent."""
+"""Calibration problem of measured runs, and the resulting `Fit`, merged with the parent fit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -42,15 +42,15 @@ from jaxscale.runs.arrays import Measured
 
 
 def named_as(start: Fit, measured: Measured) -> Measured:
-    """Runs with the source and framework that a fit assigns to runs without either."""
+    """Runs with the common source and framework of a fit filled in for runs that state neither."""
     return dataclasses.replace(measured, levels=start.seen.named(measured.levels))
 
 
 def answering(start: Fit, measured: Measured) -> Fit:
-    """Fit that predicts the runs: the start, or its parent where only the parent knows their sources or frameworks.
+    """Fit that predicts the runs: the start, or the parent if only the parent has seen the runs' sources or frameworks.
 
     Raises:
-        InputError: the start predicts a subset of the runs only.
+        InputError: the start predicts some runs, and the parent the rest.
     """
     is_parents = start.seen.only_parent_knows(measured.levels)
     if start.parent is None or not is_parents.any():
@@ -64,20 +64,20 @@ def answering(start: Fit, measured: Measured) -> Fit:
 
 
 def base_of(measured: Measured, start: Fit) -> np.ndarray:
-    """Unconstrained coefficients of each run before a fit, effects of its levels included [row, coefficient]."""
+    """Log or logit of the coefficients of each run before a fit, with the effects of levels [row, coefficient]."""
     return start.unconstrained(measured.levels)
 
 
 def fit_problem(measured: Measured, start: Fit, stage: Stage = OFFSETS) -> tuple[FitProblem, tuple[Effect, ...]]:
-    """Calibration problem of measured runs, with the priors' spreads around a start.
+    """Calibration problem of measured runs, with priors around the coefficients of a start.
 
     Args:
         measured: the runs.
-        start: fit at whose coefficients, effects included, the priors are centred.
+        start: fit with the central values of the priors, effects included.
         stage: stage of the calibration, which selects the levels with effects.
 
     Returns:
-        The problem, and its effects in parameter order.
+        The problem, and the effects in the order of the parameters.
     """
     base = base_of(measured, start)
     bounds = bounds_memory(measured, base)
@@ -105,7 +105,7 @@ CENTRE_MEMORY_SCATTER = 0.15
 
 
 def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
-    """Problem of the centre: capped weight per stack, and Gaussian effects."""
+    """Problem of the centre of a calibration, with a capped weight per software stack and Gaussian effects."""
     apart = measured.levels.numbers(lambda source: SET_APART if is_apart(source) else 1.0, "source", of_none=1.0)
     weight = np.asarray(problem.weight)[: len(apart)] * apart
     _, stack = np.unique(measured.levels.column("stack"), return_inverse=True)
@@ -117,12 +117,12 @@ def stacks_alike(problem: FitProblem, measured: Measured) -> FitProblem:
 
 
 def parameters_of(fit: Fit, problem: FitProblem, effects: Sequence[Effect]) -> np.ndarray:
-    """Standardised parameters of a fit from the priors; effects of levels absent from the problem are dropped.
+    """Parameters of a fit in standard deviations of the priors; effects of levels absent from the problem are dropped.
 
     Args:
         fit: the fit.
-        problem: a problem whose base is the priors' medians.
-        effects: effects of the problem in parameter order.
+        problem: a problem with the priors' medians as base.
+        effects: effects of the problem in the order of the parameters.
 
     Returns:
         Standardised parameters [parameter].
@@ -154,14 +154,14 @@ ALONE = 1e-3
 
 
 def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
-    """Problem of a new stack around a fit: the pace alone for few runs, all coefficients for more runs.
+    """Problem of a new software stack around a fit: only the pace is free for few runs, else all coefficients.
 
     Args:
         problem: problem of the runs of the stack.
         n_runs: number of runs [1].
 
     Returns:
-        The problem with the spreads between stacks.
+        The problem with prior spreads as between known stacks.
     """
     widths = {name: max(prior.levels.get("stack", 0.0), LEAST_SPREAD) for name, prior in priors().items()}
     # Few rows of a new stack tell the pace alone.
@@ -170,14 +170,14 @@ def about_start(problem: FitProblem, n_runs: int) -> FitProblem:
 
 
 def held_at(problem: FitProblem) -> FitProblem:
-    """Problem with the pooled coefficients held fixed: the second stage of a calibration never moves the centre."""
+    """Problem with the pooled coefficients held fixed, for the second stage of a calibration."""
     # Fixed, yet with a finite prior: the shapes of the problem stay.
     spread = jnp.full(problem.parametrisation.spread.shape, 1e-6)
     return eqx.tree_at(lambda p: p.parametrisation.spread, problem, spread)
 
 
 def tightened(problem: FitProblem, tightness: float) -> FitProblem:
-    """Problem with all prior spreads times a factor, below 1 for a trusted start [1]."""
+    """Problem with all prior spreads multiplied by a factor, below 1 for a trusted start."""
     spreads = (problem.parametrisation.spread * tightness, problem.parametrisation.scale * tightness)
     return eqx.tree_at(lambda p: (p.parametrisation.spread, p.parametrisation.scale), problem, spreads)
 
@@ -187,11 +187,11 @@ OWN_KINDS = ("architecture", "mixture", "gpu", "precision", "attention_kernel")
 
 
 class Attempt(NamedTuple):
-    """Fit with one tightness of the priors.
+    """Fit with a given factor on the prior spreads, and its held-out errors.
 
     Attributes:
         problem: the fitted problem.
-        effects: effects of levels, in parameter order.
+        effects: effects of levels, in the order of the parameters.
         solution: optimum of the problem.
         held_out: log residuals of step time and memory of held-out runs; nan without groups [row, 2].
         tightness: factor on the prior spreads [1].
@@ -210,7 +210,7 @@ class Attempt(NamedTuple):
 
 
 def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_hash: str) -> Fit:
-    """Fit of measured runs: effects, scatter and levels of an attempt, merged with the record of the start."""
+    """`Fit` from an attempt: coefficients, effects, scatter and levels, merged with the fit of the start."""
     before = answering(start, measured)
     # Standardised effects times the scale of the prior.
     scale = np.asarray(best.problem.parametrisation.scale)
@@ -248,21 +248,21 @@ def fit_record(name: str, measured: Measured, start: Fit, best: Attempt, data_ha
 
 
 def moved(pooled: Coefficients, best: Attempt) -> Coefficients:
-    """Pooled coefficients moved by the standardised parameters of an attempt."""
+    """Pooled coefficients shifted by the standardised parameters of an attempt."""
     shift = np.asarray(best.problem.parametrisation.spread * best.solution.parameters[: len(names())])
     return from_values(constrain_values(unconstrain(pooled) + shift).tolist())
 
 
 def level_kinds(levels: Sequence[Mapping[str, str | None]]) -> tuple[tuple[str, str], ...]:
-    """Kind and name of every level present, sorted."""
+    """Factor and name of every level of the runs, sorted."""
     return tuple(sorted({(kind, level) for row in levels for kind, level in row.items() if level}))
 
 
 def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of the fitted runs by source and framework.
+    """Held-out scatter of the fitted runs by source and framework, combined with the scatter of the start.
 
-    Runs from the data of the start are not held out: their scatter may widen the known scatter of a level but never
-    narrow it.
+    Runs known to the start are not held out of it. The scatter of such runs may widen the known scatter of a level, but
+    never narrows it.
     """
     known = before.scatter_by_level
     return tuple(
@@ -274,19 +274,19 @@ def own_scatter(before: Fit, measured: Measured, held_out: np.ndarray) -> tuple[
 
 
 def novel_scatter() -> tuple[Scatter, ...]:
-    """Scatter of new models, larger clusters and new sources in the shipped fit, for a fit without a start."""
+    """Scatter of new models, larger clusters and new sources from the shipped fit, for a fit without a start."""
     novel = ("new_model", "larger", "new_source")
     return tuple(entry for entry in load_fit("default").scatter if entry.kind in novel and not entry.level)
 
 
 def shared_levels(rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Source and framework common to all runs, where all runs name one and only one."""
+    """Source and framework common to all runs, if any."""
     named = {kind: {row[kind] for row in rows} for kind in ("source", "framework")}
     return tuple((kind, max(levels)) for kind, levels in named.items() if len(levels) == 1 and levels != {""})
 
 
 def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float], ...]:
-    """Largest number of chips of any run of each source, sources of the start included [1]."""
+    """Largest number of chips of any run by source, sources of the start included [1]."""
     largest = dict(before.largest)
     for source, count in zip(measured.levels.column("source"), np.asarray(measured.batch.cluster.n_chips), strict=True):
         largest[source] = max(largest.get(source, 0.0), float(count))
@@ -294,15 +294,15 @@ def largest_clusters(before: Fit, measured: Measured) -> tuple[tuple[str, float]
 
 
 def level_effects(effects: Sequence[Effect], values: np.ndarray) -> tuple[LevelEffect, ...]:
-    """Effects grouped by level; shifts below a thousandth are dropped."""
+    """Effects grouped by level, without shifts below a thousandth."""
     pairs = zip(effects, values, strict=False)
     return effects_of((e.kind, e.level, e.coefficient, value) for e, value in pairs if abs(value) > 1e-3)
 
 
 def kept_effects(before: Fit, rows: Sequence[Mapping[str, str]]) -> tuple[LevelEffect, ...]:
-    """Effects of the start that the fit keeps; of effects by source only the sources of the fitted runs.
+    """Effects of the start kept in the fit: all except effects by source for sources without fitted runs.
 
-    The start itself predicts runs of further sources.
+    Runs of such sources are predicted by the start.
     """
     own = {row["source"] for row in rows if row["source"]}
     return tuple(effect for effect in before.effects if effect.kind != "source" or effect.level in own)

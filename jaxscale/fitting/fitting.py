@@ -1,4 +1,4 @@
-"""`fit`: coefficients from a table of measured runs, with held-out error, intervals and effects of levels."""
+"""Function `fit`: coefficients from a table of measured runs, with held-out error, intervals and effects of levels."""
 
 import dataclasses
 import hashlib
@@ -60,19 +60,21 @@ def fit(
     hardware: Hardware | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """Fit the coefficients to a table of measured runs, `js.fit("runs.csv")`, and paces to rows of traced workloads.
+    """Fit the coefficients to a table of measured runs: `js.fit("runs.csv")`.
+
+    Rows of traced workloads give paces, the ratios of measured to predicted step time.
 
     Args:
         runs: `Runs`, or an argument of `js.read_runs`; rows without a measured step time are left out.
-        start: fit to start from and shrink towards, or its name or file; None, or `prior`, for the priors alone.
+        start: fit at the centre of the priors, or name or file of a fit; None, or `prior`, for the priors alone.
         n_starts: starting points of the search [1].
         n_folds: folds of the cross-validation; whole groups of (shape, chips, tp, pp) are left out together [1].
         name: name of the fit.
-        hardware: catalogue of chips; the shipped catalogue where None.
-        progress: called with a line of text at each stage.
+        hardware: catalogue of chips; by default the shipped catalogue.
+        progress: function called with a line of text at each stage.
 
     Returns:
-        The fit; the start with fitted paces if all rows name traced workloads.
+        A `FitResult`; for traced workloads only, the start with fitted paces.
 
     Raises:
         InputError: too few measured rows, or no starting point.
@@ -133,10 +135,10 @@ def fit_measured(
     resumed: Fit | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FitResult:
-    """Fit the coefficients to arrays of measured runs; see `fit`.
+    """Fit the coefficients to arrays of measured runs; arguments as of `fit`.
 
-    `resumed`, a fit from the priors to about the same runs, adds its optimum to the candidates: a search from random
-    points may miss a valley found by an earlier search.
+    The optimum of `resumed`, an earlier fit to nearly equal runs, is a candidate: a search from random points may miss
+    a minimum found by an earlier search.
     """
     say = progress or (lambda _: None)
     n = len(measured.batch)
@@ -178,7 +180,10 @@ def fit_measured(
 
 
 def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, FitProblem]:
-    """Problems by prior width, tightest first; several for `PACE_RUNS` < n <= `FEW_RUNS` about a start."""
+    """Problems with different factors on the prior spreads, by factor, tightest first.
+
+    Several factors are tried only for `PACE_RUNS` < n <= `FEW_RUNS` runs and a start with runs.
+    """
     if start is None or not start.has_runs:
         return {1.0: problem}
     around = about_start(problem, n)
@@ -188,10 +193,10 @@ def candidates(problem: FitProblem, start: Fit | None, n: int) -> dict[float, Fi
 
 
 def near_the_best(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Attempts whose held-out error is within `NEAR_THE_BEST` of the least error, tightest first.
+    """Attempts with a held-out error of at most `NEAR_THE_BEST` times the least error, tightest priors first.
 
-    Few left-out runs cannot distinguish between the attempts. A diverged attempt, without a finite error, does not
-    count; without left-out runs all attempts are equal.
+    Few held-out runs cannot distinguish such attempts. A diverged attempt, without a finite error, does not
+    count; without held-out runs all attempts are returned.
     """
     errors = np.asarray([attempt.error for attempt in attempts])
     # A diverged attempt does not count.

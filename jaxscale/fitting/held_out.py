@@ -1,4 +1,4 @@
-"""Prediction intervals from held-out runs: deviation of an unseen run from its prediction."""
+"""Cross-validation, and widths of prediction intervals from the errors of held-out runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,10 +22,10 @@ MIN_GROUPS = 3
 
 
 def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of each source and framework, and of runs without a source, from residuals of time and memory [row, 2].
+    """Scatter of the held-out runs of each source and framework, and of runs without a source.
 
-    Runs without a source and runs with a source have separate scatters: the framework of a run without a source may
-    well be new to the fit.
+    Runs without a source have a separate scatter, because the framework of such runs may be new to the fit.
+    Arguments as of `level_scatter`.
     """
     sources, frameworks = (measured.levels.column(kind) for kind in ("source", "framework"))
     found = [scatter_by(kind, kind, measured, held_out) for kind in ("source", "framework")]
@@ -36,7 +36,7 @@ def measured_scatter(measured: Measured, held_out: np.ndarray) -> tuple[Scatter,
 
 
 def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of the runs of each named level of a column, as entries of a kind; see `level_scatter`."""
+    """Scatter of the held-out runs of each level of a factor; see `level_scatter`."""
     levels = measured.levels.column(column)
     rows = {level: levels == level for level in sorted(set(levels) - {""})}
     found = [level_scatter(kind, level, measured.take(own), held_out[own]) for level, own in rows.items()]
@@ -44,16 +44,16 @@ def scatter_by(column: str, kind: str, measured: Measured, held_out: np.ndarray)
 
 
 def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarray) -> tuple[Scatter, ...]:
-    """Scatter of the runs of a level.
+    """Scatter of the held-out runs of a level.
 
     Args:
-        kind: kind of the entry.
+        kind: factor of the level, or condition of doubt; see `Scatter`.
         level: name of the level.
         measured: runs of the level.
-        held_out: log residuals of time and memory, nan where a run was not left out [row, 2].
+        held_out: predicted minus measured logs of time and memory; nan for a run never held out [row, 2].
 
     Returns:
-        The entry; none where fewer than `MIN_RUNS` were left out.
+        The scatter; empty for fewer than `MIN_RUNS` held-out runs.
     """
     rows = np.isfinite(held_out[:, 0])
     if rows.sum() < MIN_RUNS:
@@ -66,13 +66,13 @@ def level_scatter(kind: str, level: str, measured: Measured, held_out: np.ndarra
 
 
 def wider(one: Scatter, other: Scatter) -> Scatter:
-    """Maximum of two scatters of a level, in time and in memory; an unknown scatter is ignored."""
+    """Larger of two scatters of a level, in time and in memory separately; an unknown scatter is ignored."""
     # nan is an unknown scatter.
     return replace(one, time=max(one.time, other.time), memory=float(np.fmax(one.memory, other.memory)))
 
 
 def typical(kind: str, scatters: Sequence[Scatter]) -> Scatter:
-    """Scatter of an unknown level: mean over the scatters of known levels."""
+    """Scatter for an unknown level: mean over the scatters of known levels."""
     # The mean over levels, not over runs: no single level dominates.
     time = np.mean([scatter.time for scatter in scatters])
     memory = [scatter.memory**2 for scatter in scatters if np.isfinite(scatter.memory)]
@@ -86,9 +86,10 @@ def _memory_scatter(errors: np.ndarray) -> float:
 
 
 def groups_to_leave_out(measured: Measured) -> np.ndarray:
-    """Groups of runs for cross-validation [row]; runs of equal settings predict each other and stay together.
+    """Group of each run in the cross-validation [row]; runs of equal settings share a group.
 
-    With too few groups, settings are left out one by one; with too few settings, all runs form a single group.
+    Groups have equal shape, chips, tp and pp; with too few groups, each setting is a group; with too few settings, all
+    runs form a single group.
     """
     for groups in (groups_of(measured), classes(measured.batch, [measured.levels.column(kind) for kind in SOFTWARE])):
         if groups.max() + 1 >= MIN_GROUPS:
@@ -103,10 +104,10 @@ def cross_validate(
     n_folds: int,
     progress: Callable[[str], None],
 ) -> np.ndarray:
-    """Residuals of each run under the fit without its group [row, 2]; nan without enough groups.
+    """Predicted minus measured logs of time and memory of each run, by the fit without the run's group [row, 2].
 
-    Each fold is polished from the optimum of the whole fit. The posterior has many valleys: a search from elsewhere may
-    end in a different valley.
+    The fit of each fold starts at the optimum of all runs, because a search from elsewhere may end in a different local
+    minimum of the posterior. Without enough groups, all errors are nan.
     """
     n = len(groups)
     predicted = np.full((n, 2), np.nan)

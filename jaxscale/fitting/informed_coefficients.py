@@ -1,10 +1,10 @@
-"""Coefficients informed by each run, and runs without a stated peak whose outcome bounds their peak memory.
+"""Sensitivity of runs to coefficients, and bounds on peak memory from completed runs and runs out of memory.
 
-An effect of a level on a coefficient to which none of its runs is sensitive would be a parameter without data. Most
-tables state step times alone. A completed run bounds its peak by the memory of its chip, where its table states the
+A level gets an effect on a coefficient only if some run of the level is sensitive to the coefficient. Most
+tables state step times alone. A completed run bounds the peak by the memory of the chip, if the table states the
 activations kept for the backward pass: the excess of the predicted peak over the chip's memory counts as an error, a
-lower prediction counts as none (a censored observation; Tobin 1958, Econometrica 26, 24-36). A run out of memory is a
-bound from below in the same way.
+lower prediction does not (a censored observation; Tobin 1958, Econometrica 26, 24-36). A run out of memory gives a
+lower bound.
 """
 
 import functools
@@ -112,11 +112,11 @@ def informs(batch: RunBatch, name: str) -> np.ndarray:
 
 
 def informed_coefficients(measured: Measured, bounds: np.ndarray) -> np.ndarray:
-    """Whether the measured quantities of each run are sensitive to each coefficient.
+    """Whether the measured step time or peak memory of each run is sensitive to each coefficient.
 
     Args:
         measured: the runs.
-        bounds: whether completion is the only knowledge of the peak of a run [row].
+        bounds: whether the peak of a run is known only by a bound [row].
 
     Returns:
         Array of booleans [row, coefficient].
@@ -138,7 +138,7 @@ a prediction far enough for the bound to matter. Of a failed run, a peak above t
 
 
 def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
-    """Natural log of predicted peak memory over the chip's memory.
+    """Natural log of predicted peak memory over the chip's memory [1], [row].
 
     Args:
         batch: the runs, at least one.
@@ -156,7 +156,7 @@ def log_use(batch: RunBatch, unconstrained: np.ndarray) -> np.ndarray:
 
 
 def bounds_memory(measured: Measured, base: np.ndarray) -> np.ndarray:
-    """Whether the outcome is the only knowledge of the peak of each run, and an informative bound [row].
+    """Whether the peak of each run is known only by an informative bound, from completion or running out of memory.
 
     Args:
         measured: the runs, completed or out of memory.

@@ -1,4 +1,4 @@
-"""Usable share of a chip's memory, from completed runs and runs that ran out of memory.
+"""Usable share of a chip's memory, fitted to completed runs and runs that ran out of memory.
 
 The usable memory is less than the chip's memory: allocators leave gaps, libraries and the driver use memory, and a
 model of peak memory fitted to completed runs has seen no peak above the limit. The share of runs out of memory rises
@@ -39,11 +39,11 @@ LAPSE = 0.01
 
 
 class Outcomes(NamedTuple):
-    """Completed runs and runs out of memory.
+    """Completed runs and runs out of memory, with predicted use of memory.
 
     Attributes:
-        sources: source of each [row].
-        models: model of each [row].
+        sources: source of each run [row].
+        models: model of each run [row].
         log_use: log of the predicted peak over the chip's memory [1], [row].
         ran_out: whether the run ran out of memory [row].
     """
@@ -54,12 +54,12 @@ class Outcomes(NamedTuple):
     ran_out: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Outcomes":
-        """Subset of the runs."""
+        """Subset of the runs, by index or mask."""
         return Outcomes(*(column[rows] for column in self))
 
 
 def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes | None:
-    """Completed runs and runs out of memory of a table, with predicted peaks; None without runs out of memory."""
+    """Completed runs and runs out of memory of a table, with predicted use; None without runs out of memory."""
     if "oom" not in runs.column("status"):
         return None
     described = describe_runs(runs, hardware)
@@ -78,7 +78,7 @@ def outcomes(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> Outcomes
 
 
 def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
-    r"""Maximum a posteriori estimate of the usable share u and the scatter $\sigma$ from the outcomes.
+    r"""Maximum a posteriori estimate of usable share u and scatter $\sigma$ of the memory of a source.
 
     Maximises $\sum_i \ln [\epsilon / 2 + (1 - \epsilon) \Phi(\pm (x_i - \ln u) / \sigma)]$ plus the log priors over the
     logs of u and $\sigma$, with the sign + where run i ran out of memory; $\epsilon$ is `LAPSE`.
@@ -106,7 +106,7 @@ def fitted_limit(source: str, runs: Outcomes, scatter: float) -> MemoryLimit:
 
 
 def memory_limits(runs: Outcomes, fit: Fit) -> tuple[MemoryLimit, ...]:
-    """Memory limits of the sources with enough runs out of memory and enough completed runs."""
+    """Memory limits of sources with at least `MIN_RUNS` runs out of memory and `MIN_RUNS` completed runs."""
     limits = []
     for source in sorted(set(runs.sources)):
         own = runs.take(runs.sources == source)
@@ -116,7 +116,7 @@ def memory_limits(runs: Outcomes, fit: Fit) -> tuple[MemoryLimit, ...]:
 
 
 def with_memory_limits(result: FitResult, tables: Sequence[Runs], hardware: Hardware | None = None) -> FitResult:
-    """Fit result with the memory limits of the runs of several tables added."""
+    """Fit result with memory limits from the runs of several tables."""
     found = [outcomes(runs, result.fit, hardware) for runs in tables]
     limits = [limit for runs in found if runs is not None for limit in memory_limits(runs, result.fit)]
     return dataclasses.replace(result, fit=dataclasses.replace(result.fit, limits=(*limits, *result.fit.limits)))

@@ -1,4 +1,4 @@
-"""Multi-start minimisation: Adam of optax from many starts, then Levenberg-Marquardt of optimistix from the best."""
+"""Multi-start minimisation: Adam from many starts, then Levenberg-Marquardt from the best end points."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,13 +31,13 @@ POLISH_STEPS = 12
 
 
 class Solution(NamedTuple):
-    """Outcome of a fit.
+    """Optimum of a calibration problem.
 
     Attributes:
         parameters: standardised parameters at the optimum [parameter].
         loss: negative log posterior at the optimum [1].
-        start_losses: `search_loss` reached from each start, at the end or on abandonment [start].
-        converged: whether the polish met its tolerance, or settled where repeated polishes make no progress.
+        start_losses: last `search_loss` of the search from each start [1], [start].
+        converged: whether the last minimisation met the tolerance, or repeated minimisations made no more progress.
         log_residuals: predicted minus measured logs of step time and memory, padding included [row, 2].
         jacobian: derivative of the pseudo-residuals by each parameter [row + memory row + parameter, parameter].
     """
@@ -51,10 +51,10 @@ class Solution(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Parameter held fixed in a minimisation.
+    """Parameter held fixed in a minimisation, and its value.
 
     Attributes:
-        index: index of the parameter; beyond the last parameter, none is held [1].
+        index: index of the parameter; an index beyond the last parameter holds none [1].
         value: value of the parameter [1].
     """
 
@@ -62,13 +62,13 @@ class Held(NamedTuple):
     value: float
 
     def put(self, parameters: Float[Array, " parameter"]) -> Array:
-        """Parameters with the held parameter at its value [parameter]."""
+        """Parameters with the held parameter set to the fixed value [parameter]."""
         # An index beyond the end holds nothing.
         return parameters.at[self.index].set(self.value, mode="drop")
 
 
 class Tolerance(NamedTuple):
-    """Change of parameters and loss at which a minimisation ends.
+    """Tolerance of a minimisation, for changes of parameters and loss.
 
     Attributes:
         relative: relative change [1].
@@ -85,11 +85,11 @@ met by every point."""
 
 
 class Polish(NamedTuple):
-    """State of a Levenberg-Marquardt minimisation.
+    """State of a Levenberg-Marquardt minimisation between steps.
 
     Attributes:
         parameters: best parameters so far [parameter].
-        state: state of the solver; `state.y_eval` is the next point at which the solver needs the errors.
+        state: state of the solver; `state.y_eval` is the next point to evaluate.
         ended: whether the minimisation converged or failed.
         converged: whether the minimisation converged.
     """
@@ -145,13 +145,13 @@ def _solution_of(now: Polish, held: Held) -> Solution:
 def minimised(
     start: Float[Array, " parameter"], problem: FitProblem, tolerance: Tolerance, held: Held | None = None
 ) -> Solution:
-    """Levenberg-Marquardt minimisation from one start; only descents are accepted.
+    """Levenberg-Marquardt minimisation of the negative log posterior from a single start.
 
     Args:
         start: starting point [parameter].
-        problem: the problem to fit; smoothed, as are all problems that share the compiled program.
+        problem: the problem to fit, with smoothed maxima.
         tolerance: tolerance of the minimisation.
-        held: parameter held fixed; None where all parameters move.
+        held: parameter held fixed; by default none.
 
     Returns:
         The solution at the end point.
@@ -193,7 +193,7 @@ START_SPREAD = 0.7
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread: further threads wait for cores that XLA keeps busy.
+    """Context with a single BLAS thread, since further threads would wait for cores in use by XLA.
 
     On two cores, two BLAS threads make a fit a sixth slower.
     """
@@ -204,14 +204,14 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def standing_at(problem: FitProblem, parameters: Float[Array, " parameter"]) -> Solution:
-    """Solution at a given point, without minimisation: every point meets the tolerance after a single evaluation."""
+    """Solution at a given point, without minimisation."""
     return minimised(parameters, smoothed(problem, SHARP), ANYWHERE)._replace(converged=jnp.asarray(False))
 
 
 def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
-    """Parameters with effects of levels without counted runs set to the centre of their prior [parameter].
+    """Parameters with zero (the prior centre) for effects of levels without runs of positive weight [parameter].
 
-    The prior centre is the optimum of an effect without runs.
+    Zero is the optimum of an effect without runs.
     """
     # (effects,)
     has_runs = (problem.weight @ problem.members) > 0.0
@@ -222,12 +222,12 @@ def at_prior_without_runs(parameters: Float[Array, " parameter"], problem: FitPr
 
 
 class Descent(NamedTuple):
-    """Descent from a start.
+    """State of an Adam descent from a start.
 
     Attributes:
         parameters: current parameters [parameter].
         state: state of the optimiser.
-        loss: loss one step before [1].
+        loss: loss before the last step [1].
     """
 
     parameters: Float[Array, " parameter"]
@@ -236,12 +236,12 @@ class Descent(NamedTuple):
 
 
 def adam() -> optax.GradientTransformation:
-    """Adam optimiser of the search, with a cosine schedule of the learning rate."""
+    """Adam optimiser with a cosine schedule of the learning rate."""
     return optax.adam(optax.cosine_decay_schedule(0.1, FIRST_STEPS + LAST_STEPS), b2=0.99)
 
 
 def begin(start: Float[Array, " parameter"]) -> Descent:
-    """Descent before its first step."""
+    """Initial state of a descent from a start."""
     return Descent(start, adam().init(start), jnp.zeros(()))
 
 
@@ -253,7 +253,7 @@ def _updated(now: Descent, problem: FitProblem, errors: RowErrors) -> Descent:
 
 
 def descend(problem: FitProblem, begun: Descent, n_steps: int) -> Descent:
-    """Descent after further Adam steps."""
+    """Descent after `n_steps` further Adam steps."""
     now = begun
     for _ in range(n_steps):
         now = _updated(now, problem, errors_at(now.parameters, problem))
@@ -261,7 +261,7 @@ def descend(problem: FitProblem, begun: Descent, n_steps: int) -> Descent:
 
 
 def search_starts(problem: FitProblem, starts: Float[Array, "start parameter"]) -> tuple[list[Array], Array]:
-    """Adam from every start for `FIRST_STEPS`, then from the best `FINALISTS` for `LAST_STEPS`.
+    """Adam search: `FIRST_STEPS` from every start, then `LAST_STEPS` from the best `FINALISTS`.
 
     Args:
         problem: the problem to fit.
@@ -281,9 +281,9 @@ def search_starts(problem: FitProblem, starts: Float[Array, "start parameter"]) 
 
 
 def refine(problem: FitProblem, start: Float[Array, " parameter"]) -> Solution:
-    """Polish of one point: Levenberg-Marquardt on the smoothed, then on the exact problem.
+    """Levenberg-Marquardt minimisation from a point, on the smoothed, then on the (nearly) exact problem.
 
-    The polish alone suffices for a problem close to a solved problem.
+    For a problem close to a solved problem, no further search is needed.
     """
     # The pull of a prior alone is too weak for the solver.
     near = minimised(at_prior_without_runs(start, problem), smoothed(problem, TEMPERATURE), POLISHED)
@@ -295,16 +295,16 @@ def solve(
     starts: Float[Array, "start parameter"],
     known: Sequence[Float[Array, " parameter"]] = (),
 ) -> Solution:
-    """Fit from several starts.
+    """Optimum of a calibration problem, by searches from several starts.
 
     Args:
         problem: the problem to fit.
         starts: standardised starting points; the first is usually the prior's centre [start, parameter].
-        known: optima of earlier fits of about the same problem [parameter]; the fit is never worse than the earlier
+        known: optima of earlier fits of nearly equal problems [parameter]; the result is never worse than the
             fits.
 
     Returns:
-        The best fit.
+        The optimum.
     """
     ends, losses = search_starts(problem, starts)
     # The points also count unchanged: a search could lose an optimum.
@@ -317,14 +317,14 @@ def solve(
 
 
 def from_exposed(problem: FitProblem, solution: Solution) -> Solution:
-    """Refined solution from a start where hidden terms show."""
+    """Solution from a start at which cost terms hidden by overlap become visible (have a gradient)."""
     # A term hidden behind a longer term has no gradient: no descent from the solution finds the term.
     exposed = solution.parameters + problem.parametrisation.towards_exposed
     return refine(problem, refine(problem, exposed).parameters)
 
 
 def settled(problem: FitProblem, solution: Solution) -> Solution:
-    """Solution polished repeatedly, until `PATIENCE` successive polishes make no progress."""
+    """Solution after repeated minimisations, until `PATIENCE` successive minimisations make no progress."""
     best = last = solution
     idle = 0
     for _ in range(ROUNDS):
@@ -343,7 +343,7 @@ def _lowest(solutions: Sequence[Solution]) -> Solution:
 
 
 def random_starts(key: PRNGKeyArray, n_starts: int, n_parameters: int) -> Array:
-    """Prior's centre and random points around the centre [start, parameter]."""
+    """Starting points: the centre of the prior, and random points around the centre [start, parameter]."""
     # The first start is the centre of the prior.
     spread = START_SPREAD * jax.random.normal(key, (n_starts - 1, n_parameters))
     return jnp.concatenate([jnp.zeros((1, n_parameters)), spread])

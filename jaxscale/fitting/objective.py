@@ -1,4 +1,4 @@
-r"""Objective of a fit: robust residuals of log step time, plus the priors.
+r"""Objective of a fit: negative log posterior with robust residuals of log step time and log peak memory.
 
 With $r_i = \ln \hat t_i - \ln t_i$, scale $\sigma$, pooled parameters $z_p$, effects $e_j$, and minus the logarithm of
 Student's t of $\nu$ degrees of freedom $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$, the negative log posterior is
@@ -47,20 +47,20 @@ MEMORY_SIGMA = 0.06
 
 
 class FitProblem(eqx.Module):
-    """Calibration problem.
+    """Calibration problem: measured runs, priors and weights.
 
     Attributes:
         batch: measured runs [row].
         log_time: natural log of measured step times [ln s], [row].
         log_memory: natural log of measured peak memory, or of its bound [ln byte], 0 without either [row].
-        with_memory: positions of the rows with a measured peak, then of rows with a bound, then padding [memory row].
+        with_memory: indices of the rows with a measured peak, then of rows with a bound, then padding [memory row].
         has_memory: 1 for rows with a peak or a bound, 0 for the padding [memory row].
         is_bound: whether the run is only known to fit, or to run out of memory, with `log_memory` the bound of its peak
             [memory row].
         ran_out: whether the bound is a lower bound, of a run out of memory [memory row].
-        memory_members: `members` at `with_memory`, stored since a gather is slow [memory row, effect].
-        base: unconstrained coefficients before the fit [row, coefficient].
-        members: membership of rows in the levels of effects [row, effect].
+        memory_members: rows `with_memory` of `members`, stored since a gather is slow [memory row, effect].
+        base: log or logit of the coefficients before the fit [row, coefficient].
+        members: 1 if the row has the level of the effect, else 0 [row, effect].
         weight: weight of each row; 0 leaves the row out [row].
         parametrisation: map from parameters to coefficients.
         scatter: sigma, relative scatter of a run's step time [1], [row].
@@ -88,28 +88,28 @@ class FitProblem(eqx.Module):
 
     @property
     def smoothing(self) -> Temperature:
-        """Temperature at which the model is evaluated [1]."""
+        """Smoothing temperature of the cost model [1]."""
         return 0.0 if self.temperature is None else self.temperature
 
     def rows(self, parameters: Float[Array, " parameter"]) -> Array:
-        """Unconstrained coefficients of each row [row, coefficient]."""
+        """Log or logit of the coefficients of each row, for given standardised parameters [row, coefficient]."""
         return self.parametrisation.rows(parameters, self.base, self.members)
 
 
 def make_problem(
     measured: Measured, parametrisation: Parametrisation, base: np.ndarray, members: np.ndarray, bounds: np.ndarray
 ) -> FitProblem:
-    """Problem of all measured rows, padded to a bucket of rows.
+    """Calibration problem of all measured rows, padded to a standard number of rows.
 
     Args:
         measured: the runs.
         parametrisation: map from parameters to coefficients.
-        base: unconstrained coefficients before the fit [row, coefficient].
-        members: membership of rows in the levels of effects [row, effect].
-        bounds: whether a bound is the only knowledge of the peak of a row [row].
+        base: log or logit of the coefficients before the fit [row, coefficient].
+        members: 1 if the row has the level of the effect, else 0 [row, effect].
+        bounds: whether the peak of a row is known only by a bound [row].
 
     Returns:
-        The problem; the measured rows are its first `len(measured.batch)` rows.
+        The problem, with the measured rows first and padding behind.
     """
     n = len(measured.batch)
     weight, scatter = information(measured), time_scatter(measured.levels)
@@ -143,9 +143,9 @@ def make_problem(
 
 
 def information(measured: Measured) -> np.ndarray:
-    """Weight of each run in a fit, `min(1, parts / runs of its setup)` [1], [row].
+    """Weight of each run in a fit, `min(1, parts / runs of the setup)` [1], [row].
 
-    Step times composed of a few timed parts contain no more information than the parts, however many steps there are.
+    Step times of many runs, composed of a few timed parts, have no more information than the parts.
     """
     _, setup, runs = np.unique(measured.levels.column("source"), return_inverse=True, return_counts=True)
     # min(1, parts / runs of the setup)
@@ -153,7 +153,7 @@ def information(measured: Measured) -> np.ndarray:
 
 
 def time_scatter(levels: Levels) -> np.ndarray:
-    """Sigma of the step time of runs, from the defaults of the tables of their sources [1], [row]."""
+    """Relative scatter sigma of the step time of each run, as stated for the table of its source [1], [row]."""
 
     def of_source(source: str) -> float:
         return default_for("scatter", None, table_of(source))
@@ -162,7 +162,7 @@ def time_scatter(levels: Levels) -> np.ndarray:
 
 
 def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
-    """Problem with the weight of each measured row times `kept` [row of the measured rows]."""
+    """Problem with the weight of each measured row multiplied by `kept` [row]."""
     share = np.zeros(problem.weight.shape)
     # Padding keeps weight 0.
     share[: len(kept)] = kept
@@ -170,7 +170,7 @@ def reweighted(problem: FitProblem, kept: np.ndarray) -> FitProblem:
 
 
 def smoothed(problem: FitProblem, temperature: float) -> FitProblem:
-    """Problem with maxima of the model smoothed at a temperature [1]."""
+    """Problem with the maxima of the cost model smoothed at a temperature."""
     return dataclasses.replace(problem, temperature=jnp.asarray(temperature))
 
 
@@ -182,7 +182,7 @@ def log_totals(
 ) -> Array:
     """Natural logs of predicted `step_time` [ln s] or `memory` [ln byte] of each row [row].
 
-    Memory is counted as in the measurement of the row.
+    Memory has the definition of the row's measurement.
     """
 
     def one(run: RunBatch, row: Array) -> Array:
@@ -205,9 +205,9 @@ def predicted_logs(
 def logs_with_gradients(
     batch: RunBatch, unconstrained: Float[Array, "row coefficient"], temperature: Temperature
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Predicted logs of time and memory [row], and their gradients by the coefficients of the row [row, coefficient].
+    """Predicted logs of time and memory [row], with gradients by the row's coefficients [row, coefficient].
 
-    A separate `jit` lets all programs that call the function share a single trace of the model and its backward pass.
+    A separate `jit` lets all calling programs share a single trace of the model and the backward pass.
     """
     time, of_time = jax.vjp(lambda u: log_totals(step_time, batch, u, temperature), unconstrained)
     peak, of_peak = jax.vjp(lambda u: log_totals(memory, batch, u, temperature), unconstrained)
@@ -216,13 +216,13 @@ def logs_with_gradients(
 
 
 class RowErrors(NamedTuple):
-    """Predicted minus measured logs of each row, and their slopes in the unconstrained coefficients of the row.
+    """Predicted minus measured logs of each row, and their derivatives by the coefficients of the row.
 
     Attributes:
-        time: error of log step time [row].
-        memory: error of log peak memory [row].
-        by_time: slopes of `time` [row, coefficient].
-        by_memory: slopes of `memory` [row, coefficient].
+        time: predicted minus measured log step time [row].
+        memory: predicted minus measured log peak memory [row].
+        by_time: derivatives of `time` by log or logit of the coefficients [row, coefficient].
+        by_memory: derivatives of `memory` by log or logit of the coefficients [row, coefficient].
     """
 
     time: Float[Array, " row"]
@@ -240,7 +240,7 @@ _rows = filter_jit(FitProblem.rows)
 
 
 def errors_at(parameters: Float[Array, " parameter"], problem: FitProblem) -> RowErrors:
-    """Errors at given parameters, with their slopes; called outside of the compiled programs of solvers."""
+    """Errors of all rows at given parameters, with derivatives; called outside of compiled solver programs."""
     answer = compiled_logs_with_gradients(problem.batch, _rows(problem, parameters), problem.smoothing)
     return _minus_measured(answer, problem)
 
@@ -271,8 +271,8 @@ def _row_errors_jvp(
 def log_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Predicted minus measured logs of step time and memory [row, 2].
 
-    The memory residual is 0 without a measured peak, except for runs predicted not to fit: log of peak over chip
-    memory.
+    Without a measured peak, the memory residual is the violation of a bound (log of predicted peak over chip memory), or
+    0 without a violation.
     """
     return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
 
@@ -290,13 +290,13 @@ def _by_row(time: Float[Array, " row"], memory: Float[Array, " memory_row"], pro
 
 
 def beyond_bound(memory: Float[Array, " memory_row"], problem: FitProblem) -> Array:
-    """Errors of log peak memory, 0 where a bound holds [memory row]."""
+    """Errors of log peak memory, with 0 for bounds that hold [memory row]."""
     is_kept = jnp.where(problem.ran_out, memory > 0.0, memory < 0.0)
     return jnp.where(problem.is_bound & is_kept, 0.0, memory)
 
 
 def pseudo_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
-    """Pseudo-residuals, whose sum of squares is twice the negative log posterior [row + memory row + parameter]."""
+    """Residuals with a sum of squares of twice the negative log posterior [row + memory row + parameter]."""
     return _pseudo_residuals(*row_errors(problem.rows(parameters), problem), parameters, problem)
 
 
@@ -306,7 +306,7 @@ def _pseudo_residuals(time: Array, memory: Array, parameters: Array, problem: Fi
 
 
 def of_runs(time: Float[Array, " row"], memory: Float[Array, " row"], problem: FitProblem) -> Array:
-    """Pseudo-residuals from errors of log step time and log peak memory [row + memory row]."""
+    """Pseudo-residuals of the runs, from errors of log step time and log peak memory [row + memory row]."""
     errors = zip(_root_weights(problem), standardised_errors(time, memory, problem), strict=True)
     return jnp.concatenate([count * robust(error) for count, error in errors])
 
@@ -323,13 +323,13 @@ def of_priors(parameters: Float[Array, " parameter"], problem: FitProblem) -> tu
 def residuals(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> tuple[Array, Array]:
     """Pseudo-residuals with a fast Jacobian for solvers, and the `log_residuals`.
 
-    Rows depend on the parameters through their coefficients alone, and linearly: the Jacobian is assembled from one
-    gradient per row. A gradient of the loss needs no Jacobian.
+    The coefficients of a row are linear in the parameters. The Jacobian is therefore assembled from the gradients of
+    the rows by the row's coefficients.
 
     Args:
         parameters: standardised parameters [parameter].
         problem: the problem to fit.
-        errors: errors at the same parameters, see `errors_at`.
+        errors: errors at these parameters, from `errors_at`.
 
     Returns:
         Pseudo-residuals [row + memory row + parameter] and log residuals [row, 2].
@@ -361,12 +361,12 @@ def _residuals_jvp(
 
 
 def standardised_errors(time: Array, memory: Array, problem: FitProblem) -> tuple[Array, Array]:
-    """Errors of log step time [row] and of log peak memory or its bound [memory row], over their scatter [1]."""
+    """Errors of log step time [row] and of log peak memory or bound [memory row], divided by the scatter [1]."""
     return time / problem.scatter, beyond_bound(memory[problem.with_memory], problem) / problem.memory_scatter
 
 
 def weights(problem: FitProblem) -> tuple[Array, Array]:
-    """Weights of step times [row] and of peaks or bounds [memory row]; weight 0 for padding [1]."""
+    """Weights of step times [row] and of peaks or bounds [memory row]; 0 for padding [1]."""
     return problem.weight, problem.weight[problem.with_memory] * problem.has_memory
 
 
@@ -385,12 +385,12 @@ def loss(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
 
 
 def search_loss(parameters: Float[Array, " parameter"], problem: FitProblem, errors: RowErrors) -> Array:
-    """Negative log posterior of step times alone, for the search of valleys; the polish adds peak memory [1].
+    """Negative log posterior of step times without peak memory, for the search for minima [1].
 
     Args:
         parameters: standardised parameters [parameter].
         problem: the problem to fit.
-        errors: errors at the same parameters, see `errors_at`; their slopes give the gradient.
+        errors: errors and derivatives at these parameters, from `errors_at`.
 
     Returns:
         The loss [1].

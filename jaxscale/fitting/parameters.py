@@ -1,13 +1,13 @@
-r"""Map from standardised parameters to the coefficients of each run.
+r"""Linear map from standardised parameters to the coefficients of each run.
 
-Each coefficient has an unconstrained coordinate u (log for positive coefficients, logit for fractions). Run i, member
-of several levels (its source, chip, precision, ...), has
+Each coefficient has a coordinate u (log for positive coefficients, logit for fractions). Run i, with
+levels of several factors (source, chip, precision, ...), has
 
 $$ u_{ip} = u^0_{ip} + s_p z_p + \sum_j M_{ij} \, [p = p_j] \, \tau_j e_j $$
 
-with $u^0$ the coordinate before the fit, $s_p$ the prior's spread, $z_p$ the pooled parameters, and $e_j$ the effect
-of a level on a coefficient. z has a standard normal prior, e a heavy-tailed Student's t prior (`objective`), for
-shrinkage of effects towards the pooled value.
+with the coordinate $u^0$ before the fit, the prior's spread $s_p$, the pooled parameters $z_p$, the membership $M_{ij}$
+of run i in the level of effect j, and the effect $e_j$ on coefficient $p_j$ with the prior scale $\tau_j$. z has a
+standard normal prior, e a heavy-tailed Student's t prior (`objective`), for shrinkage towards the pooled value.
 """
 
 from collections import Counter
@@ -36,20 +36,20 @@ Dense models share their kernels; each mixture has its own routing and its own r
 
 @dataclass(frozen=True)
 class Stage:
-    """Stage of a calibration: levels with effects, and the prior of the effects.
+    """Stage of a calibration: factors with effects, and the prior of the effects.
 
     Attributes:
-        kinds: kinds of level in order of precedence: of two kinds with equal rows, the first keeps the effect.
+        kinds: factors in order of precedence; of two levels with equal rows, the first keeps the effect.
         is_centre: whether the effects form the centre, the prediction for unknown stacks. Effects of the centre are
-            Gaussian, so that the pool lies at the mean of the stacks; offsets of known stacks have heavy tails, so that
-            a few deviant stacks are fitted without a pull on the rest.
+            Gaussian, so that the centre is the mean of the stacks; offsets of known stacks have heavy tails, so that
+            a few deviant stacks do not move the centre.
     """
 
     kinds: tuple[str, ...]
     is_centre: bool
 
     def spread(self, kind: str, level: str, coefficient: str) -> float:
-        """Standard deviation (or scale) of an effect on the unconstrained coefficient, 0 without an effect [1]."""
+        """Prior standard deviation (or scale) of an effect on log or logit of a coefficient; 0 if no effect [1]."""
         prior = priors()[coefficient]
         if self.is_centre:
             return prior.levels.get(kind, 0.0)
@@ -79,10 +79,10 @@ EFFECT_BUCKET = 64
 
 @dataclass(frozen=True)
 class Effect:
-    """Deviation of a coefficient of a level from the pooled value.
+    """Deviation of a coefficient from the pooled value for the runs of a level.
 
     Attributes:
-        kind: kind of the level: source, gpu, precision, ...
+        kind: factor of the level: source, gpu, precision, ...
         level: name of the level, e.g. `h100-80gb`.
         coefficient: name of the coefficient.
     """
@@ -93,13 +93,13 @@ class Effect:
 
 
 def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> tuple[Effect, ...]:
-    """Identifiable effects of levels.
+    """Effects of levels that the runs can identify.
 
-    A kind counts if at least two of its levels occur. A level gets effects on the coefficients to which some of its
-    rows are sensitive; of two kinds with a level of equal rows, the first kind keeps the effect.
+    A factor counts if at least two levels occur. A level gets effects on coefficients to which some of the level's
+    rows are sensitive; of two factors with a level of equal rows, the first factor keeps the effect.
 
     Args:
-        levels: level of every row by kind.
+        levels: level of every row by factor.
         scope: whether a row is sensitive to a coefficient [row, coefficient].
         stage: stage of the calibration.
 
@@ -128,13 +128,13 @@ def find_effects(levels: Levels, scope: np.ndarray, stage: Stage = OFFSETS) -> t
 
 
 def tells_little(kind: str, level: str, n_runs: int) -> bool:
-    """Whether a level has an effect on its first coefficient alone: few runs, or single runs of many users."""
+    """Whether a level has an effect only on the first coefficient, `FIRST`: few runs, or single runs of many users."""
     is_scattered = kind in ("stack", "source") and bool(default_for("pace_alone", None, table_of(level)))
     return is_scattered or n_runs < MIN_RUNS_OF_LEVEL
 
 
 def membership(levels: Levels, effects: Sequence[Effect]) -> np.ndarray:
-    """Membership matrix of effects: 1 where the row has the effect's level, zero columns as padding.
+    """Membership matrix: 1 if the row has the level of the effect, else 0; zero columns as padding.
 
     Returns:
         Array [row, effect].
@@ -146,18 +146,18 @@ def membership(levels: Levels, effects: Sequence[Effect]) -> np.ndarray:
 
 
 def padded_count(count: int) -> int:
-    """Count of effects rounded up to a whole number of buckets, at least one."""
+    """Number of effects rounded up to a multiple of `EFFECT_BUCKET`, at least one bucket."""
     return max(-(-count // EFFECT_BUCKET), 1) * EFFECT_BUCKET
 
 
 class Parametrisation(eqx.Module):
-    """Linear map from standardised parameters to the unconstrained coefficients of each row.
+    """Linear map from standardised parameters to log or logit of the coefficients of each row.
 
     Attributes:
         spread: prior spread of each coefficient [coefficient].
-        column: coefficient of each effect [effect].
+        column: index of the coefficient of each effect [effect].
         scale: scale of the prior of each effect; 0 for padding [effect].
-        towards_exposed: change of the parameters that makes hidden terms show, 0 for all further parameters
+        towards_exposed: change of the parameters that makes cost terms hidden by overlap visible; 0 for all others
             [parameter].
     """
 
@@ -168,7 +168,7 @@ class Parametrisation(eqx.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Pooled parameters and effects, padding included [1]."""
+        """Number of pooled parameters and effects, padding included [1]."""
         return self.spread.shape[0] + self.scale.shape[0]
 
     @property
@@ -182,22 +182,22 @@ class Parametrisation(eqx.Module):
         base: Float[Array, "row coefficient"],
         members: Float[Array, "row effect"],
     ) -> Array:
-        """Unconstrained coefficients of each row [row, coefficient]."""
+        """Log or logit of the coefficients of each row [row, coefficient]."""
         n = self.spread.shape[0]
         # Products with matrices of zeros and ones are many times faster on a CPU than scatters and gathers.
         return base + self.spread * parameters[:n] + members @ (self._moves * parameters[n:]).T
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
-        """Derivative of each row's value by each parameter, from its gradient by the coefficients (chain rule)."""
+        """Derivative of a value of each row by each parameter, given `gradient` by the coefficients [row, parameter]."""
         # (row, effect)
         by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)
 
 
 def offset_spread(kind: str, level: str) -> float:
-    """Scale of the prior of a level's offsets, in units of each coefficient's `spread_of_levels` [1].
+    """Prior scale of the offsets of a level, in units of each coefficient's `spread_of_levels` [1].
 
-    Runs set apart take the scale stated by their table, if any.
+    A source set apart from a software stack takes the scale stated for the table, if any.
     """
     usual = OFFSET_SPREAD[kind]
     if kind == "source" and is_apart(level):
@@ -207,14 +207,14 @@ def offset_spread(kind: str, level: str) -> float:
 
 
 def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parametrisation:
-    """Parametrisation of the pooled coefficients and effects.
+    """Linear map of pooled coefficients and effects, with the prior scales.
 
     Args:
         effects: effects of levels.
         stage: stage of the calibration.
 
     Returns:
-        The linear map with its prior scales.
+        The linear map.
     """
     table, order = priors(), list(names())
     padding = [0] * (padded_count(len(effects)) - len(effects))
@@ -228,9 +228,10 @@ def parametrisation(effects: Sequence[Effect], stage: Stage = OFFSETS) -> Parame
 
 
 def exposing_changes(effects: Sequence[Effect], scale: Sequence[float]) -> list[float]:
-    """Changes of the parameters that expose hidden terms: the typical difference of levels, standardised [parameter].
+    """Changes of the parameters that make cost terms hidden by overlap visible, standardised [parameter].
 
-    Each source moves by the effect of the source; a coefficient without effects by source by the pooled parameter.
+    Changes have the size of typical differences between levels, in the effect of each source, or in the pooled
+    parameter for a coefficient without effects by source.
     """
     sign = {"": 0.0, "small": 1.0, "large": -1.0}
     change = {name: sign[prior.hides_where] * prior.spread_of_levels for name, prior in priors().items()}

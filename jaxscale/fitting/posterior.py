@@ -1,4 +1,4 @@
-"""Full posterior of a fit by the no-U-turn sampler of numpyro (the extra `bayes`).
+"""Sampling of the full posterior of a fit by the no-U-turn sampler of numpyro (the extra `bayes`).
 
 The potential is the negative log posterior of the fit in its standardised parameters, with the Laplace covariance of
 the fit as the metric. Reference: Hoffman & Gelman 2014, JMLR 15, 1593-1623.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Posterior(NamedTuple):
-    """Draws from the posterior.
+    """Draws from the posterior of a fit.
 
     Attributes:
-        standardised: draws of all parameters in standard deviations of their priors [draw, parameter].
+        standardised: draws of all parameters, in standard deviations of the priors [draw, parameter].
         coefficients: draws of each pooled coefficient in its unit, by name [draw].
         n_divergent: divergent transitions; more than a few indicate unreliable draws [1].
     """
@@ -32,7 +32,7 @@ class Posterior(NamedTuple):
     n_divergent: int
 
     def interval(self, name: str, probability: float = 0.9) -> tuple[float, float]:
-        """Central interval of a coefficient, in its unit."""
+        """Central interval of a coefficient with the given posterior probability, in the coefficient's unit."""
         tail = 0.5 * (1.0 - probability)
         low, high = np.quantile(self.coefficients[name], [tail, 1.0 - tail])
         return float(low), float(high)
@@ -42,9 +42,9 @@ def sample_posterior(result: "FitResult", n_draws: int = 500, n_warmup: int = 30
     """Draw from the posterior of a fit.
 
     Args:
-        result: the fit; the chain starts at its optimum.
+        result: the fit, with the optimum at the start of the chain.
         n_draws: number of draws to keep [1].
-        n_warmup: number of preceding draws to adapt the step size [1].
+        n_warmup: number of preceding draws, for the adaptation of the step size [1].
         seed: seed of the random numbers.
 
     Returns:

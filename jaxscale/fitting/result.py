@@ -1,4 +1,4 @@
-"""`FitResult`: the outcome of `fit`, with its report in words and as plain data."""
+"""`FitResult`, the result of `fit`, with a report in words and as JSON."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from jaxscale.fitting.summary import cautions, summary_html, summary_json, summa
 
 
 class FitResult(FitEstimates):
-    """Outcome of a fit: estimates, diagnostics, cautions and a report."""
+    """Result of `fit`: estimates, diagnostics, cautions and a report."""
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Cautions: failed convergence, coefficients that the data leave at their prior, ..."""
+        """Cautions about the fit: failed convergence, coefficients not identified by the runs, and so on."""
         return cautions(self)
 
     def summary(self) -> str:
@@ -30,11 +30,11 @@ class FitResult(FitEstimates):
         return summary_html(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Report as plain data; nan becomes None."""
+        """Report as JSON data; nan becomes None."""
         return summary_json(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the fit as TOML, whole or not at all.
+        """Write the fit atomically as TOML.
 
         Raises:
             InputError: the folder does not exist or cannot be written.

@@ -1,4 +1,4 @@
-"""Report of a fit: plain text, HTML for notebooks, plain data, and cautions for the user."""
+"""Report of a fit: plain text, HTML for notebooks, JSON, and cautions."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -43,7 +43,7 @@ ERROR_COLUMNS = (
 
 
 def headlines(result: FitEstimates) -> list[str]:
-    """Size, errors, information criteria and most influential runs of a fit, in a few lines."""
+    """Lines of text with size, errors, information criteria and most influential runs of a fit."""
     found = result.diagnostics
     return [
         f"fit of {result.n} runs in {result.groups.max() + 1} groups, {len(result.effects)} effects of levels",
@@ -57,26 +57,26 @@ def headlines(result: FitEstimates) -> list[str]:
 
 
 def held_out_words(result: FitEstimates) -> str:
-    """Mean and median error of held-out runs; a remark without held-out runs."""
+    """Text with mean and median error of held-out runs."""
     if not np.isfinite(result.held_out).any():
         return "no run held out"
     return f"{result.mape_cv:.2f} % held out (median {result.median_cv:.2f} %)"
 
 
 def memory_error(result: FitEstimates) -> dict[str, Any]:
-    """Number of runs with a stated peak memory, and their mean error in sample [%]; None without stated peaks."""
+    """Number of runs with a measured peak memory, and mean absolute error in sample [%]; None without peaks."""
     found = 100.0 * np.abs(np.expm1(result.memory_errors))
     return {"n": len(found), "mape": float(np.mean(found)) if len(found) else None}
 
 
 def memory_lines(result: FitEstimates) -> list[str]:
-    """Line with the error of peak memory; no line if no run states a peak."""
+    """Line of text with the error of peak memory; empty if no run states a peak."""
     found = memory_error(result)
     return [f"error of peak memory: {found['mape']:.2f} % in sample, {found['n']} runs"] if found["n"] else []
 
 
 def floor_lines(result: FitEstimates) -> list[str]:
-    """Line with the scatter of runs of equal settings; no line without repeated runs."""
+    """Line of text with the scatter of runs of equal settings; empty without repeated runs."""
     noise = repeat_noise(result)
     if not noise["n"]:
         return []
@@ -87,7 +87,7 @@ def floor_lines(result: FitEstimates) -> list[str]:
 
 
 def repeat_noise(result: FitEstimates) -> dict[str, Any]:
-    """Number of runs that repeat settings, and their mean and median scatter [%]; None without such runs."""
+    """Number of runs that repeat settings, and mean and median scatter [%]; None without repeats."""
     known = result.repeats[np.isfinite(result.repeats)]
     scatter = 100.0 * np.abs(np.expm1(known))
     middle = (float(np.mean(scatter)), float(np.median(scatter))) if len(known) else (None, None)
@@ -95,7 +95,7 @@ def repeat_noise(result: FitEstimates) -> dict[str, Any]:
 
 
 def remarks(result: FitEstimates) -> list[str]:
-    """Memory limits shown by the runs, and cautions."""
+    """Sentences on memory limits shown by the runs, and cautions."""
     limits = [
         f"half of the runs of {limit.source or 'no named source'} run out of memory where {limit.usable:.0%} of a "
         f"chip's is predicted, with a scatter of {limit.scatter:.0%}"
@@ -105,7 +105,7 @@ def remarks(result: FitEstimates) -> list[str]:
 
 
 def parameter_table(result: FitEstimates) -> Table:
-    """Table of the coefficients."""
+    """Table of the coefficients with interval and unit."""
     rows = [
         (
             name,
@@ -120,7 +120,7 @@ def parameter_table(result: FitEstimates) -> Table:
 
 
 def error_table(result: FitEstimates) -> Table:
-    """Table of errors by level, for kinds with several levels; without rows if there is no such kind."""
+    """Table of errors by level, for factors with several levels; may be empty."""
     rows = []
     for kind in REPORTED_KINDS:
         errors = result.errors_by(kind)
@@ -142,7 +142,7 @@ def error_table(result: FitEstimates) -> Table:
 
 
 def summary_parts(result: FitEstimates) -> list[str | Table]:
-    """Lines and tables of a fit, in order: errors, coefficients, remarks, and paces of workloads."""
+    """Lines and tables of the report, in order: errors, coefficients, remarks, and paces of workloads."""
     errors = error_table(result)
     parts = [*headlines(result), *([errors] if errors.rows else []), parameter_table(result), *remarks(result)]
     parts += [f"{name} is not identified; {run} would tell it" for name, run in telling_runs(result).items()]
@@ -150,7 +150,7 @@ def summary_parts(result: FitEstimates) -> list[str | Table]:
 
 
 def summary_html(result: FitEstimates) -> str:
-    """Report of a fit in HTML, with the meaning of each coefficient."""
+    """Report as HTML, with the meaning of each coefficient."""
     meanings = [prior.meaning for prior in priors().values()]
     table = parameter_table(result)
     explained = make_table(
@@ -162,7 +162,7 @@ def summary_html(result: FitEstimates) -> str:
 
 
 def summary_json(result: FitEstimates) -> dict[str, Any]:
-    """Report as plain data; nan becomes None."""
+    """Report as JSON data; nan becomes None."""
     found = result.diagnostics
     return {
         "n": result.n,
@@ -195,7 +195,7 @@ def _finite(value: float) -> float | None:
 
 
 def cautions(result: FitEstimates) -> tuple[str, ...]:
-    """Sentences on failed convergence, coefficients that rest on their priors, runs that decide, missing groups."""
+    """Sentences on failed convergence, coefficients not identified, influential runs, missing groups, and so on."""
     sentences = (
         _absurd_error(result),
         *impossible_rates(result),
@@ -244,7 +244,7 @@ TIMES_OF_LAYERS = ("matmul", "fp8", "fp4", "attention", "scan")
 
 
 def impossible_rates(result: FitEstimates) -> list[str]:
-    """A sentence for each rate of the fitted runs above the possible rate of the hardware."""
+    """Sentences on fitted rates above the possible rate of the hardware."""
     # (rows, coefficients)
     rows = constrain_values(result.fit.unconstrained(result.levels))
     values = dict(zip(names(), np.moveaxis(np.asarray(rows), -1, 0), strict=True))
@@ -264,7 +264,7 @@ def impossible_rates(result: FitEstimates) -> list[str]:
 
 
 def telling_runs(result: FitEstimates) -> dict[str, str]:
-    """Most informative run for each coefficient that the fitted runs do not identify."""
+    """Most informative run, in words, for each coefficient not identified by the runs."""
     return {
         name: prior.told_by
         for (name, prior), known in zip(priors().items(), result.identified, strict=True)

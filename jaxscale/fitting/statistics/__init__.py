@@ -1,1 +1,1 @@
-"""Statistics common to all calibrations: likelihood, quantiles of left-out groups, effects by level."""
+"""Statistics common to all calibrations: Student likelihood, mixed effects, quantiles of held-out errors."""

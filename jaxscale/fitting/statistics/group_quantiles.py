@@ -1,4 +1,4 @@
-r"""Quantiles of held-out errors with coverage of runs of new groups, by split-conformal prediction.
+"""Widths of prediction intervals for runs of new groups, from held-out errors, by split-conformal prediction.
 
 Of G exchangeable groups, the quantile $q (1 + 1/G)$ of the left-out errors covers a share q of a new group. Runs of a
 group share most of their error, so that many runs of few groups contain little information.
@@ -14,20 +14,25 @@ GROUPS_THAT_TELL = 9
 
 
 def conformal_level(share: float, worth: float) -> float:
-    """Quantile level of errors that covers a share of new errors; 1, the largest error, where few are left out [1]."""
+    """Level of the quantile of held-out errors that covers a share of new errors; at most 1, the largest error [1].
+
+    Args:
+        share: share of new errors to cover [1].
+        worth: effective number of held-out errors [1].
+    """
     return min(1.0, share * (1.0 + 1.0 / worth))
 
 
 def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> float:
-    r"""Half-width with 90 % coverage of the runs of a new group.
+    r"""Half-width of a symmetric interval with 90 % coverage of runs of a new group.
 
-    For G groups whose runs share a fraction $\rho$ of the variance, the effective number of errors is $G / \rho$, as in
-    `interval_of`. With fewer groups than `GROUPS_THAT_TELL` the half-width is at least the known scatter of runs.
+    For G groups with the intraclass correlation $\rho$, the effective number of errors is $G / \rho$ (`worth_of`).
+    With fewer groups than `GROUPS_THAT_TELL` the half-width is at least `least`.
 
     Args:
         errors: errors of held-out runs, with their signs [row].
         groups: group of each run [row].
-        least: half-width for the scatter of single runs.
+        least: half-width from the known scatter of single runs.
 
     Returns:
         Half-width, in the unit of the errors.
@@ -40,10 +45,10 @@ def half_width(errors: np.ndarray, groups: np.ndarray, least: float = 0.0) -> fl
 
 
 def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[float, float]:
-    r"""Ends of the central interval with 90 % coverage of the runs of a new group.
+    r"""Ends of the central interval with 90 % coverage of runs of a new group.
 
-    Each group has equal weight, however many runs it has. For G groups whose runs share a fraction $\rho$ of the
-    variance, the effective number of groups is $G / \rho$. Quantiles of groups move in steps of a whole group, so half
+    Each group has equal weight, for any number of runs. For G groups with the intraclass correlation $\rho$, the
+    effective number of groups is $G / \rho$. Quantiles of groups move in steps of a whole group, hence half
     a step is subtracted.
 
     Args:
@@ -67,7 +72,7 @@ def interval_of(errors: Float[np.ndarray, " row"], groups: np.ndarray) -> tuple[
 
 
 def worth_of(errors: Float[np.ndarray, " row"], codes: np.ndarray) -> float:
-    r"""Effective number of independent errors, for errors correlated within groups: $G / \rho$ [1].
+    r"""Effective number of independent errors for errors correlated within groups, $G / \rho$ [1].
 
     Args:
         errors: errors with their signs [row].

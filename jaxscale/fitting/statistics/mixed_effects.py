@@ -1,4 +1,4 @@
-r"""Penalised least squares of a mixed-effects model: coefficients by level as pooled values plus shrunk effects.
+r"""Mode of a mixed-effects model: coefficients by level as pooled values plus shrunk effects.
 
 The logarithm of a row's coefficient is $\mu_c + \sum_k u_{k, l_k(row), c}$ over kinds k of levels, with
 $u \sim N(0, \tau_{k c}^2)$. Errors of logarithms follow a Student distribution with a scale for each class of
@@ -42,10 +42,10 @@ coefficient]."""
 
 @dataclass(frozen=True)
 class Block:
-    """Effects of one kind of level on one coefficient.
+    """Effects of the levels of a factor on a coefficient.
 
     Attributes:
-        kind: kind of the levels; `centre` for the pooled value.
+        kind: factor of the levels; `centre` for the pooled value.
         coefficient: index of the coefficient [1].
         codes: level of each row, -1 for none [row].
         levels: names of the levels.
@@ -66,15 +66,16 @@ class Block:
 
 @dataclass(frozen=True)
 class MixedProblem:
-    """Measurements, and the effects of levels in their model.
+    """Mixed-effects problem: measurements, model and effects of levels.
 
     Attributes:
-        evaluate: the model.
-        base: log coefficients of each row before any effect [row, coefficient].
+        evaluate: function from log coefficients [row, coefficient] to log predictions of the measurements [measurement]
+            and derivatives by the log coefficients [measurement, coefficient].
+        base: log coefficients of each row without effects [row, coefficient].
         row: row of each measurement [measurement].
         log_measured: logarithm of each measurement [measurement].
-        classes: class of error of each measurement [measurement].
-        blocks: effects, the pooled values among them.
+        classes: class of each measurement, with an error scale per class [measurement].
+        blocks: effects, pooled values included.
     """
 
     evaluate: Evaluate
@@ -90,7 +91,7 @@ class MixedProblem:
     is_heavy: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Place the effects in one vector."""
+        """Compute the position of each effect in the vector of all effects."""
         sizes = np.asarray([len(block.levels) for block in self.blocks])
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         # Code -1 points at the zero behind the effects.
@@ -115,7 +116,7 @@ class MixedProblem:
         return logs
 
     def without_levels_of(self, effects: np.ndarray, is_kept: np.ndarray) -> np.ndarray:
-        """Effects with zero for levels without a kept row [effect]."""
+        """Effects with zero for levels that occur in no kept row [effect]."""
         kept = np.zeros(self.n_effects + 1, dtype=bool)
         kept[self.columns[is_kept].ravel()] = True
         return effects * kept[:-1]
@@ -123,10 +124,10 @@ class MixedProblem:
 
 @dataclass(frozen=True)
 class MixedSolution:
-    """Mode of a problem.
+    """Mode of a mixed-effects problem.
 
     Attributes:
-        effects: all effects, pooled values among them [effect].
+        effects: all effects, pooled values included [effect].
         spreads: standard deviation of the effects of each block [block].
         noise: scale of the errors of each class [class].
         log_errors: log predicted minus log measured [measurement].
@@ -146,17 +147,17 @@ def solve_mixed(
     steps: int = 24,
     learns_spreads: bool = True,
 ) -> MixedSolution:
-    """Mode of the effects, given the counted rows.
+    """Mode of the effects given the counted rows, by damped Gauss-Newton steps.
 
     Args:
         problem: measurements and effects.
-        is_counted: whether a row counts [row].
-        start: starting point of the search, and the fixed spreads and noise where `learns_spreads` is false.
-        steps: Gauss-Newton steps at most [1].
-        learns_spreads: estimate spreads and noise as well.
+        is_counted: whether a row is fitted [row].
+        start: starting point of the search, with spreads and noise, which are fixed if `learns_spreads` is false.
+        steps: largest number of Gauss-Newton steps [1].
+        learns_spreads: whether to estimate spreads and noise.
 
     Returns:
-        The mode; errors of uncounted rows are errors of prediction.
+        The mode, with prediction errors for rows not counted.
     """
     counts = is_counted[problem.row].astype(float)
     n_classes = int(problem.classes.max()) + 1
@@ -184,12 +185,12 @@ def solve_mixed(
 
 
 def effect_covariance(problem: MixedProblem, solution: MixedSolution, is_counted: np.ndarray) -> np.ndarray:
-    """Covariance of the effects at the mode: the inverse of the normal equations [effect, effect].
+    """Posterior covariance of the effects at the mode: inverse of the normal equations [effect, effect].
 
     Args:
         problem: measurements and effects.
         solution: mode of the problem.
-        is_counted: whether a row counts [row].
+        is_counted: whether a row is fitted [row].
 
     Returns:
         Covariance; without measurements, the prior variances on the diagonal [1].

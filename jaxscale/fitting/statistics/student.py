@@ -1,7 +1,7 @@
-r"""Student's t as the likelihood of every fit: loss, weights, pseudo-residuals and scale of standardised errors.
+r"""Student's t distribution as likelihood of all fits: loss, weights, pseudo-residuals and scale of errors.
 
 $\rho(x) = \frac{\nu + 1}{2} \ln(1 + x^2 / \nu)$ is minus the log density up to a constant: normal near zero, a power
-law in the tails, so that mislabelled runs do not steer. Reference: Lange et al. 1989, doi 10.2307/2290063.
+law in the tails, so that mislabelled runs have little influence. Reference: Lange et al. 1989, doi 10.2307/2290063.
 """
 
 import jax
@@ -19,18 +19,18 @@ SCALE_STEPS = 10
 
 
 def student_loss(standardised: Float[ArrayLike, "*error"], freedom: float = DEGREES_OF_FREEDOM) -> Array:
-    """Negative log density of standardised errors, without its constant, rho(x) [1]."""
+    r"""Negative log density of standardised errors up to a constant, $\rho(x)$ of the module [1]."""
     return 0.5 * (freedom + 1.0) * jnp.log1p(jnp.asarray(standardised) ** 2 / freedom)
 
 
 def student_weight(standardised: Float[ArrayLike, "*error"]) -> Array:
-    r"""Weights of standardised errors in least squares, $\rho'(x) / x = (\nu + 1) / (\nu + x^2)$ [1]."""
+    r"""Weight of standardised errors in reweighted least squares, $\rho'(x) / x = (\nu + 1) / (\nu + x^2)$ [1]."""
     nu = DEGREES_OF_FREEDOM
     return (nu + 1.0) / (nu + jnp.asarray(standardised) ** 2)
 
 
 def robust(standardised: Array) -> Array:
-    r"""Pseudo-residuals of standardised errors or effects, with squares $2 \rho$ [1]."""
+    r"""Pseudo-residual of a standardised error or effect: a signed number with the square $2 \rho$ [1]."""
     nu = DEGREES_OF_FREEDOM
     square = standardised**2 / nu
     # log1p(x) / x stays smooth through zero, where the square root of the loss has a kink.
@@ -47,7 +47,7 @@ def student_scale(errors: Float[np.ndarray, " error"], start: float, bounds: tup
     """Maximum-likelihood scale of errors about zero, by expectation maximisation.
 
     Args:
-        errors: in any unit [error].
+        errors: errors, in any unit [error].
         start: initial scale, in the unit of the errors.
         bounds: bounds of the scale, in the unit of the errors.
 
