@@ -138,8 +138,8 @@ class FitEstimates(LogErrors):
     def parameters(self) -> dict[str, dict[str, Any]]:
         """Value, standard error, 90 % interval and unit of each coefficient by name, and whether the runs identify it.
 
-        If all runs have an equal coefficient, the value includes the effects of the common levels; otherwise the value is the
-        pooled coefficient.
+        If all runs have an equal coefficient, the value includes the effects of the common levels; otherwise the value
+        is the pooled coefficient.
         """
         return self._parameters_about(self._centre)
 

@@ -271,8 +271,8 @@ def _row_errors_jvp(
 def log_residuals(parameters: Float[Array, " parameter"], problem: FitProblem) -> Array:
     """Predicted minus measured logs of step time and memory [row, 2].
 
-    Without a measured peak, the memory residual is the violation of a bound (log of predicted peak over chip memory), or
-    0 without a violation.
+    Without a measured peak, the memory residual is the violation of a bound (log of predicted peak over chip memory),
+    or 0 without a violation.
     """
     return _log_residuals(*row_errors(problem.rows(parameters), problem), problem)
 

@@ -188,7 +188,7 @@ class Parametrisation(eqx.Module):
         return base + self.spread * parameters[:n] + members @ (self._moves * parameters[n:]).T
 
     def row_jacobian(self, gradient: Float[Array, "row coefficient"], members: Float[Array, "row effect"]) -> Array:
-        """Derivative of a value of each row by each parameter, given `gradient` by the coefficients [row, parameter]."""
+        """Derivative of a value of each row by each parameter, from `gradient` by the coefficients [row, parameter]."""
         # (row, effect)
         by_effect = (gradient @ self._moves) * members
         return jnp.concatenate([gradient * self.spread, by_effect], axis=1)

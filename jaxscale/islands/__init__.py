@@ -1,4 +1,4 @@
-"""Islands: unequal clusters joined by slow links, and modes of joint training."""
+"""Islands: training of a model on several unequal clusters joined by slow links."""
 
 from typing import TYPE_CHECKING
 

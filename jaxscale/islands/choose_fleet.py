@@ -1,4 +1,7 @@
-"""Best training of a model on a fleet: modes, sets of islands and inner steps are scored by days to a loss."""
+"""Best joint training of a model on a fleet: modes, sets of islands and inner steps, ranked by days to a loss.
+
+Modes are listed in `jaxscale.islands.modes`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,24 +61,24 @@ def best_fleet_plan(
     inner_steps: Sequence[float] = INNER_STEP_GRID,
     modes: Mapping[str, float] | None = None,
 ) -> IslandsChoice:
-    """Best mode of joining islands for a model and a batch: the fewest days to a loss.
+    """Best mode of joint training of a model on a fleet, with the fewest days to a loss.
 
     Args:
         global_batch_size_seqs: B, batch of all islands together [sequence].
-        cells: stated cells of the runs of each island, by column of a runs table: `gpu`, `framework`, `precision`,
-            stated decisions, software options; none where None.
-        loss: target; that of 20 tokens per parameter where None [nat per token].
-        laws: laws of loss, batch, shape and failures, or a fitted law of the loss, whose draws then widen the intervals
-            of days and of inner steps; the defaults where None.
-        inner_steps: scored numbers of inner steps [1].
-        modes: replacements of numbers of published modes, by `NAME.FIELD`; see `published_modes`.
+        cells: stated plan and software of each island, by column of a runs table: `gpu`, `framework`, `precision`,
+            stated decisions, software options; by default none.
+        loss: target loss; by default the loss after 20 tokens per parameter [nat per token].
+        laws: laws of loss, batch, shape and failures, or a fitted law of the loss, with draws that widen the intervals
+            of days and of inner steps; by default `default_laws`.
+        inner_steps: candidate numbers of local steps between two exchanges [1].
+        modes: replacements for numbers of published modes, by `NAME.FIELD`; see `published_modes`.
 
     Returns:
         The ranked modes, worth of islands, prices and the interval of the best inner steps.
 
     Raises:
-        InputError: a batch below one sequence per island, an island without memory for one layer, islands that do not
-            hold the model together, or a loss that no number of tokens reaches.
+        InputError: a batch below one sequence per island, an island without memory for one layer, islands too small to
+            hold the model together, or a loss out of reach for any number of tokens.
     """
     batch = float(global_batch_size_seqs)
     if not (batch >= fleet.n_islands and batch.is_integer()):

@@ -1,7 +1,7 @@
 """Fleets: islands of chips and the links between islands, in code and in TOML.
 
 An island is an ordinary `Cluster`. A fleet holds the clusters on a leading axis of every leaf, so that `jax.vmap` of
-`js.step_time` runs over islands, and the links as matrices. All numbers are float leaves; names are structure.
+`js.step_time` runs over islands, and the links as matrices. All numbers are float leaves; names are static.
 
 ```toml
 [islands.east]
@@ -62,16 +62,16 @@ REFERENCE_BANDWIDTH = 1.25e8
 
 
 class Links(eqx.Module):
-    r"""Links between islands.
+    r"""Links between islands: bandwidths and latencies.
 
     A transfer over a link of nominal bandwidth W takes $1 + a \sqrt{W_0 / W}$ times the nominal time, with $W_0$ the
     `REFERENCE_BANDWIDTH`: protocols lose more on slow links (fitted form, see `measured_rounds`).
 
     Attributes:
-        bandwidth: bandwidth from island to island [byte/s].
+        bandwidth: nominal bandwidth from each island to each island [byte/s].
         latency: latency of a message over each link [s].
-        uplink: total bandwidth at which an island sends over all links [byte/s].
-        slow_loss: a, loss of a link at `REFERENCE_BANDWIDTH`; 0 for links at their nominal bandwidth [1].
+        uplink: total bandwidth of an island over all links [byte/s].
+        slow_loss: a, relative loss of time of a link at `REFERENCE_BANDWIDTH`; 0 for links without loss [1].
     """
 
     bandwidth: PerPair
@@ -81,7 +81,7 @@ class Links(eqx.Module):
 
     @property
     def rate(self) -> Array:
-        """Bandwidth of a single transfer between each pair of islands [byte/s], [island, island]."""
+        """Effective bandwidth of a single transfer between each pair of islands [byte/s], [island, island]."""
         uplink = jnp.asarray(self.uplink)
         # An island sends and receives within the uplink: the smaller of two ends.
         ends = smaller(uplink[..., :, None], uplink[..., None, :])
@@ -94,7 +94,7 @@ class Links(eqx.Module):
 
 
 class Fleet(eqx.Module):
-    """Islands, with the links between islands.
+    """Islands of chips, and the links between islands.
 
     Attributes:
         clusters: chips and network of each island; every leaf has the leading axis [island].
@@ -116,14 +116,14 @@ class Fleet(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[island], self.clusters)
 
     def part(self, islands: Sequence[int]) -> "Fleet":
-        """Fleet of selected islands, in order."""
+        """Fleet restricted to selected islands, in the given order."""
         kept = np.asarray(islands, int)
         clusters = jax.tree.map(lambda leaf: leaf[kept], self.clusters)
         return Fleet(clusters, part_of_links(self.links, islands), tuple(self.names[island] for island in islands))
 
 
 def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
-    """Links between selected islands, in order."""
+    """Links restricted to selected islands, in the given order."""
     kept = np.asarray(islands, int)
     matrices = (links.bandwidth, links.latency)
     # (..., island, island): rows, then columns.
@@ -132,12 +132,12 @@ def part_of_links(links: Links, islands: Sequence[int] | np.ndarray) -> Links:
 
 
 def as_indexable(leaf: Any) -> Any:
-    """Leaf in a form that can be indexed: arrays and tracers are unchanged, so host arrays stay on the host."""
+    """Leaf as an array; numpy and JAX arrays and tracers are unchanged."""
     return leaf if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf)
 
 
 def host_rate(links: Links) -> Float[np.ndarray, "island island"]:
-    """Bandwidth of a single transfer between each pair of islands, `Links.rate` on the host [byte/s]."""
+    """Effective bandwidth between each pair of islands, `Links.rate` in numpy [byte/s], [island, island]."""
     uplink = np.asarray(links.uplink)
     nominal = np.minimum(np.asarray(links.bandwidth), np.minimum(uplink[:, None], uplink[None, :]))
     # The diagonal is unused and may be zero.
@@ -160,21 +160,21 @@ def uniform_links(
         bandwidth: bandwidth of every link [byte/s].
         latency: latency of every link [s].
         uplink: uplink bandwidth of every island [byte/s].
-        slow_loss: loss of a link at `REFERENCE_BANDWIDTH` [1].
+        slow_loss: relative loss of time of a link at `REFERENCE_BANDWIDTH` [1].
     """
     square = jnp.ones((n_islands, n_islands))
     return Links(square * bandwidth, square * latency, jnp.ones(n_islands) * uplink, slow_loss)
 
 
 def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = ()) -> Fleet:
-    """Fleet from clusters.
+    """Fleet from a cluster per island and the links.
 
     Args:
-        clusters: one cluster per island.
-        names: names of the islands; `island 1` and so on where omitted.
+        clusters: cluster of each island.
+        names: names of the islands; by default `island 1` and so on.
 
     Raises:
-        InputError: no island, matrices of a wrong size, links that are not positive, or repeated names.
+        InputError: no island, matrices of a wrong size, numbers that are not positive, or repeated names.
     """
     count = len(clusters)
     if not count:
@@ -187,10 +187,10 @@ def fleet_of(clusters: Sequence[Cluster], links: Links, names: Sequence[str] = (
 
 
 def check_links(links: Links, names: Sequence[str]) -> None:
-    """Check sizes and signs of concrete links.
+    """Check the sizes and signs of concrete links.
 
     Raises:
-        InputError: a matrix that is not square over the islands, or an entry out of range, named in the message.
+        InputError: a matrix of a wrong size, or an entry out of range; names the entry.
     """
     count = len(names)
     for label, matrix in (("bandwidth", links.bandwidth), ("latency", links.latency)):
@@ -223,12 +223,12 @@ MOST_CHIPS = 1e10
 
 
 class StatedFleet(NamedTuple):
-    """Fleet with the names of its chips.
+    """Fleet read from a file, with the names of the chips.
 
     Attributes:
         fleet: islands and links.
-        chips: catalogue id of the chips of each island.
-        hardware: catalogue with these chips.
+        chips: catalogue id of the chip of each island.
+        hardware: catalogue with the chips of the file.
     """
 
     fleet: Fleet
@@ -240,8 +240,8 @@ def read_fleet(path: str | Path, hardware: Hardware | None = None, slow_loss: fl
     """Read a fleet from a TOML file.
 
     Args:
-        hardware: catalogue of chips; the shipped catalogue where None. Chips of the file take precedence.
-        slow_loss: loss of a link at 1 Gbit/s [1].
+        hardware: catalogue of chips; by default the shipped catalogue. Chips of the file take precedence.
+        slow_loss: relative loss of time of a link at 1 Gbit/s [1].
 
     Raises:
         InputError: an unreadable file, an unknown key or chip, a number out of range, or matrices of a wrong size; one
@@ -377,5 +377,5 @@ def _check_stated(where: str, bandwidth: np.ndarray, names: Sequence[str]) -> No
 
 
 def stated_slow_loss() -> float:
-    """Shipped loss of a link at 1 Gbit/s, fitted to measured runs by `fits/measured_rounds.py` [1]."""
+    """Relative loss of time of a link at 1 Gbit/s, fitted to measured runs by `fits/measured_rounds.py` [1]."""
     return float(read_toml(data_path("islands.toml"))["links"]["slow_loss"]["value"])

@@ -1,17 +1,18 @@
-r"""Days to a loss: tokens required by a mode under the law of looseness, over the pace of the fleet.
+r"""Days to a loss: tokens required by a mode of joint training, over the throughput of the fleet.
 
 $$ L = L_\text{law}(N, D_0)\,(1 + \rho), \qquad
    \rho = c \left(\frac{N}{10^9}\right)^{-g} (M - 1)^p \left(\frac{H}{30}\right)^h - \mu + \sigma\,\frac{\tau}{H} $$
 
-with a gain $\mu$ of the outer momentum, present for a single replica too, and a rise with the share of H that hides an
+Looseness is training of M replicas with an exchange only every H steps: the loss rises by the share $\rho$, with a gain
+$\mu$ of the outer momentum, present for a single replica too, and a rise with the share of H concurrent with an
 exchange. The critical batch grows by $r(M) = r_1 M^b$. For data parallelism $\rho = 0$ and r = 1. Numbers:
 `data/islands.toml`.
 
 $$ t = \frac{D_0 (1 + B / (r B_\mathrm{crit}))}{v}\,s, \qquad
    L_\text{law}(N, D_0)\,(1 + p_\mathrm{shape})\,(1 + \rho) = L, $$
 
-with the pace v and the slowdown s by failures: islands that train apart fail apart. The laws of loss, batch, shape and
-failures are those of designs (`jaxscale.designs.time_to_loss`).
+with the throughput v and the slowdown s by failures: islands that train apart fail apart. The laws of loss, batch,
+shape and failures are defined in `jaxscale.designs.time_to_loss`.
 """
 
 import functools
@@ -39,17 +40,17 @@ TINY_REPLICAS = 1e-9
 
 
 class LooseLaw(eqx.Module):
-    """Rise of the loss and growth of the critical batch with looseness.
+    """Law of looseness: rise of the loss and growth of the critical batch under infrequent exchange between replicas.
 
     Attributes:
-        coefficient: c, rise of two replicas of 1e9 parameters at H = 30 [1].
-        params_exponent: g [1].
-        replicas_exponent: p [1].
-        steps_exponent: h [1].
-        outer_gain: mu, gain of the outer momentum [1].
-        hidden_rise: sigma, rise where a whole period hides an exchange [1].
-        batch_ratio: r_1, critical batch of one replica over that of data parallelism [1].
-        batch_exponent: b [1].
+        coefficient: c, relative rise of the loss of two replicas of 1e9 parameters at H = 30 [1].
+        params_exponent: g, exponent of the rise in the parameters [1].
+        replicas_exponent: p, exponent of the rise in the replicas [1].
+        steps_exponent: h, exponent of the rise in the inner steps [1].
+        outer_gain: mu, relative fall of the loss by the outer momentum [1].
+        hidden_rise: sigma, relative rise of the loss if an exchange takes a whole period [1].
+        batch_ratio: r_1, critical batch of a single replica over the critical batch of data parallelism [1].
+        batch_exponent: b, exponent of the critical batch in the replicas [1].
     """
 
     coefficient: Number = number_field()
@@ -62,7 +63,7 @@ class LooseLaw(eqx.Module):
     batch_exponent: Number = number_field(0.0)
 
     def over_one_replica(self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike) -> Array:
-        """Relative rise of the loss over that of one replica with equal outer momentum [1]."""
+        """Relative rise of the loss over a single replica with equal outer momentum [1]."""
         # (N / 1e9)^-g
         size = jnp.power(jnp.asarray(n_params) / 1e9, -jnp.asarray(self.params_exponent))
         # (M - 1)^p has an infinite slope at M = 1 for p < 1.
@@ -74,31 +75,31 @@ class LooseLaw(eqx.Module):
     def rise(
         self, n_params: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
     ) -> Array:
-        """Relative rise of the loss over data parallelism; negative if the gain of the outer momentum is larger [1].
+        """Relative rise rho of the loss over data parallelism; negative if the outer momentum gains more [1].
 
         Args:
-            n_params: N [1].
-            replicas: M [1].
-            inner_steps: H [1].
+            n_params: N, parameters [1].
+            replicas: M, replicas that train apart [1].
+            inner_steps: H, steps between two exchanges [1].
             hidden_share: share of H concurrent with an exchange [1].
         """
         apart = self.over_one_replica(n_params, replicas, inner_steps)
         return apart - self.outer_gain + self.hidden_rise * jnp.asarray(hidden_share)
 
     def looseness_alone(self) -> "LooseLaw":
-        """Law without gain and batch growth of the outer momentum, present for a single replica too."""
+        """Copy of the law without the gain and batch growth of the outer momentum for a single replica."""
         # Products keep host numbers on the host; an eager JAX operation would compile a program.
         zero, one = 0.0 * self.outer_gain, 1.0 + 0.0 * self.batch_ratio
         return with_fields(self, {"outer_gain": zero, "batch_ratio": one})
 
     def batch_growth(self, replicas: ArrayLike) -> Array:
-        """Critical batch of M replicas together over that of data parallelism, r [1]."""
+        """Critical batch of M replicas together over the critical batch of data parallelism, r(M) [1]."""
         return self.batch_ratio * jnp.power(jnp.asarray(replicas), self.batch_exponent)
 
 
 @dataclass(frozen=True)
 class LooseFit(Record):
-    """Fitted law of looseness.
+    """Fit of the law of looseness.
 
     Attributes:
         rms: root mean square error of the rise [1].
@@ -111,17 +112,17 @@ class LooseFit(Record):
     @classmethod
     @functools.cache
     def spec(cls) -> Spec:
-        """Table of the shipped numbers of the law of looseness, with uncertainties."""
+        """Central values, uncertainties and ranges of the numbers of the law of looseness (`data/islands.toml`)."""
         return spec_from("islands.toml", LooseLaw.__dataclass_fields__, table="looseness")
 
     @property
     def law(self) -> LooseLaw:
-        """Law at the best numbers."""
+        """Law of looseness at the central values."""
         return LooseLaw(**self.centre)
 
     @property
     def deviation(self) -> Mapping[str, float]:
-        """Standard deviation of each fitted number, for the coefficient of its logarithm; 0 for a given number."""
+        """Standard deviation of each fitted number by name (of the log for `coefficient`); 0 for a given number."""
         return self.spreads["centre"]
 
 
@@ -134,12 +135,12 @@ def _shipped() -> LooseFit:
 
 
 def loose_law() -> LooseLaw:
-    """Shipped law of looseness."""
+    """Shipped law of looseness, fitted to published runs."""
     return _shipped().law
 
 
 def loose_law_samples(count: int) -> LooseLaw:
-    """Random laws from the uncertainty of the shipped law, every leaf [sample].
+    """Random laws within the uncertainty of the shipped law of looseness, stacked [sample].
 
     Args:
         count: number of samples [1].
@@ -158,13 +159,13 @@ MOST_TOKENS = 1e20
 
 
 class LossGoal(eqx.Module):
-    """Target loss, with the laws of tokens, batch and failures.
+    """Target loss of a model, with the laws for tokens, batch and failures.
 
     Attributes:
-        target: L [nat per token].
-        n_params: N in the count of the loss law, parameters active per token [1].
+        target: L, target loss [nat per token].
+        n_params: N, parameters active per token, as counted by the law of the loss [1].
         total_params: parameters in a checkpoint [1].
-        shape_factor: loss of the model's shape over that of the best shape of equal size [1].
+        shape_factor: loss of the model's shape over the loss of the best shape of equal size [1].
         loose: law of looseness.
         loss: law of the loss.
         batch: law of the critical batch.
@@ -192,14 +193,14 @@ def _model_figures(model: Transformer, laws: Laws) -> tuple[Any, Any, Any, Any]:
 
 
 def loss_goal(model: Transformer, target: float | None = None, laws: Laws | FittedLaw | None = None) -> LossGoal:
-    """Goal of a model; looseness counts relative to one replica with equal outer momentum.
+    """Target loss of a model with default laws; looseness is relative to a single replica with equal outer momentum.
 
     Args:
-        target: L; the loss after 20 tokens per parameter in small batches where None [nat per token].
-        laws: laws of loss, batch, shape and failures, or a fitted law of the loss; the defaults where None.
+        target: L; by default the loss after 20 tokens per parameter in small batches [nat per token].
+        laws: laws of loss, batch, shape and failures, or a fitted law of the loss; by default `default_laws`.
 
     Raises:
-        InputError: a fitted law whose parameter count cannot be computed from a model.
+        InputError: a fitted law with an unsupported count of parameters.
     """
     rules = laws_of(laws)
     usual, counted, total, factor = (number(value) for value in _model_figures(*host_arrays((model, rules))))
@@ -210,18 +211,18 @@ def loss_goal(model: Transformer, target: float | None = None, laws: Laws | Fitt
 
 
 def sampled_goals(goal: LossGoal, laws: Laws | FittedLaw | None, count: int) -> LossGoal:
-    """Goal, followed by random goals under sampled laws, every leaf [1 + sample].
+    """Target loss with the best laws, followed by random draws of the laws, stacked [1 + sample].
 
-    Laws of looseness are drawn from their uncertainty. A fitted law of the loss contributes its resampled laws in
-    rotation, and the loss at the goal has the error of the law beyond the range of its runs.
+    Laws of looseness are drawn within the uncertainty. A fitted law of the loss contributes its draws in
+    rotation, and the target loss has the error of the law beyond the range of the fitted runs.
 
     Args:
-        goal: goal under the best laws.
+        goal: target loss with the best laws.
         laws: laws of the goal.
         count: number of samples [1].
 
     Returns:
-        Goals on the host.
+        Goals, as numpy arrays.
     """
     loose = loose_law_samples(count).looseness_alone()
     samples = [
@@ -261,16 +262,16 @@ def _extrapolation(goal: LossGoal, law: FittedLaw) -> float:
 def tokens_needed(
     goal: LossGoal, batch_tokens: ArrayLike, replicas: ArrayLike, inner_steps: ArrayLike, hidden_share: ArrayLike = 0.0
 ) -> Array:
-    """Number of tokens to reach the goal [token].
+    """Number of training tokens to reach a target loss [token].
 
     Args:
-        batch_tokens: B [token].
-        replicas: M, islands that train apart; 0 if all exchange every step [1].
-        inner_steps: H [1].
+        batch_tokens: B, tokens per step [token].
+        replicas: M, islands that train apart; 0 for exchange in every step [1].
+        inner_steps: H, steps between two exchanges [1].
         hidden_share: share of H concurrent with an exchange [1].
 
     Returns:
-        Tokens; nan if no number of tokens reaches the goal.
+        Tokens; nan if the loss is out of reach.
     """
     # M = 0 stands for exchange in every step.
     apart = jnp.asarray(replicas) > 0.5

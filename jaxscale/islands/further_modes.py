@@ -1,4 +1,4 @@
-r"""Published modes outside the ranking: late gradients, compressed links, subnetworks.
+r"""Published modes of joint training outside the ranking: late gradients, compressed links, subnetworks.
 
 Each mode is a case of the pipeline or of local updates, with a penalty on the tokens of a run (`[modes]` of
 `data/islands.toml`),
@@ -50,18 +50,21 @@ STATED = ("factor", "at", "exponent", "spread", "words", "backward_words", "leas
 
 
 class PublishedMode(NamedTuple):
-    """Mode of a published system.
+    """Mode of joint training of a published system, with a penalty on the tokens.
 
     Attributes:
-        cut: `layers`: a pipeline over the islands; `width`: a subnetwork on each island.
+        cut: `layers` for a pipeline over the islands, `width` for a subnetwork on each island.
         grows_with: variable x of the penalty: `islands`, `delay`, `compression` or `error`.
-        evidence: measurement behind the penalty.
-        factor: f, tokens at x_0 over those of synchronous islands; nan if not published [1].
-        at: x_0.
-        exponent: p [1].
+        evidence: text on the measurement of the penalty.
+        factor: f, tokens at x_0 over the tokens of synchronous islands; nan if not published [1].
+        at: x_0, value of x at which f was measured.
+        exponent: p, exponent of the penalty [1].
         spread: standard deviation of the logarithm of f - 1 [1].
-        errors: test errors of 1, 2, ... subnetworks over that of one, where `grows_with` is `error` [1].
-        waits: see `ChainWay`, as for the shares of words.
+        errors: test errors of 1, 2, ... subnetworks over the error of a single network, if `grows_with` is `error` [1].
+        waits: whether the update waits for all stages; see `ChainWay`.
+        words: share of the activations sent forward; see `ChainWay` [1].
+        backward_words: share of the activation gradients sent backward; see `ChainWay` [1].
+        least_words: least share of the activations sent over a link; see `ChainWay` [1].
     """
 
     cut: str
@@ -79,7 +82,7 @@ class PublishedMode(NamedTuple):
 
     @property
     def way(self) -> ChainWay:
-        """Coupling of the stages of the chain."""
+        """Coupling of the pipeline stages in the mode."""
         return ChainWay(self.waits, self.words, self.backward_words, self.least_words)
 
 
@@ -94,10 +97,10 @@ def _shipped_modes() -> dict[str, PublishedMode]:
 
 
 def published_modes(stated: Mapping[str, float] | None = None) -> dict[str, PublishedMode]:
-    """Published modes by name.
+    """Published modes of joint training, by name.
 
     Args:
-        stated: replacements of published numbers, by `NAME.FIELD`, such as `synthetic-labels.factor`.
+        stated: replacements for published numbers, by `NAME.FIELD`, for example `synthetic-labels.factor`.
 
     Raises:
         InputError: an unknown mode or field, or a number out of range.
@@ -122,11 +125,11 @@ def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Arra
     """Root mean square gradient delay of a pipeline without synchronisation [update].
 
     Args:
-        n_stages: P, a whole number [1].
+        n_stages: P, number of stages [1].
         n_microbatches: m, microbatches per update [1].
 
     Returns:
-        The delay; 0 for one stage, about P / sqrt(3) if each microbatch is an update.
+        The delay; 0 for a single stage, about P / sqrt(3) if each microbatch is an update.
     """
     behind = jnp.arange(1.0, int(number(n_stages)))  # stages are counted, not traced
     # Stage k is P - k microbatches late, at least an update.
@@ -136,7 +139,7 @@ def gradient_delay(n_stages: ArrayLike, n_microbatches: ArrayLike = 1.0) -> Arra
 
 
 def tokens_factor(mode: PublishedMode, x: ArrayLike) -> Array:
-    """Tokens of a run over those of synchronous islands, 1 + (f - 1) (x / x_0)^p [1].
+    """Tokens of a run in a mode over the tokens of synchronous islands, 1 + (f - 1) (x / x_0)^p [1].
 
     Args:
         x: islands [1], delay [update] or share of the compression [1].
@@ -226,13 +229,13 @@ def _parts(study: FleetStudy, mode: PublishedMode) -> Iterator[_Candidate]:
 
 
 def further_modes(study: FleetStudy, stated: Mapping[str, float] | None = None) -> Sequence[FurtherMode]:
-    """Published modes, each on its best set of islands, by increasing days.
+    """Published modes, each on the best set of islands, in the order of the days to the loss.
 
     Args:
         stated: see `published_modes`.
 
     Returns:
-        The modes; days are None without a published or stated penalty.
+        The modes, with None for days without a published or stated penalty.
     """
     if study.fleet.n_islands < 2:
         return ()

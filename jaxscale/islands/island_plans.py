@@ -1,13 +1,13 @@
-r"""Paces of islands, batch shares under which unequal islands finish at the same time, and the plans of islands.
+r"""Plans and step times of islands, and batch shares for an equal finish of unequal islands.
 
-All of a step but its microbatches is fixed, so a step of island i on $B_i$ sequences takes
+The step time is affine in the batch: a step of island i on $B_i$ sequences takes
 
 $$ t_i = o_i + r_i B_i, $$
 
-with the reciprocal pace $r_i$ and a constant offset $o_i$ (fill and drain of pipelines, the exposed end of gradient
-reductions, the optimizer). Offset and reciprocal pace follow from step times at two batches, evaluated in one
-`jax.vmap`. The least time of the slowest island, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is that of
-an equal finish of all active islands,
+with the time per sequence $r_i$ and a constant offset $o_i$ (fill and drain of pipelines, the exposed end of gradient
+reductions, the optimizer). Offset and time per sequence follow from step times at two batches, evaluated in one
+`jax.vmap`. The least time of the slowest island, $\min_{B_i} \max_i (o_i + r_i B_i)$ with $\sum_i B_i = B$, is reached
+by an equal finish of all active islands,
 
 $$ T^* = \frac{B + \sum_i o_i / r_i}{\sum_i 1 / r_i}, \qquad B_i = (T^* - o_i) / r_i , $$
 
@@ -46,15 +46,15 @@ BACKWARD_SHARE = 2.0 / 3.0
 
 
 class Pace(eqx.Module):
-    """Step time of each island as a linear function of the island's batch.
+    """Step time of each island as an affine function of the island's batch.
 
     Attributes:
-        base_time: time of the evaluated step [s], [island].
-        base_sequences: batch of the evaluated step [sequence], [island].
-        seconds_per_sequence: r, reciprocal pace [s], [island].
+        base_time: step time at the batch `base_sequences` [s], [island].
+        base_sequences: batch with a computed step time [sequence], [island].
+        seconds_per_sequence: r, additional time per sequence [s], [island].
         granule: increment of an island's batch, one sequence per replica, dp [sequence], [island].
         microbatch: sequences that an island processes at a time, b dp [sequence], [island].
-        seq_len: S [token].
+        seq_len: S, sequence length [token].
     """
 
     base_time: PerIsland
@@ -66,34 +66,34 @@ class Pace(eqx.Module):
 
     @property
     def offset(self) -> Array:
-        """Offset o, the time of a step that is independent of the batch [s], [island]."""
+        """Offset o of the step time, independent of the batch [s], [island]."""
         # o = t - r B at the evaluated step.
         return jnp.asarray(self.base_time) - jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.base_sequences)
 
     @property
     def tokens_per_s(self) -> Array:
-        """Pace in the limit of a large batch, S / r [token/s], [island]."""
+        """Throughput in the limit of a large batch, S / r [token/s], [island]."""
         return jnp.asarray(self.seq_len) / jnp.asarray(self.seconds_per_sequence)
 
     @property
     def gradient_window(self) -> Array:
-        """Backward time of the last microbatch, during which gradients become ready [s], [island]."""
+        """Time of the backward pass of the last microbatch, in which gradients become ready [s], [island]."""
         return BACKWARD_SHARE * jnp.asarray(self.seconds_per_sequence) * jnp.asarray(self.microbatch)
 
     def step(self, sequences: ArrayLike) -> Array:
-        """Step time at a number of sequences [s], [island].
+        """Step time of each island at a given batch [s], [island].
 
         Args:
             sequences: batch of each island [sequence], [island].
 
         Returns:
-            Times; at `base_sequences` exactly the evaluated step time.
+            Times; exactly `base_time` at `base_sequences`.
         """
         more = jnp.asarray(sequences) - jnp.asarray(self.base_sequences)
         return jnp.asarray(self.base_time) + jnp.asarray(self.seconds_per_sequence) * more
 
     def part(self, islands: Sequence[int] | np.ndarray) -> "Pace":
-        """Pace of selected islands, in order."""
+        """Step-time functions of selected islands, in the given order."""
         kept = np.asarray(islands, int)
         per_island = (self.base_time, self.base_sequences, self.seconds_per_sequence, self.granule, self.microbatch)
         base, sequences, slow, granule, microbatch = (as_indexable(leaf)[..., kept] for leaf in per_island)
@@ -107,14 +107,14 @@ def pace_of_rates(
     granule: Any = 1.0,
     microbatch: Any = None,
 ) -> Pace:
-    """Pace of islands with given rates.
+    """Step-time functions of islands with given throughputs.
 
     Args:
-        tokens_per_s: pace in the limit of a large batch [token/s], [island].
-        seq_len: S [token].
+        tokens_per_s: throughput in the limit of a large batch [token/s], [island].
+        seq_len: S, sequence length [token].
         offset: offset of a step [s], [island].
         granule: increment of a batch [sequence], [island].
-        microbatch: sequences processed at a time; the granule where None [sequence], [island].
+        microbatch: sequences processed at a time; by default the granule [sequence], [island].
     """
     rate = jnp.asarray(tokens_per_s)
     ones = jnp.ones_like(rate)
@@ -129,10 +129,10 @@ def island_paces(
     clusters: Cluster,
     coefficients: Sequence[Coefficients],
 ) -> Pace:
-    """Pace of each island under its plan, from step times at its batch and at twice as many microbatches.
+    """Step-time function of each island, from step times at the plan's batch and at twice as many microbatches.
 
     Args:
-        models: by island: the transformer, or the layers on the island.
+        models: the transformer, or its layers on the island, for each island.
         clusters: chips and networks, stacked [island].
         coefficients: fitted parameters of each island.
     """
@@ -159,15 +159,15 @@ def _two_steps(model: Transformer, plan: Plan, cluster: Cluster, coefficients: C
 
 
 def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: ArrayLike) -> tuple[Array, Array]:
-    """Least step time over all divisions of the batch, and the optimal division.
+    """Least step time over all divisions of a batch between islands, and the optimal division.
 
     Args:
         offset: o, step time independent of the batch [s], [island].
-        seconds_per_sequence: r [s], [island].
-        sequences: B [sequence].
+        seconds_per_sequence: r, additional time per sequence [s], [island].
+        sequences: B, batch of all islands together [sequence].
 
     Returns:
-        T* [s] and the sequences of each island [island]; each is differentiable.
+        Time T* [s]; sequences of each island [island]; both differentiable.
     """
     late, slow = jnp.asarray(offset), jnp.asarray(seconds_per_sequence)
     order = jnp.argsort(late)
@@ -182,7 +182,7 @@ def equal_finish(offset: ArrayLike, seconds_per_sequence: ArrayLike, sequences: 
 
 
 def best_shares(pace: Pace, sequences: ArrayLike) -> Array:
-    """Batch shares under which all active islands finish at the same time [1], [island]."""
+    """Batch shares for an equal finish of all active islands [1], [island]."""
     _, given = equal_finish(pace.offset, pace.seconds_per_sequence, sequences)
     return given / jnp.sum(given)
 
@@ -194,7 +194,7 @@ def _host_times(pace: Pace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_finish(pace: Pace, sequences: float) -> float:
-    """Time of an equal finish, T* of `equal_finish`, on the host [s]."""
+    """Time T* of an equal finish, as in `equal_finish`, in numpy [s]."""
     offset, slow = _host_times(pace)
     order = np.argsort(offset)
     work = np.cumsum((offset / slow)[order])
@@ -204,14 +204,14 @@ def least_finish(pace: Pace, sequences: float) -> float:
 def whole_shares(pace: Pace, sequences: int) -> Float[np.ndarray, " island"]:
     """Batches of the islands in whole granules, for the least time of the slowest island.
 
-    Each granule goes to the island with the earliest finish: exact for the least maximum of increasing
-    functions with equal granules.
+    Each granule goes to the island with the earliest finish, which is optimal for increasing step-time
+    functions and equal granules.
 
     Args:
-        sequences: B [sequence].
+        sequences: B, batch of all islands together [sequence].
 
     Returns:
-        Whole numbers with sum B [sequence], [island].
+        Batch of each island, with sum B [sequence], [island].
 
     Raises:
         InputError: a batch below one sequence.
@@ -245,12 +245,12 @@ OOM_PROBABILITY = 0.1
 
 
 class IslandPlans(NamedTuple):
-    """Plans and pace of all islands.
+    """Plan and step-time function of each island.
 
     Attributes:
         plans: plan of each island.
-        layers: layers on each island, all of the model's if they fit [1], [island].
-        pace: pace for the whole model, extrapolated for an island with a subset of the layers.
+        layers: layers on each island; all layers if the model fits [1], [island].
+        pace: step times for the whole model, extrapolated for an island with a subset of the layers.
         alone_time: time of a step on the whole batch by the island's best plan; inf with a subset of the layers [s],
             [island].
         memory: peak of allocated memory on the fullest chip of each island [byte], [island].
@@ -273,11 +273,11 @@ def island_plans(
     fit: Fit,
     cells: Sequence[Mapping[str, Any]],
 ) -> IslandPlans:
-    """Plan of each island for a batch share by peak rate, with the resulting paces.
+    """Fastest plan of each island for a batch share proportional to the peak rate, with step-time functions.
 
     Args:
         sequences: B, batch of all islands together [sequence].
-        cells: stated cells of the runs of each island, by column of a runs table, such as `gpu` and `framework`.
+        cells: stated plan and software of each island, by column of a runs table, for example `gpu` and `framework`.
 
     Raises:
         InputError: an island without memory for a layer and a sequence.
@@ -308,7 +308,7 @@ def island_plans(
 
 
 def round_batch(sequences: float) -> int:
-    """Batch near a requested batch that is divisible by many degrees [sequence]."""
+    """Batch near a wanted batch, divisible by many degrees [sequence]."""
     # Least power of two of at least 1 / FINENESS of the batch.
     step = 2 ** max(math.floor(math.log2(max(sequences, 1.0) / FINENESS * 2.0)), 0)
     return max(round(sequences / step), 1) * step
@@ -321,14 +321,14 @@ def whole_model_pace(
     clusters: Cluster,
     coefficients: Sequence[Coefficients],
 ) -> Pace:
-    """Pace for the whole model of islands that hold slices of the model.
+    """Step-time functions for the whole model on islands that hold only some layers.
 
     Args:
-        slices: model with the layers of each island.
+        slices: model reduced to the layers on each island.
         clusters: chips and networks, stacked [island].
 
     Returns:
-        The pace; times of a slice are scaled to the depth of the model.
+        The functions, scaled from the layers on the island to the depth of the model.
     """
     pace = island_paces(slices, plans, clusters, coefficients)
     # Depth of the model over depth of the slice.

@@ -1,7 +1,7 @@
-r"""Result of a choice among modes: ranked modes, terms and shares, worth of islands, prices of links.
+r"""Result of `best_fleet_plan`: ranked modes, time and shares of each, worth of islands, prices of links.
 
-A price is the elasticity of the pace, $\partial \ln v / \partial \ln x$, with all shares optimal: by the envelope
-theorem, the gradient at fixed shares is that of the re-optimised pace.
+A price is the elasticity of the throughput, $\partial \ln v / \partial \ln x$, at optimal shares: by the envelope
+theorem, the gradient at fixed shares equals the gradient with re-optimised shares.
 """
 
 import math
@@ -45,21 +45,21 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class ScoredMode:
-    """Mode on a set of islands.
+    """Mode of joint training on a set of islands, with throughput, days to the loss and shares.
 
     Attributes:
         mode: one of `MODES`, or `alone`.
         islands: names of the active islands, in the order of the ring or chain.
-        tokens_per_s: pace [token/s].
+        tokens_per_s: throughput of all active islands [token/s].
         days: days to the loss [day]; nan if the loss is out of reach.
-        band: interval of the days [day].
-        inner_steps: H; 1 if islands exchange every step [1].
+        band: 90 % interval of the days [day].
+        inner_steps: H, steps between two exchanges [1].
         shares: shares of the batch, or of the layers in a pipeline, by island [1].
         amounts: whole sequences, or whole layers in a pipeline, by island.
-        terms: time of a round by cause [s].
+        terms: time of a round (H steps and an exchange) by cause [s].
         work: compute of each island in a round [s].
         replicas: islands that train apart; 0 if islands exchange every step [1].
-        relaxed_gap: time with whole shares over that with divisible shares, minus 1 [1].
+        relaxed_gap: relative excess of the time with whole over the time with divisible shares [1].
     """
 
     mode: str
@@ -82,7 +82,7 @@ class ScoredMode:
         return computing / sum(self.terms.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Fields of the mode."""
+        """Mode for the JSON document."""
         return {
             "mode": self.mode,
             "islands": list(self.islands),
@@ -100,18 +100,18 @@ class ScoredMode:
 
 
 class FurtherMode(NamedTuple):
-    """Published mode on its best set of islands.
+    """Published mode of joint training on its best set of islands.
 
     Attributes:
         mode: name of the mode.
         islands: names of the active islands, in the order of the ring or chain.
-        tokens_per_s: pace [token/s].
+        tokens_per_s: throughput of all active islands [token/s].
         days: days to the loss; None without a published or stated penalty, infinite for a loss out of reach [day].
-        band: interval of the days [day].
-        inner_steps: H; 1 if islands exchange every step or never [1].
-        words: least share of words sent by a link [1].
-        factor: tokens over those of the same islands in step; None if neither published nor stated [1].
-        evidence: measurement behind the factor.
+        band: 90 % interval of the days [day].
+        inner_steps: H, steps between two exchanges; 1 without any exchange [1].
+        words: least share of the activations sent over a link [1].
+        factor: tokens over the tokens of synchronous islands; None if neither published nor stated [1].
+        evidence: text on the measurement of the factor.
     """
 
     mode: str
@@ -127,15 +127,15 @@ class FurtherMode(NamedTuple):
 
 @dataclass(frozen=True)
 class BandwidthSweep:
-    """Days and paces of all islands against a factor on the bandwidth of all links.
+    """Throughput and days to the loss of all islands, as a function of the bandwidth of the links.
 
     Attributes:
         bandwidth: bandwidth of the slowest link [byte/s], [point].
-        tokens_per_s: pace of each mode at the best number of inner steps, by mode [token/s], [point].
+        tokens_per_s: throughput at the best number of inner steps, by mode [token/s], [point].
         gain: days of the best island alone over days, by mode [1], [point].
         days: days of the best mode [day], [point].
-        break_even: least bandwidth of the slowest link at which the fleet beats the best island alone; inf if the fleet
-            never does, 0 if always [byte/s].
+        break_even: least bandwidth of the slowest link for fewer days than the best island alone; inf if the fleet
+            is never faster, 0 if always [byte/s].
     """
 
     bandwidth: Float[np.ndarray, " point"]
@@ -147,20 +147,20 @@ class BandwidthSweep:
 
 @dataclass(frozen=True)
 class IslandsChoice:
-    """Best mode of training a model on a fleet.
+    """Best mode of joint training on a fleet: result of `best_fleet_plan`.
 
     Attributes:
         best: mode of the fewest days.
-        modes: every mode on its best set of islands, by increasing days; each island alone comes last.
+        modes: every mode on its best set of islands, and each island alone, by increasing days.
         worth: days without an island over days with the island, by island [1].
-        prices: relative gain in pace for a relative gain of a link or an island, by group and name [1].
-        sweep: paces against the bandwidth of links; None for a single island.
-        loss: target [nat per token].
-        best_inner_steps: central 90 % interval of the best number of inner steps over laws of looseness [1].
-        rise: central 90 % interval of the rise of the loss of two replicas at 30 inner steps [1].
+        prices: elasticity of the throughput in the numbers of links and islands, by group and name [1].
+        sweep: days as a function of the bandwidth of the links; None if fewer than two islands hold the model.
+        loss: target loss [nat per token].
+        best_inner_steps: central 90 % interval of the best number of inner steps over draws of the laws [1].
+        rise: central 90 % interval of the relative rise of the loss of two replicas at 30 inner steps [1].
         plans: plan of each island, by name.
         memory: allocated memory of the fullest chip under the plan [byte], by name.
-        further: modes outside the ranking, with penalties that were measured on different networks or not at all.
+        further: modes outside the ranking, with penalties measured on different networks or not measured.
         notes: remarks in words.
     """
 
@@ -179,7 +179,7 @@ class IslandsChoice:
 
     @property
     def sign_is_open(self) -> bool:
-        """Whether a rise of the loss by two replicas is uncertain in sign."""
+        """Whether the interval of the rise of the loss of two replicas includes zero."""
         return self.rise[0] < 0.0 < self.rise[1]
 
     def to_json(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ NORMAL_90 = 1.6448536269514722
 
 
 def described(study: FleetStudy, entry: SetScore) -> ScoredMode:
-    """Entry with shares, terms and the interval of the days."""
+    """Mode with shares, time by cause and interval of the days, from the score of the mode."""
     names = [study.fleet.names[island] for island in entry.subset]
     job = sub_job(study.job, entry.subset)
     details = _batch_details(study, entry, job) if entry.pipeline is None else _pipeline_details(entry.pipeline, job)
@@ -276,7 +276,7 @@ def _relaxed_pipeline(job: IslandJob) -> float:
 
 
 def days_samples(study: FleetStudy, entry: SetScore) -> Float[np.ndarray, " sample"]:
-    """Random days of an entry under the scatter of step times and laws [day], [sample]."""
+    """Random draws of the days of a mode under the uncertainty of step times and laws [day], [sample]."""
     # The widest interval of the islands counts.
     half = float(np.max(study.plans.halfwidth[list(entry.subset)]))
     scatter = np.random.default_rng(0).standard_normal(SAMPLES) * half / NORMAL_90
@@ -298,7 +298,7 @@ def _sampled_days(study: FleetStudy, entry: SetScore) -> np.ndarray:
 
 
 def period_band(study: FleetStudy, best: SetScore) -> Band:
-    """Interval of the best number of inner steps over laws of looseness [1]."""
+    """90 % interval of the best number of inner steps over draws of the laws of looseness [1]."""
     days = _sampled_days(study, best)
     reached = np.where(np.isfinite(days), days, np.inf)
     # Laws with the loss out of reach have no best number of steps.
@@ -309,7 +309,7 @@ def period_band(study: FleetStudy, best: SetScore) -> Band:
 
 
 def band_of(values: np.ndarray) -> Band:
-    """Ends of the central 90 % interval of sampled values."""
+    """Ends of the central 90 % interval of random draws."""
     # Nearest: interpolation with inf would give nan.
     low, high = np.quantile(values, [0.05, 0.95], method="nearest")
     return float(low), float(high)
@@ -368,17 +368,17 @@ def _elasticities(job: IslandJob, scales: _Scales, mode: str, inner_steps: Any, 
 def price_table(
     job: IslandJob, mode: str, inner_steps: float, layer_share: np.ndarray | None, names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Prices of the links, latencies, uplinks and islands used by a mode.
+    """Elasticity of the throughput in the bandwidths, latencies, uplinks and islands used by a mode.
 
     Args:
         job: model and active islands, in order.
         mode: one of `MODES`, or `alone`.
-        inner_steps: H [1].
-        layer_share: layer share of each island of a pipeline; None in all further modes [1], [island].
+        inner_steps: H, steps between two exchanges [1].
+        layer_share: layer share of each island of a pipeline; None for all further modes [1], [island].
 
     Returns:
-        Relative gain in pace for a relative gain in bandwidth, latency or pace, by group and name [1]; links without a
-        price are omitted.
+        Elasticity by group (`links`, `latencies`, `uplinks`, `islands`) and name [1]; links without effect
+        are omitted.
     """
     job = host_arrays(job)
     arguments = (np.asarray(inner_steps), None if layer_share is None else np.asarray(layer_share))
@@ -398,12 +398,12 @@ def price_table(
 def break_even_sweep(
     job: IslandJob, inner_steps: Sequence[float], synchronous_work: float, loose_work: np.ndarray, alone: float
 ) -> BandwidthSweep:
-    """Paces and days of a fleet against the bandwidth of all links, with the break-even with the best island alone.
+    """Throughput and days of a fleet as a function of the bandwidth of all links, with the break-even.
 
     Args:
-        inner_steps: H [1], [period].
-        synchronous_work: tokens of a run times slowdown, over seconds per day, of modes that exchange every step.
-        loose_work: tokens times slowdown, over seconds per day, of loose modes, by inner steps [mode, period].
+        inner_steps: H, steps between two exchanges [1], [period].
+        synchronous_work: tokens of a run times slowdown, over seconds per day, for modes with exchange in every step.
+        loose_work: tokens times slowdown, over seconds per day, for modes of `LOOSE_MODES` [mode, period].
         alone: days of the best island alone [day].
     """
     speeds = surveyed([with_scaled_links(job, factor) for factor in BANDWIDTH_FACTORS], inner_steps)

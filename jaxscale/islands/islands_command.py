@@ -1,4 +1,4 @@
-"""Command `jaxscale islands`: best mode of training a model on islands of chips joined by slow links."""
+"""Command `jaxscale islands`: best joint training of a model on islands of chips joined by slow links."""
 
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,7 @@ class IslandsCommand(Outputs, SoftwareOptions):
     nominal_links: Annotated[bool, option(help="links give their stated bandwidth, without losses")] = False
 
     def run(self) -> None:
-        """Run the command.
+        """Choose the mode, write the requested files, and print tables and verdict.
 
         Raises:
             InputError: a malformed fleet, an unknown name, a number out of range, or a model that does not fit.

@@ -1,4 +1,4 @@
-"""Report of a choice among modes of joining islands: terminal tables, figures, one self-contained file."""
+"""Report of `jaxscale islands`: terminal tables, figures, HTML report."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ PRICE_COLUMNS = (
 
 
 def mode_table(choice: IslandsChoice) -> Table:
-    """Table of the modes."""
+    """Table of the ranked modes of joint training."""
     rows = []
     for scored in choice.modes:
         low, high = scored.band
@@ -79,7 +79,7 @@ def further_table(choice: IslandsChoice) -> Table:
 
 
 def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
-    """Table of the islands in a mode, with the terms of the round time on each island."""
+    """Table of the islands in a mode: batch or layers, time of a round by cause, worth."""
     unit, rows = "layers" if scored.mode == "pipeline" else "sequences", []
     exchange = sum(scored.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
     finish = sum(scored.terms.get(name, 0.0) for name in ("compute", "imbalance"))
@@ -92,7 +92,7 @@ def island_table(choice: IslandsChoice, scored: ScoredMode) -> Table:
 
 
 def island_price_table(choice: IslandsChoice) -> Table:
-    """Table of the relative gain in pace for a relative gain of each link and island, in decreasing order."""
+    """Table of the elasticities of the throughput in links and islands, in decreasing order."""
     entries = [(kind, name, price) for kind, table in choice.prices.items() for name, price in table.items()]
     entries.sort(key=lambda entry: -abs(entry[2]))
     rows = [(kind, name, f"{price:+.3f}") for kind, name, price in entries if abs(price) >= 5e-4]
@@ -100,7 +100,7 @@ def island_price_table(choice: IslandsChoice) -> Table:
 
 
 def verdict(choice: IslandsChoice) -> list[str]:
-    """Sentences on whether and how to join the islands."""
+    """Sentences on the best mode, the gain over a single island, and the break-even bandwidth."""
     best, alone = choice.best, [scored for scored in choice.modes if scored.mode == "alone"]
     how = f"{best.mode} on {', '.join(best.islands)}"
     lines = [f"best: {how}, {rounded_text(best.days)} days to a loss of {choice.loss:.4g} nats per token"]
@@ -126,15 +126,15 @@ def verdict(choice: IslandsChoice) -> list[str]:
 
 
 def islands_tables(choice: IslandsChoice) -> list[Any]:
-    """Tables and sentences for the terminal."""
+    """Tables and sentences of a choice for the terminal."""
     tables = (mode_table(choice), further_table(choice), island_table(choice, choice.best), island_price_table(choice))
     return [*(table for table in tables if table.rows), "\n".join(verdict(choice))]
 
 
 def bandwidth_figure(choice: IslandsChoice) -> "Figure":
-    """Speed-up of joint training over the best island alone against the bandwidth of the slowest link.
+    """Figure of the speed-up over the best island alone, against the bandwidth of the slowest link.
 
-    The speed-up is a ratio of days to the same loss, tokens lost to rare synchronisation included.
+    The speed-up is a ratio of days to an equal loss, including tokens lost to infrequent exchange.
 
     Args:
         choice: choice for a fleet of several islands that hold the model.
@@ -156,7 +156,7 @@ def bandwidth_figure(choice: IslandsChoice) -> "Figure":
 
 
 def days_figure(choice: IslandsChoice) -> "Figure":
-    """Days to the loss by mode, with central 90 % intervals."""
+    """Figure of the days to the loss by mode, with central 90 % intervals."""
     with single_axes(7.8, 1.2 + 0.45 * len(choice.modes)) as (figure, axes):
         for row, scored in enumerate(choice.modes):
             low, high = scored.band
@@ -174,7 +174,7 @@ def days_figure(choice: IslandsChoice) -> "Figure":
 
 
 def time_figure(choice: IslandsChoice) -> "Figure":
-    """Time of a round on each island of the best mode: work, waiting, exchange."""
+    """Figure of the time of a round on each island in the best mode: work, waiting, exchange."""
     best = choice.best
     finish = sum(best.terms.get(name, 0.0) for name in ("compute", "imbalance"))
     exchange = sum(best.terms.get(name, 0.0) for name in ("exchange", "latency", "tail"))
@@ -196,7 +196,7 @@ def time_figure(choice: IslandsChoice) -> "Figure":
 
 
 def islands_report(choice: IslandsChoice, title: str) -> Report:
-    """Report with verdict, tables and figures.
+    """HTML report of a choice, with verdict, tables and figures.
 
     Returns:
         The report; `save` writes the report to a file.

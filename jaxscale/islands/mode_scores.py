@@ -1,4 +1,4 @@
-"""Scores of modes on sets of islands: paces in a single `vmap` per set size, tokens by the law of looseness, days."""
+"""Scores of modes of joint training on sets of islands: throughput, required tokens and days to the loss."""
 
 import itertools
 import math
@@ -41,11 +41,11 @@ class PipelineChoice(NamedTuple):
     """Pipeline with whole layers over islands.
 
     Attributes:
-        order: islands of the chain.
-        layers: layers of each island, in the order of the chain [1].
+        order: islands in the order of the pipeline.
+        layers: layers of each island, in the order of the pipeline [1].
         time: time of a step [s].
-        words: least share of words sent by a link [1].
-        microbatches: m [1].
+        words: least share of the activations sent over a link [1].
+        microbatches: m, microbatches of a step [1].
     """
 
     order: Subset
@@ -56,19 +56,19 @@ class PipelineChoice(NamedTuple):
 
 
 def host_steps(pace: Pace, sequences: Any) -> Float[np.ndarray, " island"]:
-    """Step time of each island at a number of sequences, on the host [s], [island]."""
+    """Step time of each island at a given batch, in numpy [s], [island]."""
     # t = t_0 + r (B - B_0)
     base, slow = np.asarray(pace.base_time), np.asarray(pace.seconds_per_sequence)
     return base + slow * (np.asarray(sequences) - np.asarray(pace.base_sequences))
 
 
 def host_microbatch(job: IslandJob) -> float:
-    """Sequences that pass through a pipeline of islands at a time, on the host [sequence]."""
+    """Sequences of a microbatch of a pipeline over islands, in numpy [sequence]."""
     return min(float(np.max(np.asarray(job.pace.microbatch))), float(np.asarray(job.sequences)))
 
 
 def whole_delay(job: IslandJob) -> float:
-    """Increase of the step time by whole granules, relative to divisible shares [s]."""
+    """Increase of the step time by whole instead of divisible batch shares [s]."""
     given = whole_shares(job.pace, round(float(np.asarray(job.sequences))))
     # Islands without a share take no time.
     exact = np.max(host_steps(job.pace, given) * (given > 0.0))
@@ -92,12 +92,12 @@ def _compared(job: IslandJob, inner_steps: Any, shares: Any) -> Any:
 def compared_rounds(
     job: IslandJob, mode: str, inner_steps: float, shares: np.ndarray
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Terms of a round with divisible shares, and with given shares.
+    """Time of a round by cause, with the optimal divisible shares and with given shares.
 
     Args:
         mode: one of `WHOLE_MODES`.
-        inner_steps: H [1].
-        shares: shares of the batch [1], [island].
+        inner_steps: H, steps between two exchanges [1].
+        shares: given shares of the batch [1], [island].
 
     Returns:
         Terms with divisible shares and with given shares, by name [s], and the steps of a round [1].
@@ -109,14 +109,14 @@ def compared_rounds(
 
 
 def sub_job(job: IslandJob, islands: Sequence[int]) -> IslandJob:
-    """Job on selected islands, in order."""
+    """Job restricted to selected islands, in the given order."""
     changes = {"pace": job.pace.part(islands), "links": part_of_links(job.links, islands)}
     fields: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
     return IslandJob(**{**fields, **changes})
 
 
 def ring_subset(job: IslandJob, islands: Sequence[int]) -> Subset:
-    """Islands in the ring order with the fastest slowest hop."""
+    """Islands in the ring order with the least time of the slowest hop."""
     rate, latency = host_rate(job.links), np.asarray(job.links.latency)
     # Bytes of a hop of the ring, N / P in 32 bits, over the rate, and the latency.
     costs = float(np.asarray(job.n_params)) * 4.0 / (len(rate) * rate) + latency
@@ -127,14 +127,14 @@ def ring_subset(job: IslandJob, islands: Sequence[int]) -> Subset:
 def subset_speeds(
     job: IslandJob, subsets: Sequence[Subset], inner_steps: Sequence[float]
 ) -> dict[Subset, Float[np.ndarray, "mode period"]]:
-    """Paces of every mode on sets of at least two islands [token/s].
+    """Throughput of every mode on sets of at least two islands [token/s].
 
     Args:
         job: model and whole fleet.
-        inner_steps: H [1], [period].
+        inner_steps: H, steps between two exchanges [1], [period].
 
     Returns:
-        Paces by set.
+        Throughput by set.
     """
     by_size: dict[int, list[Subset]] = {}
     for subset in subsets:
@@ -148,20 +148,20 @@ def subset_speeds(
 
 
 def surveyed(jobs: Sequence[IslandJob], inner_steps: Sequence[float]) -> Float[np.ndarray, "fleet mode period"]:
-    """Paces in every mode of fleets with equal numbers of islands, by a program for any number of fleets [token/s].
+    """Throughput in every mode of fleets with equal numbers of islands, by a single compiled program [token/s].
 
     Args:
-        inner_steps: H [1], [period].
+        inner_steps: H, steps between two exchanges [1], [period].
 
     Returns:
-        Paces by fleet.
+        Throughput [fleet, mode, period].
     """
     together, periods = host_arrays((stacked(jobs), np.asarray(inner_steps, float)))
     return in_blocks_of(FLEETS_AT_A_TIME, lambda block: survey_fleets(block, periods), together)
 
 
 def candidate_subsets(islands: Sequence[int]) -> list[tuple[int, ...]]:
-    """Initial sets of at least two islands: all sets of a small fleet, else the fleet with and without each island."""
+    """Candidate sets of two or more islands: all sets of a small fleet, else all islands and all but each one."""
     count = len(islands)
     if count <= MOST_SUBSETS:
         sizes = range(2, count + 1)
@@ -175,11 +175,11 @@ def without_each(islands: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 class TokenTable(NamedTuple):
-    """Tokens required by modes, under the best laws and then under each sample of the laws.
+    """Tokens required by each mode to reach the loss, under the best laws and under each draw of the laws.
 
     Attributes:
-        synchronous: tokens if islands exchange every step [token], [1 + sample].
-        loose: tokens of loose modes, by replicas from 1 on and inner steps [token],
+        synchronous: tokens with exchange in every step [token], [1 + sample].
+        loose: tokens of the modes `LOOSE_MODES`, by replicas from 1 on and inner steps [token],
             [1 + sample, mode, replica, period].
     """
 
@@ -188,7 +188,7 @@ class TokenTable(NamedTuple):
 
 
 def hidden_share(mode: Any, inner_steps: Any) -> Any:
-    """Share of H during which a parameter is in transfer: a single step in streaming, zero in local updates [1]."""
+    """Share of the inner steps concurrent with an exchange: 1 / H in streaming, 0 in local updates [1]."""
     # Index of the mode: 0 local updates, 1 streaming.
     return mode / inner_steps
 
@@ -203,13 +203,13 @@ def _tokens(goals: LossGoal, batch: Any, modes: Any, replicas: Any, periods: Any
 
 
 def token_table(goals: LossGoal, batch_tokens: float, most: int, inner_steps: Sequence[float]) -> TokenTable:
-    """Tokens required by each mode for a goal.
+    """Tokens required by each mode to reach a target loss.
 
     Args:
-        goals: loss and laws, every leaf [1 + sample].
-        batch_tokens: B [token].
+        goals: target loss and laws, every leaf [1 + sample].
+        batch_tokens: B, tokens per step [token].
         most: largest number of islands [1].
-        inner_steps: H [1], [period].
+        inner_steps: H, steps between two exchanges [1], [period].
     """
     replicas, modes = np.arange(most + 1.0), np.arange(float(len(LOOSE_MODES)))
     aims, batch, periods = host_arrays((goals, np.asarray(batch_tokens), np.asarray(inner_steps, float)))
@@ -225,7 +225,7 @@ UNBOUNDED = 1e6
 def best_pipeline(
     job: IslandJob, islands: Sequence[int], layers_held: np.ndarray, way: ChainWay = PLAIN
 ) -> PipelineChoice | None:
-    """Best pipeline of whole layers over islands: exact cuts, in every order of few islands.
+    """Fastest pipeline of whole layers over islands, with exact cuts, over all orders if there are few islands.
 
     Args:
         job: model and whole fleet.
@@ -288,7 +288,16 @@ MOST_LEFT_OUT = 3
 
 
 class SetScore(NamedTuple):
-    """Score of a mode on a set of islands."""
+    """Score of a mode of joint training on a set of islands.
+
+    Attributes:
+        mode: one of `MODES`, or `alone`.
+        subset: indices of the islands.
+        period: index of the number of inner steps in the grid.
+        speed: throughput [token/s].
+        days: days to the loss [day].
+        pipeline: the pipeline, for the mode `pipeline`.
+    """
 
     mode: str
     subset: Subset
@@ -299,7 +308,7 @@ class SetScore(NamedTuple):
 
 
 class FleetStudy(NamedTuple):
-    """Inputs of the scores of a fleet."""
+    """Inputs of the scores of a fleet: job, fleet, plans, target loss, required tokens and grid of inner steps."""
 
     job: IslandJob
     fleet: Fleet
@@ -314,25 +323,25 @@ class FleetStudy(NamedTuple):
         return number(self.job.sequences) * number(self.job.pace.seq_len)
 
     def chips(self, subset: Sequence[int], apart: bool) -> float:
-        """Chips that a failure stops: those of the largest island if islands train apart, else all [1]."""
+        """Number of chips stopped by a failure: the largest island if islands train apart, else all islands [1]."""
         counts = np.asarray(self.fleet.clusters.n_chips)[list(subset)]
         # Islands apart fail apart: a failure stops an island.
         return float(counts.max() if apart else counts.sum())
 
     def delayed(self, subset: Sequence[int], speeds: np.ndarray) -> np.ndarray:
-        """Paces with whole shares, which lengthen the steps of all modes by an equal time [token/s]."""
+        """Throughput with whole batch shares, from the throughput with divisible shares [token/s]."""
         tokens = self.tokens_per_step
         return tokens / (tokens / speeds + whole_delay(sub_job(self.job, subset)))
 
     def synchronous(
         self, mode: str, subset: Sequence[int], speed: float, pipeline: PipelineChoice | None = None
     ) -> SetScore:
-        """Score of a mode that exchanges at every step, on the islands of a set in its order."""
+        """Score of a mode with exchange in every step, on a set of islands in the given order."""
         days = float(self.days(self.tokens.synchronous[0], speed, self.chips(subset, False)))
         return SetScore(mode, tuple(subset), 0, speed, days, pipeline)
 
     def days(self, tokens: np.ndarray | float, speed: np.ndarray | float, chips: float) -> Any:
-        """Duration of a run [day]."""
+        """Duration of a run from tokens, throughput and the chips stopped by a failure [day]."""
         slowdown = float(self.goal.failure.slowdown(self.goal.total_params, chips))
         return np.asarray(tokens) / np.asarray(speed) * slowdown / DAY
 

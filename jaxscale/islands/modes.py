@@ -1,4 +1,4 @@
-"""Modes of joining islands, and the pace of a fleet in each mode: one job, one program, many fleets in a `vmap`.
+"""Modes of joint training on islands, and the throughput of a fleet in each mode.
 
 | mode | traffic over the links |
 |---|---|
@@ -52,14 +52,14 @@ ACTIVATION_BYTES = 2.0
 
 
 class IslandJob(eqx.Module):
-    """Model in training on a fleet.
+    """Training job of a model on a fleet.
 
     Attributes:
-        pace: pace of the islands.
+        pace: step-time functions of the islands.
         links: links between islands, numbered in the order of the ring or chain.
-        n_params: N [1].
-        n_layers: L [1].
-        d_model: d [1].
+        n_params: N, parameters of the model [1].
+        n_layers: L, layers of the model [1].
+        d_model: d, width of the model [1].
         sequences: B, batch of all islands together [sequence].
     """
 
@@ -72,16 +72,16 @@ class IslandJob(eqx.Module):
 
     @property
     def tokens(self) -> Array:
-        """Tokens per step [token]."""
+        """Tokens per step of all islands together [token]."""
         return jnp.asarray(self.sequences) * jnp.asarray(self.pace.seq_len)
 
 
 def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
-    """Plan of a mode with all layers on each island, with the shares of an equal finish.
+    """Exchange plan of a mode with all layers on each island, with batch shares for an equal finish.
 
     Args:
         mode: one of `MODES` except `pipeline`.
-        inner_steps: H; unused by data parallelism [1].
+        inner_steps: H, steps between two exchanges; unused by data parallelism [1].
     """
     shares = best_shares(job.pace, job.sequences)
     if mode == "data-parallel":
@@ -94,18 +94,18 @@ def loose_plan(job: IslandJob, mode: str, inner_steps: ArrayLike) -> Loose:
 
 
 def pipeline_microbatch(job: IslandJob) -> Array:
-    """Sequences that pass through the islands at a time: the largest microbatch, within the batch [sequence]."""
+    """Microbatch of a pipeline over islands: the largest of any island, at most the batch [sequence]."""
     return smaller(jnp.max(jnp.asarray(job.pace.microbatch), axis=-1), job.sequences)
 
 
 def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]) -> Array:
-    """Step time of a pipeline over the islands in order [s].
+    """Step time of a pipeline over the islands, in the order of the links [s].
 
     Args:
         layer_share: layer share of each island, with sum 1 [1], [island].
 
     Returns:
-        Time; step offsets are proportional to the layer share.
+        Time, with step offsets proportional to the layer share.
     """
     size, share = pipeline_microbatch(job), jnp.asarray(layer_share)
     stages = share * jnp.asarray(job.pace.seconds_per_sequence) * size
@@ -116,14 +116,14 @@ def pipeline_step(job: IslandJob, layer_share: Float[ArrayLike, "*batch island"]
 
 
 def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array:
-    """Pace of a fleet in a mode [token/s].
+    """Throughput of a fleet in a mode [token/s].
 
     Args:
         mode: one of `MODES`.
-        inner_steps: H, in loose modes [1].
+        inner_steps: H, steps between two exchanges, for the modes `LOOSE_MODES` [1].
 
     Returns:
-        The pace; for a pipeline that of divisible layers.
+        The throughput; for a pipeline with divisible layers.
     """
     if mode == "pipeline":
         whole = jnp.asarray(job.pace.seconds_per_sequence) * pipeline_microbatch(job)
@@ -135,13 +135,13 @@ def mode_speed(job: IslandJob, mode: str, inner_steps: ArrayLike = 1.0) -> Array
 
 
 def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Array, "mode period"]:
-    """Pace of a fleet in every mode, at several numbers of inner steps [token/s], [mode, period].
+    """Throughput of a fleet in every mode, for several numbers of inner steps [token/s], [mode, period].
 
     Args:
-        inner_steps: H [1], [period].
+        inner_steps: H, steps between two exchanges [1], [period].
 
     Returns:
-        Paces; constant in H for modes without inner steps.
+        Throughput; constant in H for modes without inner steps.
     """
     periods = jnp.asarray(inner_steps)
     plans = {mode: loose_plan(job, mode, periods) for mode in WHOLE_MODES}
@@ -164,10 +164,10 @@ def speeds(job: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Ar
 
 @small_jit
 def survey_fleets(jobs: IslandJob, inner_steps: Float[ArrayLike, " period"]) -> Float[Array, "fleet mode period"]:
-    """Pace of many fleets in every mode, in one `vmap` [token/s], [fleet, mode, period].
+    """Throughput of many fleets in every mode, in a single `vmap` [token/s], [fleet, mode, period].
 
     Args:
-        jobs: models and fleets of one number of islands; every leaf has the leading axis [fleet].
-        inner_steps: H [1], [period].
+        jobs: models and fleets with equal numbers of islands; every leaf has the leading axis [fleet].
+        inner_steps: H, steps between two exchanges [1], [period].
     """
     return jax.vmap(lambda job: speeds(job, inner_steps))(jobs)

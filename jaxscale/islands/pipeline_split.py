@@ -1,4 +1,4 @@
-r"""Pipelines over islands: division of layers among unequal islands, and order of islands in a chain or ring.
+r"""Pipelines over islands: division of layers between unequal islands, and order of islands in a chain or ring.
 
 With the time $t_s$ of stage s for a microbatch, hops of $h_s$ seconds in each direction and m microbatches, a step
 takes
@@ -41,7 +41,7 @@ def pipeline_time(
     Args:
         stages: t, compute of a microbatch [s], [stage].
         hops: h, transfer time of a microbatch over each hop, in one direction [s], [hop].
-        n_microbatches: m [1].
+        n_microbatches: m, microbatches of a step [1].
         latencies: latency of each hop, in one direction [s], [hop].
         temperature: smoothing of the maximum [1].
 
@@ -62,14 +62,14 @@ def pipeline_time(
 
 
 def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLike) -> tuple[Array, Array]:
-    """Least step time over all divisions of divisible layers, without hops, and the shares.
+    """Least step time over all divisions of divisible layers, without hops, and the optimal shares.
 
     Args:
         whole: tau, time of the whole model for a microbatch on each island [s], [island].
-        n_microbatches: m [1].
+        n_microbatches: m, microbatches of a step [1].
 
     Returns:
-        T [s] and the share of the layers of each island [1], [island].
+        Step time T [s]; share of the layers of each island [1], [island].
     """
     slow = jnp.asarray(whole)
     count = slow.shape[-1]
@@ -84,19 +84,19 @@ def divided_at_will(whole: Float[ArrayLike, " island"], n_microbatches: ArrayLik
 
 
 def least_divided(whole: Float[np.ndarray, " island"], n_microbatches: float) -> float:
-    """Least step time over all divisions of divisible layers, as in `divided_at_will`, on the host [s]."""
+    """Least step time over all divisions of divisible layers, as in `divided_at_will`, in numpy [s]."""
     rate = np.cumsum(1.0 / np.sort(np.asarray(whole)))
     return float(np.min((n_microbatches + np.arange(len(rate))) / rate))
 
 
 class ChainWay(NamedTuple):
-    """Coupling of the stages of a chain.
+    """Coupling of the stages of a pipeline over islands: synchronisation and compression.
 
     Attributes:
-        waits: whether the update waits for all stages, so that the chain fills and drains.
+        waits: whether the update waits for all stages, with fill and drain of the pipeline.
         words: share of the activations that cross a cut [1].
         backward_words: share of the activation gradients that cross a cut [1].
-        least_words: least share of the words sent by a link; 1 without compression [1].
+        least_words: least share of the activations sent over a link; 1 without compression [1].
     """
 
     waits: bool = True
@@ -105,18 +105,18 @@ class ChainWay(NamedTuple):
     least_words: float = 1.0
 
     def sent(self, stages: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Share of the words sent by each link, the largest that does not delay the slowest stage [1], [hop]."""
+        """Share of the activations sent over each link: the largest without delay of the slowest stage [1], [hop]."""
         # The lower bound avoids a division by zero for hops without transfer time.
         free = np.max(stages) / np.maximum(self.words * np.asarray(hops), 1e-30)
         return np.clip(free, self.least_words, 1.0)
 
     def time(self, stages: np.ndarray, hops: np.ndarray, n_microbatches: float, latencies: np.ndarray) -> float:
-        """Step time, as in `pipeline_time` with the words actually sent [s].
+        """Step time, as in `pipeline_time`, with the compressed activations [s].
 
         Args:
             stages: t, compute of a microbatch [s], [stage].
-            hops: h, transfer time of all bytes of a microbatch over each hop, in one direction [s], [hop].
-            n_microbatches: m [1].
+            hops: h, transfer time of an uncompressed microbatch over each hop, in one direction [s], [hop].
+            n_microbatches: m, microbatches of a step [1].
             latencies: latency of each hop, in one direction [s], [hop].
         """
         moved = self.sent(stages, hops) * hops
@@ -136,7 +136,7 @@ BOUNDS_AT_ONCE = 256
 
 
 class LayerCut(NamedTuple):
-    """Contiguous layers of each stage.
+    """Division of the layers of a model into contiguous stages.
 
     Attributes:
         layers: number of layers of each stage [1], [stage].
@@ -154,20 +154,20 @@ def best_cut(
     latencies: Float[np.ndarray, " hop"] | None = None,
     most_layers: np.ndarray | None = None,
 ) -> LayerCut:
-    """Contiguous cut of layers of least time, exact, by dynamic programming (as AMP, arXiv 2210.07297, section 4.2).
+    """Fastest division of layers into contiguous stages, by dynamic programming (AMP, arXiv 2210.07297, section 4.2).
 
-    For each bound on the slowest stage the cut of least sum is found; the best over all bounds is the optimum.
+    For each bound on the slowest stage, the division with the least sum of stage times is found; the best is optimal.
     Every stage gets at least one layer: islands without a layer are removed beforehand.
 
     Args:
         layer_times: time of each layer on each stage for a microbatch [s], [stage, layer].
         hops: transfer time of a microbatch over each hop, in one direction [s], [hop].
-        n_microbatches: m [1].
+        n_microbatches: m, microbatches of a step [1].
         latencies: latency of each hop, in one direction [s], [hop].
         most_layers: largest number of layers in the memory of each stage [1], [stage].
 
     Raises:
-        InputError: layers that do not fit into all stages together, or fewer layers than stages.
+        InputError: too little memory on all stages together, or fewer layers than stages.
     """
     times = np.asarray(layer_times, float)
     count, depth = times.shape
@@ -237,11 +237,11 @@ Goal = Literal["slowest", "sum"]
 
 
 class RingOrder(NamedTuple):
-    """Order of islands.
+    """Order of islands in a ring or chain.
 
     Attributes:
-        order: islands in turn [island].
-        cost: slowest hop, or sum of hops, in the unit of the costs.
+        order: indices of the islands in order [island].
+        cost: cost of the slowest hop, or sum over all hops, in the unit of the costs.
         exact: whether the order is proven optimal.
     """
 
@@ -251,13 +251,13 @@ class RingOrder(NamedTuple):
 
 
 def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goal: Goal, closed: bool = True) -> float:
-    """Cost of an order.
+    """Cost of an order of islands: the slowest hop, or the sum over all hops.
 
     Args:
-        costs: cost of each hop, sender first.
-        order: islands in turn [island].
-        goal: the slowest hop, or the sum.
-        closed: whether the last island sends to the first.
+        costs: cost of each hop by sender and receiver [island, island].
+        order: indices of the islands in order [island].
+        goal: `slowest` for the slowest hop, `sum` for the sum.
+        closed: whether the last island sends to the first, as in a ring.
 
     Returns:
         The cost; zero for a single island.
@@ -270,15 +270,15 @@ def order_cost(costs: Float[np.ndarray, "island island"], order: np.ndarray, goa
 
 
 def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -> RingOrder:
-    """Best order of islands.
+    """Order of islands in a ring or chain with the least cost.
 
     Args:
-        costs: cost of each hop, such as seconds, sender first; possibly different by direction [island, island].
-        goal: the slowest hop, or the sum.
-        closed: whether the last island sends to the first.
+        costs: cost of each hop by sender and receiver, in any unit [island, island].
+        goal: `slowest` for the least slowest hop, `sum` for the least sum.
+        closed: whether the last island sends to the first, as in a ring.
 
     Returns:
-        The order: exact up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
+        The order: optimal up to `MOST_EXACT` islands, beyond by exchanges of two islands from a greedy start.
 
     Raises:
         InputError: the costs are not a square matrix.
@@ -300,13 +300,14 @@ def best_order(costs: np.ndarray, goal: Goal = "slowest", closed: bool = True) -
 
 
 def best_permutation(score: Callable[[np.ndarray], float], count: int) -> tuple[np.ndarray, float]:
-    """Order of least score over all permutations.
+    """Order with the least score, over all permutations of a few islands.
 
     Args:
+        score: function from an order [island] to a score.
         count: number of islands, at most `MOST_PERMUTED` [1].
 
     Returns:
-        The order [island] and its score.
+        Order [island]; score.
 
     Raises:
         InputError: too many islands.

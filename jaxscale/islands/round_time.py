@@ -1,4 +1,4 @@
-r"""Time of a round: islands compute for a period, then exchange over a ring, or message by message.
+r"""Time of a round: islands compute for several steps, then exchange gradients or parameters over a ring.
 
 A ring of P members transfers N bytes in $2 (P - 1)$ rounds of $N / P$ bytes, each limited by the slowest hop,
 
@@ -34,10 +34,10 @@ WORD_BITS = 32.0
 
 
 class Loose(eqx.Module):
-    """Division of the work over islands, and the exchange between islands.
+    """Plan of joint training: division of the batch over islands, and period and size of the exchanges.
 
-    Synchronous data parallelism is H = 1 with gradients; local updates (DiLoCo) are H > 1; streaming sends one of P
-    fragments every H / P steps while tau more steps run.
+    Synchronous data parallelism is H = 1 with gradients; local updates (DiLoCo) are H > 1; streaming sends a fragment,
+    1/P of the parameters, every H / P steps while tau more steps run.
 
     Attributes:
         batch_share: batch share of each island, with sum 1 [1], [island].
@@ -66,17 +66,17 @@ class Loose(eqx.Module):
 
     @property
     def period(self) -> Array:
-        """Steps between two exchanges of any parameter, H / P [1]."""
+        """Steps between two successive exchanges, H / P [1]."""
         return jnp.asarray(self.inner_steps) / jnp.asarray(self.fragments)
 
     def bytes_per_exchange(self, n_params: ArrayLike) -> Array:
-        """Bytes exchanged by each island [byte], [island]."""
+        """Bytes sent by each island in an exchange [byte], [island]."""
         # Bits to bytes; each exchange has 1 / P of the parameters.
         return jnp.asarray(self.param_share) * jnp.asarray(n_params * self.bits / (8.0 * self.fragments))
 
 
 def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: Any = 1.0) -> Loose:
-    """Data parallelism over islands: gradients are reduced in every step, concurrent with the last backward pass.
+    """Plan of data parallelism over islands: gradients reduced in every step, beside the last backward pass.
 
     Args:
         batch_share: batch share of each island [1], [island].
@@ -88,11 +88,11 @@ def synchronous(batch_share: PerIsland, bits: Any = WORD_BITS, hidden_backward: 
 
 
 def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BITS) -> Loose:
-    """Local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
+    """Plan of local updates: parameters are averaged every H steps, while all islands wait (DiLoCo, arXiv 2311.08105).
 
     Args:
         batch_share: batch share of each island [1], [island].
-        inner_steps: H [1].
+        inner_steps: H, steps between two exchanges [1].
         bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
@@ -102,13 +102,13 @@ def local_updates(batch_share: PerIsland, inner_steps: Any, bits: Any = WORD_BIT
 def streaming(
     batch_share: PerIsland, inner_steps: Any, fragments: Any, hidden_steps: Any = 1.0, bits: Any = 4.0
 ) -> Loose:
-    """Streaming local updates: fragments are exchanged in turn while steps continue (arXiv 2501.18512).
+    """Plan of streaming local updates: fragments are exchanged in turn while steps continue (arXiv 2501.18512).
 
     Args:
         batch_share: batch share of each island [1], [island].
-        inner_steps: H [1].
-        fragments: P [1].
-        hidden_steps: tau; at most H / P steps hide an exchange before the next exchange begins [1].
+        inner_steps: H, steps between two exchanges of a parameter [1].
+        fragments: P, number of fragments of the parameters [1].
+        hidden_steps: tau, steps concurrent with an exchange, of which at most H / P count [1].
         bits: bits per parameter difference [bit].
     """
     ones = jnp.ones_like(jnp.asarray(batch_share))
@@ -120,7 +120,7 @@ Order = Int[ArrayLike, " island"]
 
 
 class LinkTime(NamedTuple):
-    """Time of an exchange.
+    """Time of an exchange between islands.
 
     Attributes:
         moving: transfer time, without latencies [s].
@@ -148,7 +148,7 @@ def ring_time(volume: ArrayLike, links: Links, order: Order | None = None) -> Li
 
     Args:
         volume: N, size of the reduced tensor [byte].
-        order: order of the ring; as numbered where None.
+        order: order of the ring; by default as numbered.
 
     Returns:
         The time [s]; zero for a single island.
@@ -172,7 +172,7 @@ def send_times(volume: ArrayLike, links: Links, order: Order | None = None) -> L
 
     Args:
         volume: size of the message [byte].
-        order: order of the chain; as numbered where None.
+        order: order of the chain; by default as numbered.
 
     Returns:
         Times [s], [hop].
@@ -187,14 +187,14 @@ Seconds = Float[Array, "*batch"]
 
 
 class RoundTime(eqx.Module):
-    """Time of a round, by cause; the sum of the terms is exactly `total`.
+    """Time of a round (steps between two exchanges, and an exchange) by cause; the terms add up to `total`.
 
     Attributes:
-        compute: mean work of the active islands [s].
-        imbalance: waiting for the slowest islands [s].
+        compute: mean compute time of the active islands [s].
+        imbalance: mean waiting time for the slowest island [s].
         exchange: exposed transfer time [s].
         latency: exposed latencies [s].
-        tail: exchange after the last work, always exposed [s].
+        tail: exchange after the last compute, always exposed [s].
     """
 
     compute: Seconds
@@ -205,29 +205,29 @@ class RoundTime(eqx.Module):
 
     @property
     def total(self) -> Array:
-        """Time of the round [s]."""
+        """Time of the round, the sum of all terms [s]."""
         return self.compute + self.imbalance + self.exchange + self.latency + self.tail
 
     @property
     def utilisation(self) -> Array:
-        """Compute utilisation: work of the slowest island over round time [1]."""
+        """Compute utilisation: compute time of the slowest island over round time [1]."""
         return (self.compute + self.imbalance) / self.total
 
     def terms(self) -> dict[str, Array]:
-        """Terms by name, in order [s]."""
+        """Terms by name, in the order of the fields [s]."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def slowest_of(times: PerIsland, quorum: ArrayLike | None = None, temperature: Temperature = 0.0) -> Array:
-    """Time at which a quorum of islands has finished [s].
+    """Time at which a number K of islands have finished: the K-th smallest time [s].
 
     Args:
         times: time of each island [s], [island].
-        quorum: K, awaited islands, interpolated between whole numbers; all islands where None [1].
+        quorum: K, with interpolation between whole numbers; by default all islands [1].
         temperature: 0 for the exact maximum of all, else relative smoothing of the maximum [1].
 
     Returns:
-        The K-th smallest time.
+        The time.
     """
     finished = jnp.asarray(times)
     if quorum is None and not is_exact(temperature):
@@ -248,14 +248,14 @@ def round_of(
     quorum: ArrayLike | None = None,
     temperature: Temperature = 0.0,
 ) -> RoundTime:
-    """Time of a round from the work of each island and the time of the exchange.
+    """Time of a round by cause, from the compute time of each island and the time of the exchange.
 
     Args:
         work: A, compute of each island between two exchanges; 0 for an island without work [s], [island].
         exchange: e, time of an exchange [s].
         hidden: w, largest time of the exchange concurrent with compute [s].
-        tail: t, exchange after the last work [s].
-        quorum: awaited islands; all where None [1].
+        tail: t, exchange after the last compute [s].
+        quorum: number of awaited islands; by default all [1].
 
     Returns:
         The terms [s].
@@ -275,12 +275,12 @@ def round_of(
 def required_bandwidth(
     volume: ArrayLike, compute: ArrayLike, utilisation: ArrayLike, hidden: ArrayLike = 0.0, tail_volume: ArrayLike = 0.0
 ) -> Array:
-    """Bandwidth at which a round reaches a compute utilisation.
+    """Bandwidth needed for a given compute utilisation of a round [byte/s].
 
     Args:
         volume: V, bytes moved by each member per round [byte].
         compute: T, compute per round [s].
-        utilisation: CU [1].
+        utilisation: CU, compute utilisation [1].
         hidden: w, time of the exchange concurrent with compute [s].
         tail_volume: V_t, bytes of V moved after the last compute [byte].
 
@@ -303,16 +303,16 @@ def fleet_round(
     order: Order | None = None,
     temperature: Temperature = 0.0,
 ) -> RoundTime:
-    """Time of the H / P steps between two exchanges of a loose plan, by cause.
+    """Time of a round of H / P steps and an exchange, by cause.
 
     Args:
         loose: shares, period, bits and hidden steps.
         n_params: N, parameters of the model [1].
         sequences: B, batch of all islands together [sequence].
-        order: order of the ring of islands; as numbered where None.
+        order: order of the ring of islands; by default as numbered.
 
     Returns:
-        The terms [s]; for one island exactly the step time.
+        The terms [s]; for a single island exactly the step time.
     """
     share = jnp.asarray(loose.batch_share)
     step = pace.step(share * sequences)
@@ -330,12 +330,12 @@ def fleet_round(
 
 
 def tokens_per_second(pace: Pace, loose: Loose, round_time: RoundTime, sequences: ArrayLike) -> Array:
-    """Pace of the whole fleet [token/s].
+    """Throughput of the whole fleet: tokens of a round over the round time [token/s].
 
     Args:
         sequences: B, batch of all islands together [sequence].
 
     Returns:
-        Tokens of a round over the round time.
+        The throughput.
     """
     return loose.period * jnp.asarray(sequences) * jnp.asarray(pace.seq_len) / round_time.total
