@@ -1,1 +1,1 @@
-"""Launch files and logs of training programs: read as rows of runs tables, written from plans."""
+"""Launch files and logs of training frameworks: readers to rows of a runs table, writers of plans as settings."""

@@ -1,4 +1,4 @@
-"""Options of a framework, from `data/frameworks`, and checks of settings by its rules, as when its program starts."""
+"""Options of a framework, from `data/frameworks`, and checks of launch settings by the framework's own rules."""
 
 import math
 import re
@@ -24,17 +24,17 @@ FLAG = re.compile(r"flag|bool")
 
 @dataclass(frozen=True)
 class Option:
-    """Option of a framework.
+    """Option of a framework: name, type, default, choices and rules.
 
     Attributes:
-        name: as the program spells it.
-        kind: type in the words of the source.
-        default: value of an option that is not set.
-        choices: allowed words, empty for free values.
-        required: yes, no, never, or the name of a group of which a member is required.
-        requires: expressions that must be true where the option is set.
-        excludes: expressions that must be false where the option is set.
-        column: column of the runs table, or a description of the option's effect.
+        name: name of the option, in the spelling of the program.
+        kind: type of the value, in the words of the source.
+        default: default value.
+        choices: allowed words; empty for free values.
+        required: `yes`, `no`, `never`, or the name of a group with at least one required option.
+        requires: expressions that must be true if the option is set.
+        excludes: expressions that must be false if the option is set.
+        column: column of the runs table set by the option, or a description of the effect.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionTable:
-    """Options of a framework, by key.
+    """Options of a release of a framework.
 
     Attributes:
         framework: name of the framework.
-        release: release that the table is of, with its commit and date.
-        options: by `option_key`.
-        derived: expressions behind names that rules use beside options.
+        release: release of the framework, with commit and date.
+        options: options by `option_key`.
+        derived: expressions for further names used in rules.
     """
 
     framework: str
@@ -64,19 +64,19 @@ class OptionTable:
     derived: Mapping[str, str] = field(default_factory=dict)
 
     def switches(self) -> dict[str, tuple[str, str]]:
-        """Column of the runs table and its word by key, for flags that set a column to a single word."""
+        """Column of the runs table and value of the column, by key, for flags that set a column to a single value."""
         flags = {key: SWITCH.match(option.column) for key, option in self.options.items() if FLAG.search(option.kind)}
         return {key: (match[1], match[2]) for key, match in flags.items() if match and match[2] not in NO_WORD}
 
     def columns(self) -> dict[str, str]:
-        """Columns of the runs table that take the value of an option unchanged, by key."""
+        """Column of the runs table that takes the value of an option unchanged, by key."""
         found = {key: SETS.match(option.column) for key, option in self.options.items()}
         # A description of the effect, as `vpp = stages / pp`, is no plain copy into a column.
         return {key: match[1] for key, match in found.items() if match}
 
 
 def option_key(name: str) -> str:
-    """Name of an option as rules spell it: without leading dashes, hyphens as underscores."""
+    """Name of an option in the spelling of rules: without leading dashes, with underscores for hyphens."""
     return name.lstrip("-").replace("-", "_") if name.startswith("--") else name
 
 
@@ -88,7 +88,7 @@ def programs() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def option_table(framework: str) -> OptionTable:
-    """Options of a framework.
+    """Table of the options of a framework.
 
     Raises:
         InputError: a framework without a table; lists the frameworks with a table.
@@ -123,7 +123,7 @@ def _option(row: Mapping[str, str]) -> Option:
 
 
 def plain_default(text: str) -> Any:
-    """Value of a default: number, truth value, nothing, or a word."""
+    """Default value from the text of a table: number, truth value, None, or word."""
     words = {"True": True, "False": False, "None": None, "": None, "[]": ()}
     if text in words:
         return words[text]
@@ -162,13 +162,13 @@ _WORDS = ("and", "or", "not", "in", "is", "if", "else", "for", "None", "True", "
 def complaints(
     framework: str, settings: Mapping[str, Any], n_chips: int, may_miss: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Errors that a program's checks report for launch settings, a line per error, the option first.
+    """Errors that the checks of a program report for launch settings, one line per error, with the option first.
 
     Args:
-        framework: one with a table of options.
-        settings: value by option, as the program spells it; `env.NAME` for the environment.
+        framework: framework with a table of options.
+        settings: value by option, in the spelling of the program; `env.NAME` for environment variables.
         n_chips: chips of the run [1].
-        may_miss: required options that are told as missing.
+        may_miss: required options whose absence is no error.
     """
     table = option_table(framework)
     # Files write `--micro-batch-size`, rules write `micro_batch_size`.
@@ -244,14 +244,14 @@ def _broken_rules(option: Option, values: "SettingValues") -> list[str]:
 
 
 class SettingValues:
-    """Values of options in rules: the stated value, else the default, else an expression of further options."""
+    """Values of options in the evaluation of rules: stated value, else default, else derived expression."""
 
     def __init__(self, table: OptionTable, stated: Mapping[str, Any], n_chips: int):
-        """Args: table: options; stated: value by key; n_chips: chips of the run [1]."""
+        """Args: table: options of the framework; stated: value by key; n_chips: chips of the run [1]."""
         self.table, self.stated, self.n_chips = table, stated, n_chips
 
     def __getitem__(self, name: str) -> Any:
-        """Value of an option, of a derived name, or nothing."""
+        """Value of an option or of a derived name; None if unknown."""
         if name == "n_chips":
             return self.n_chips
         if name in self.stated:
@@ -262,7 +262,7 @@ class SettingValues:
         return option.default if option else None
 
     def holds(self, rule: str) -> bool:
-        """Whether a rule holds; a rule over options that are not set counts as held."""
+        """Whether a rule holds; a rule with unset options counts as met."""
         try:
             return bool(self.evaluated(rule))
         except (TypeError, ZeroDivisionError):
@@ -270,7 +270,7 @@ class SettingValues:
             return " in " not in rule
 
     def evaluated(self, rule: str) -> Any:
-        """Value of an expression of the tables."""
+        """Value of an expression from the option tables."""
         functions = {**FUNCTIONS, "stated": self.stated.__contains__}
         # Expressions of the tables of the package alone, which no input reaches.
         return eval(_program(rule), {"__builtins__": {}, **functions}, {"v": self})  # noqa: S307
@@ -293,7 +293,7 @@ PATTERN = re.compile(r"\(?\s*(\[[\d,\s]+\](\s*\*\s*\d+)?\s*\+?\s*)+\)?")
 
 
 def pattern_of(value: Any) -> list[int] | None:
-    """Entries of a pattern over layers, such as `([0]*3+[1]*58)`; None where the option states a period instead."""
+    """Entries of a pattern over layers, for example `([0]*3+[1]*58)`; None for a period instead of a pattern."""
     if isinstance(value, list | tuple):
         return [int(part) for part in value]
     text = str(value).strip()
@@ -306,23 +306,23 @@ def pattern_of(value: Any) -> list[int] | None:
 
 
 def layers_of(value: Any) -> int:
-    """Layers that a pattern counts, 0 for a period [1]."""
+    """Number of layers of a pattern; 0 for a period [1]."""
     return len(pattern_of(value) or ())
 
 
 def stages_of(layout: Any) -> int:
-    """Stages of a layout of a pipeline such as `Et*3|(tt|)*29m|L` [1]."""
+    """Number of stages of a pipeline layout, for example `Et*3|(tt|)*29m|L` [1]."""
     return len(expanded_layout(str(layout)).split("|"))
 
 
 def expanded_layout(layout: str) -> str:
-    """A layout with its repetitions written out."""
+    """Pipeline layout with repetitions written out: `ttt` for `t*3`."""
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), layout)
     return re.sub(r"(\w)\*(\d+)", lambda match: match[1] * int(match[2]), text)
 
 
 def segments_of(pattern: Any) -> int:
-    """Segments of a pattern of layers of a hybrid, apart by |; a pattern without any fits all [1]."""
+    """Number of segments, separated by `|`, of the layer pattern of a hybrid model; 0 for a pattern without `|` [1]."""
     return str(pattern).split("/")[0].count("|") + 1 if "|" in str(pattern) else 0
 
 

@@ -1,4 +1,4 @@
-"""`jaxscale read`: training logs and launch files as a runs table."""
+"""Command `jaxscale read`: runs table from training logs and launch files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class ReadCommand:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Read the files, write the table, and print the rows and the cells left open.
 
         Raises:
             InputError: an unreadable file, a file of no known program, or an output path that cannot be written.
@@ -94,7 +94,7 @@ class ReadCommand:
 
 
 def row_table(path: Path, cells: "Mapping[str, object]") -> "Table":
-    """Cells of a row that were read from a file, a line per cell."""
+    """Table of the cells read from a file, a line per cell."""
     from jaxscale.base.table import TableColumn, make_table, text_column
 
     columns = (text_column("column"), TableColumn("cell", is_text=True, says="{}", stays=True))

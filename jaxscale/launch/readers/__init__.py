@@ -1,1 +1,1 @@
-"""Training logs and launch files of frameworks as rows of a runs table."""
+"""Readers of training logs and launch files of frameworks, as rows of a runs table."""

@@ -1,4 +1,4 @@
-"""Adapters and quantised frozen weights in the settings of trainers, as cells of a runs table."""
+"""Rules from the settings of trainers to cells of adapters (LoRA) and of quantised frozen weights."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ PARTS = {"lora_query": "q", "lora_key": "k", "lora_value": "v", "lora_projection
 
 
 def adapter_cells(read: ReadSettings, kind: str, word: str | None = None) -> Cells:
-    """Cells of adapters and of the width of frozen weights; empty cells for full fine-tuning.
+    """Cells of adapters and of the width of frozen weights; no cells for full fine-tuning.
 
     Args:
-        read: settings.
+        read: settings of the run.
         kind: name of the trainer.
-        word: word of the adapters, where the trainer has them in a place of its own.
+        word: type of adapter, for a trainer with a separate setting; None to search the settings.
     """
     word = word or _kind_of(read, kind)
     # QLoRA is LoRA on weights of 4 bits, whether or not a switch says so.

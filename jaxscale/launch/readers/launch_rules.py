@@ -1,4 +1,4 @@
-"""Settings of a framework as cells of a runs table, and the settings that no rule understands."""
+"""Conversion of the settings of a framework to cells of a runs table, and list of the settings without a rule."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -34,12 +34,12 @@ KNOWN: Mapping[str, list[str]] = _TABLES["known"]
 
 
 def option_tables(family: str, kinds: tuple[str, ...] = ("tables", "further")) -> list[str]:
-    """Tables of options of a family: those whose columns its settings fill, and further ones."""
+    """Names of the option tables of a family of frameworks."""
     return [name for kind in kinds for name in FAMILIES.get(family, {}).get(kind, ())]
 
 
 def precision_cell(settings: Mapping[str, Any]) -> str | None:
-    """Precision of a run; None where no setting states a number format."""
+    """Number format of a run, from settings; None if no setting states a number format."""
     # Frameworks nest the keys differently; the last word of a key is common to all.
     last = {key.rsplit(".", 1)[-1].rsplit("/", 1)[-1]: value for key, value in settings.items()}
     recipe = str(last.get("fp8_recipe") or "").lower()
@@ -65,7 +65,7 @@ def precision_cell(settings: Mapping[str, Any]) -> str | None:
 
 @cache
 def columns_by_key() -> Mapping[str, Mapping[str, str]]:
-    """Columns of the runs table by family and key: those of the tables of options, and `settings_columns.toml`."""
+    """Column of the runs table by family and key, from the option tables and from `settings_columns.toml`."""
     found: dict[str, Mapping[str, str]] = {}
     for family, own in read_toml(Path(__file__).with_name("settings_columns.toml")).items():
         columns: dict[str, str] = {}
@@ -78,20 +78,20 @@ def columns_by_key() -> Mapping[str, Mapping[str, str]]:
 
 @cache
 def words_of_switches(family: str) -> Mapping[str, tuple[str, str]]:
-    """Column of the runs table and its word by flag, for words that the column takes; switches of formats are apart."""
+    """Column of the runs table and value of the column, by flag, for the flags of a family; number formats excluded."""
     found = {key.lower(): told for name in option_tables(family) for key, told in option_table(name).switches().items()}
     switches = {key: told for key, told in found.items() if not {*KNOWN["formats"], "enabled"} & {*key.split(".")[-2:]}}
     return {key: told for key, told in switches.items() if told[0] in BY_NAME and takes_word(*told)}
 
 
 def takes_word(column: str, word: str) -> bool:
-    """Whether a column of the runs table takes a word."""
+    """Whether a word is a valid value of a column of the runs table."""
     return not parse_cells(BY_NAME[column], [word], Names()).problems
 
 
 @cache
 def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
-    """Keys of a family by last part, with the defaults of those that decide a column."""
+    """Last components of the known keys of a family, each with the default values of options that set a column."""
     names = [name for name in option_tables(family) if name in programs()]
     found: dict[str, tuple[Any, ...]] = dict.fromkeys(map(option_key, columns_by_key().get(family, {})), ())
     for name in names:
@@ -107,7 +107,7 @@ def known_keys(family: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def framework_family(settings: Settings) -> str | None:
-    """Family of frameworks to which the keys of settings belong; None for an unknown family."""
+    """Family of frameworks of a set of settings, by the keys; None for an unknown family."""
     # Options with an unknown value tell the program as well as options with a value.
     parts = {part for key in (*settings, *settings.get(OPEN, ())) for part in key.split(".")}
     counts = {family: sum(key in parts for key in of_family["keys"]) for family, of_family in FAMILIES.items()}
@@ -123,12 +123,12 @@ def framework_family(settings: Settings) -> str | None:
 
 
 def understood_cells(settings: Settings, family: str, is_complete: bool = False) -> tuple[Cells, tuple[str, ...]]:
-    """Cells of the runs table from the settings of a family, and the keys that no rule understands.
+    """Cells of the runs table from the settings of a family, and the keys without a rule.
 
     Args:
         settings: value by key.
-        family: of frameworks, one of `FAMILIES`.
-        is_complete: whether an option that is absent has the program's default, as on a command line.
+        family: family of frameworks, from `FAMILIES`.
+        is_complete: whether absent options have the program's defaults, as on a command line.
 
     Raises:
         InputError: a value of the wrong type; names the setting.
@@ -173,7 +173,7 @@ UNSPLIT = ("vpp", "cp", "ep")
 
 @cache
 def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
-    """Columns of the runs table by the last part of the key that decides them."""
+    """Columns of the runs table set by a key, by the last component of the key."""
     found = {name: {column} for name, column in columns_by_key().get(family, {}).items()}
     for name in option_tables(family):
         for key, option in option_table(name).options.items():
@@ -184,9 +184,9 @@ def decided_columns(family: str) -> Mapping[str, frozenset[str]]:
 
 
 def unread_keys(settings: Settings, family: str, read: ReadSettings) -> tuple[str, ...]:
-    """Keys of settings that no rule reads and no table of the family lists, in their order.
+    """Keys of settings without a rule and without an entry in the option tables of the family, in order.
 
-    A key that the table lists as one that decides a column is among them, unless it is off or has its default.
+    A key listed as setting a column is included, unless the value is off or the default.
     """
     known = known_keys(family)
 

@@ -1,4 +1,4 @@
-"""Formats of training logs: Megatron and its kin, torchtitan, Trainer, JSON lines, and a line of numbers per step."""
+"""Formats of training logs: Megatron and related programs, torchtitan, Trainer, JSON lines, and a line per step."""
 
 import re
 from collections.abc import Callable
@@ -18,12 +18,12 @@ GIB = 2.0**30 / 1e9
 
 @dataclass
 class Gathered:
-    """Quantities, settings and cells read from a log so far.
+    """Content read from a log: quantities per step, settings and cells.
 
     Attributes:
         series: quantities of the steps.
-        settings: settings of the run by their key in the log.
-        cells: cells of the runs table that the log states directly.
+        settings: settings of the run by key.
+        cells: cells of the runs table stated directly in the log.
         remarks: warnings about the row.
     """
 
@@ -35,13 +35,13 @@ class Gathered:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Format of a log.
+    """Format of a training log.
 
     Attributes:
         name: program that writes the format.
-        family: family of frameworks whose settings the log states, empty for logs without settings.
-        framework: cell of the runs table, empty where the settings decide the framework.
-        take: reads a line into the collected quantities; returns whether the line is of the format.
+        family: family of frameworks of the settings in the log; empty for logs without settings.
+        framework: value of the column `framework`; empty if the settings decide.
+        take: function that reads a line into `Gathered`, and returns whether the line has the format.
     """
 
     name: str
@@ -51,7 +51,7 @@ class LogFormat:
 
 
 def scaled_number(text: str | None) -> float:
-    """Number with thousands separators or a suffix K, M, G, T; nan for an empty text."""
+    """Number from text with thousands separators or a suffix K, M, G, B, T; nan for an invalid text."""
     if not text:
         return float("nan")
     text = text.replace(",", "").strip()
@@ -314,11 +314,11 @@ MEMORY_MARGIN = 0.05
 
 
 def chip_by_memory(name: str, memory: float) -> str:
-    """Catalogue id of the chip of a name whose memory is nearest; the name where none or several are.
+    """Catalogue id of the chip with a given name and the nearest memory; the name itself if there is no single match.
 
     Args:
-        name: name of the card.
-        memory: that the program reports [byte].
+        name: name of the card, in any common spelling.
+        memory: memory reported by the program [byte].
     """
     hardware = load_hardware()
     meant = hardware.names.meant(name)
@@ -392,7 +392,7 @@ TRAINER = LogFormat("transformers.Trainer or axolotl", "deepspeed", "", _take_tr
 
 
 def take_state(state: dict, gathered: Gathered) -> bool:
-    """Read the content of a trainer_state.json; returns whether the document has its keys."""
+    """Read the content of a trainer_state.json into `gathered`; returns whether the document has the expected keys."""
     history = state.get("log_history")
     if not isinstance(history, list):
         return False

@@ -1,4 +1,4 @@
-"""Settings of Megatron-LM, Megatron-Bridge, NeMo, Primus and ms-swift's Megatron part as cells of a runs table."""
+"""Rules from settings of Megatron-LM, Megatron-Bridge, NeMo, Primus and ms-swift's Megatron to runs-table cells."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ MIXERS, MLPS = "M*", "-E"
 
 
 def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of the runs table that depend on several Megatron-LM options."""
+    """Cells of the runs table set by combinations of Megatron-LM options."""
     found: Cells = {"framework": megatron_framework(read)}
     if read.is_complete or found["framework"] == "ms-swift-megatron":
         # Degrees that are not set are 1.
@@ -48,7 +48,7 @@ def megatron_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def megatron_framework(read: ReadSettings) -> str:
-    """Which of the programs has the settings."""
+    """Name of the framework of the Megatron family with the given settings."""
     settings = read.settings
     if read.value("program") == "ms-swift megatron":
         return "ms-swift-megatron"

@@ -1,6 +1,6 @@
-"""A run from its log and launch files: a row of a runs table, and the cells that the files leave open.
+"""Row of a runs table from the log and the launch files of a run, and the cells that remain open.
 
-A history of steps as a CSV table, as Weights & Biases exports it, makes a row as well.
+A CSV history of steps, for example an export of Weights & Biases, gives a row as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,10 +60,10 @@ HF_TRAINER = LogFormat("transformers.Trainer", "deepspeed", "", lambda line, gat
 
 
 def read_log(path: Path) -> tuple[LogFormat, Gathered]:
-    """Format and content of a log; memory does not grow with the length of the log.
+    """Format and content of a training log, read line by line with bounded memory.
 
     Raises:
-        InputError: an unreadable file, a binary file, or a log of no known program.
+        InputError: an unreadable file, a binary file, or a log of an unknown program.
     """
     try:
         with path.open("rb") as file:
@@ -137,13 +137,13 @@ LAUNCH_ENDINGS = (".toml", ".yaml", ".yml", ".sh", ".py")
 
 @dataclass(frozen=True)
 class RunRow:
-    """Row of a runs table, with the cells that are open and the settings that were not understood.
+    """Row of a runs table read from files, with open cells and settings without a rule.
 
     Attributes:
         cells: filled cells by column.
-        left_open: required columns that no file fills.
+        left_open: required columns without a value.
         remarks: warnings about the row.
-        unread: keys of the launch files that no rule understands.
+        unread: keys of the launch files without a rule.
     """
 
     cells: Mapping[str, Any]
@@ -157,11 +157,11 @@ def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, An
 
     Args:
         path: the log.
-        configs: launch files of the run; their settings override the settings in the log.
-        stated: cells that the user states; these override log and launch files.
+        configs: launch files of the run, with precedence over settings in the log.
+        stated: cells stated by the user, with precedence over log and launch files.
 
     Raises:
-        InputError: an unreadable file, or a file of no known program.
+        InputError: an unreadable file, or a file of an unknown program.
     """
     kind, gathered = read_log(path)
     family = kind.family or None
@@ -180,10 +180,10 @@ def run_of_log(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, An
 
 
 def run_of_launch(path: Path, more: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
-    """Row of a runs table from launch files alone, without measured quantities.
+    """Row of a runs table from launch files only, without measured quantities.
 
     Raises:
-        InputError: an unreadable file, or settings of no known framework.
+        InputError: an unreadable file, or settings of an unknown framework.
     """
     settings: dict[str, Any] = {}
     for file in (path, *more):
@@ -224,10 +224,10 @@ def _deepspeed_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def run_of(path: Path, configs: Sequence[Path] = (), stated: Mapping[str, Any] | None = None) -> RunRow:
-    """Row of a runs table from a file that is a log or a launch file.
+    """Row of a runs table from a file, recognised as log or launch file.
 
     Raises:
-        InputError: an unreadable file, or a file of no known program.
+        InputError: an unreadable file, or a file of an unknown program.
     """
     if path.suffix.lower() in LAUNCH_ENDINGS:
         return run_of_launch(path, configs, stated)
@@ -269,7 +269,7 @@ def _with_measurements(cells: dict[str, Any], kind: LogFormat, gathered: Gathere
 
 
 def finished_row(cells: dict[str, Any], remarks: Sequence[str], path: Path, unread: tuple[str, ...] = ()) -> RunRow:
-    """Row in the order of the schema, with open cells and settings that were not understood."""
+    """Row with cells in the order of the schema, and the list of open required columns."""
     cells = {"source": "read", "source_row": path.name, **cells}
     if remarks:
         cells["notes"] = "; ".join(filter(None, [cells.get("notes"), *remarks]))
@@ -305,7 +305,7 @@ def _text(value: Any) -> str:
 
 
 def table_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """Header of a table: all required columns, and the columns that at least a row fills."""
+    """Columns of a table of rows: all required columns, and all columns with a value."""
     filled = {name for row in rows for name in row.cells}
     order = [column.name for column in COLUMNS if column.name in filled or column.required or column.name == "model"]
     return (*order, *sorted(filled - set(order)))
@@ -316,15 +316,15 @@ FILLED = {**{column: name for name, column in MEASURED.items()}, "peak_mem_gb": 
 
 
 def run_of_history(path: Path, columns: Mapping[str, str], stated: Mapping[str, Any]) -> RunRow:
-    """Row of a runs table from a history of steps: medians over the steady steps.
+    """Row of a runs table from a CSV history of steps, with medians over the steady steps.
 
     Args:
-        path: a CSV table, one row for each step.
-        columns: name of a column of the history by the column of the runs table that it fills.
-        stated: other cells of the row.
+        path: CSV table with a row per step.
+        columns: column of the history, by column of the runs table.
+        stated: further cells of the row.
 
     Raises:
-        InputError: an unreadable file, a missing column, or a column that is empty in every step.
+        InputError: an unreadable file, a missing column, or a column without any number.
     """
     for name in columns:
         if name not in FILLED:

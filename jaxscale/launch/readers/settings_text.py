@@ -1,4 +1,4 @@
-"""Settings of a launch file as flat keys and values: TOML, YAML, JSON, Python, or options of a command line."""
+"""Parsing of launch files to flat keys and values: TOML, YAML, JSON, Python, or options of a command line."""
 
 import ast
 import math
@@ -31,7 +31,7 @@ _ASSIGNMENT = re.compile(r"""(?<![\w\-$.])([A-Za-z_][\w.]*)=("[^"]*"|'[^']*'|[^\
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of a launch file by dotted key, in small letters with underscores.
+    """Settings of a launch file by dotted key, in lower case with underscores.
 
     Raises:
         InputError: an unreadable file, or a file without settings.
@@ -57,7 +57,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def remarks_of(path: Path) -> list[str]:
-    """Cells that comments of a launch file state, as `plan --write` writes, and defaults of shell variables."""
+    """Remarks on a launch file: comments `not expressed` written by `plan --write`, and defaults of shell variables."""
     text = _text(path)
     lines = [line.strip() for line in text.splitlines()]
     told = [line.removeprefix("# ") for line in lines if line.startswith("# not expressed: ")]
@@ -83,7 +83,7 @@ def _parsers(path: Path, text: str) -> list:
 
 
 def flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves of nested tables by their dotted keys; lists stay values."""
+    """Values of nested tables by dotted key; lists are values."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}".lower().replace("-", "_")
@@ -113,9 +113,9 @@ _MORE = re.compile(r"((?:[ \t]+[a-z_][a-z_0-9]*)+)(?=\s|\\|$)")
 
 
 def command_line_settings(text: str) -> dict[str, Any]:
-    """Options `--name value`, `--name=value`, `--flag` and assignments `name=value` of a command line or script.
+    """Settings of a command line or script: `--name value`, `--name=value`, `--flag` and `name=value`.
 
-    `$NAME` is replaced by the script's assignment, and an option whose variable has no assignment is left out.
+    A variable `$NAME` is replaced by the value assigned in the script; without an assignment, the option is left out.
     """
     # Comments and printed text are no settings.
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", "echo "))]
@@ -148,7 +148,7 @@ def command_line_settings(text: str) -> dict[str, Any]:
 
 
 def has_open_parts(text: str) -> bool:
-    """Whether a script passes on a variable without an assignment, so that further options are unknown."""
+    """Whether a script passes an unassigned variable to the program, which may hold further options."""
     words = text.replace("\\\n", " ").split()
     # A variable after an option is a value; a lone variable may hold any options.
     for before, word in zip(["", *words], words, strict=False):
@@ -175,10 +175,10 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def python_settings(text: str) -> dict[str, Any]:
-    """Settings of a Python configuration: assignments `config.training.steps = 1` and keyword arguments, nested.
+    """Settings of a Python configuration, from assignments `config.training.steps = 1` and keyword arguments.
 
-    A keyword whose value is a call contains the call's keywords; values that are no literals stay text.
-    Nothing of the text is run.
+    Keywords of nested calls get dotted keys; a value other than a literal is kept as text.
+    The text is parsed, never executed.
     """
     try:
         tree = _with_constants(ast.parse(text))
@@ -262,7 +262,7 @@ def _take(node: ast.expr, key: str, found: dict[str, Any]) -> None:
 
 
 def plain_value(text: str) -> Any:
-    """Value of a word: number, truth value, nothing, or text."""
+    """Value from a word: number, truth value, None, or text."""
     # A comma ends a keyword of a call.
     text = text.strip().strip("\"'").rstrip(",")
     words = {"true": True, "false": False, "none": None, "null": None}
@@ -283,18 +283,18 @@ Cells = dict[str, Any]
 
 
 class ReadSettings:
-    """Settings of a file; each setting that a rule asks for counts as understood.
+    """Settings of a file with look-up by key; each setting looked up counts as understood.
 
     Attributes:
         settings: value by key.
-        is_complete: whether an option that is absent has the program's default, as on a command line.
-        understood: keys that were asked for.
-        doubtful: keys with a known name and an unknown value.
-        last: key of the most recent lookup that found a setting.
+        is_complete: whether absent options have the program's defaults, as on a command line.
+        understood: keys looked up so far.
+        doubtful: known keys with an unknown value.
+        last: key of the last successful look-up.
     """
 
     def __init__(self, settings: Settings, is_complete: bool = False):
-        """Args: settings: value by key; is_complete: whether an absent option has the program's default."""
+        """Args: settings: value by key; is_complete: whether absent options have the program's defaults."""
         self.settings, self.is_complete = settings, is_complete
         self.understood: set[str] = set()
         self.doubtful: set[str] = set()
@@ -307,7 +307,7 @@ class ReadSettings:
                 self._keys.setdefault(".".join(parts[start:]), []).append(key)
 
     def value(self, *names: str) -> Any:
-        """Value of the first setting whose key ends in a given name; None where no key does."""
+        """Value of the first setting with a key that ends in one of the names; None if absent."""
         found = None
         for name in names:
             for key in self._keys.get(name, ()):
@@ -317,11 +317,11 @@ class ReadSettings:
         return found
 
     def number(self, *names: str) -> float | None:
-        """Value as a number; None where it is absent or no number."""
+        """Value of a setting as a number; None if absent or not a number."""
         return plain_number(self.value(*names))
 
     def flag(self, *names: str) -> bool | None:
-        """Value as a switch; None where it is absent, or false where absent options are off."""
+        """Value of a setting as a truth value; if absent, False for complete settings, else None."""
         value = self.value(*names)
         if isinstance(value, str):
             value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower())
@@ -329,12 +329,12 @@ class ReadSettings:
         return bool(value) if value is not None else False if self.is_complete else None
 
     def word(self, column: str, *names: str, own: Mapping[str, str] | None = None) -> str | None:
-        """Word of a column for the value of a setting, as tables spell the word; None for an absent or unknown value.
+        """Value of a setting as a word of a column of the runs table; None for an absent or unknown value.
 
         Args:
-            column: of a runs table.
-            names: last parts of the key.
-            own: words whose meaning in this program differs from the usual meaning, in small letters.
+            column: column of the runs table.
+            names: last components of the key.
+            own: translations of words with a special meaning in the program, by word in lower case.
         """
         value = self.value(*names)
         if not isinstance(value, str) or value.lower() in ("", "auto", "autoselected", "default"):
@@ -348,7 +348,7 @@ class ReadSettings:
         return meant
 
     def chips(self, each: tuple[str, ...], nodes: tuple[str, ...]) -> float | None:
-        """Chips: processes per node times nodes [1]."""
+        """Number of chips: processes per node times nodes [1]; None if unknown."""
         count, hosts = self.number(*each), self.number(*nodes)
         # A launcher without --nnodes starts processes on a single host.
         if hosts is None and "launch.form" in self.settings and not {*nodes} & {*self.settings.get("launch.open", ())}:
@@ -356,24 +356,24 @@ class ReadSettings:
         return count * hosts if count and hosts else None
 
     def has(self, *names: str) -> bool:
-        """Whether any of the names is set."""
+        """Whether any of the settings is present and neither empty nor false."""
         return self.value(*names) not in (None, "", False)
 
 
 def end_cells(first: float | int, last: float | int, layers: float | int, stages: int) -> Cells:
-    """Cells of the layers of the first and last pipeline stage; none where all stages are equal."""
+    """Cells of the number of layers of the first and last pipeline stage; no cells for an even division."""
     # Uneven stages: the earlier stages take the rest.
     even = (math.ceil(layers / stages), math.floor(layers / stages))
     return {} if (first, last) == even else dict(zip(END_STAGES, (first, last), strict=True))
 
 
 def plain_number(value: Any) -> float | None:
-    """A value as a number, None where it is none."""
+    """Value as a float; None for a value that is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def product(cells: Cells, *names: str) -> float | None:
-    """Product of cells; None where a cell is empty."""
+    """Product of cells; None if a cell is empty."""
     found = 1.0
     for name in names:
         value = plain_number(cells.get(name))
@@ -392,12 +392,12 @@ def product_of_degrees(cells: Cells, *names: str) -> float:
 
 
 def known_layers(stated: Any, name: Any) -> float | None:
-    """Stated layers, else the layers of the named catalogue model; None for a model outside the catalogue [1]."""
+    """Stated number of layers, else the layers of the named catalogue model, else None [1]."""
     return plain_number(stated) or plain_number((catalogue_model(str(name or "")) or {}).get("n_layers"))
 
 
 def known_model(name: str) -> str | None:
-    """The given name where the catalogue has the model, else None."""
+    """Name of a model in the spelling of the catalogue; None for a model outside of the catalogue."""
     for spelling in (name, name.replace("_", "-"), name.lower().removesuffix("-pretrain")):
         if catalogue_model(spelling) is not None:
             return spelling
@@ -405,7 +405,7 @@ def known_model(name: str) -> str | None:
 
 
 def take_model(cells: Cells) -> None:
-    """Give the cell of the model the spelling that the catalogue knows."""
+    """Change the cell `model` to the spelling of the catalogue, if the catalogue has the model."""
     if name := cells.get("model"):
         text = str(name).strip().rstrip("/")
         cells["model"] = known_model(text) or known_model(text.rsplit("/", 1)[-1]) or name

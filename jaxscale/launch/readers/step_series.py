@@ -1,4 +1,4 @@
-"""Steps of a training run from its log, and the selection of steady steps."""
+"""Quantities of the steps of a training run, and selection of the steady steps."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ KEPT = 500_000
 
 @dataclass
 class StepSeries:
-    """Quantities of the steps of a run in the order of the log; nan where a line lacks a quantity.
+    """Quantities of each step of a run, in the order of the log; nan for a missing quantity.
 
     Attributes:
         steps: number of each step [1].
-        values: quantities by name, see `QUANTITIES`.
+        values: quantities by name, from `QUANTITIES` [step].
     """
 
     steps: array = field(default_factory=lambda: array("d"))
     values: dict[str, array] = field(default_factory=lambda: {name: array("d") for name in QUANTITIES})
 
     def add(self, step: int | float, **quantities: float) -> None:
-        """Add a step; quantities that are not given are nan."""
+        """Add a step; quantities not given are nan. Steps beyond `KEPT` are dropped."""
         # Memory does not grow with the length of the log.
         if len(self.steps) < KEPT:
             self.steps.append(step)
@@ -40,17 +40,17 @@ class StepSeries:
                 self.values[name].append(quantities.get(name, float("nan")))
 
     def __len__(self) -> int:
-        """Steps of the log [1]."""
+        """Number of steps [1]."""
         return len(self.steps)
 
     def quantity(self, name: str) -> np.ndarray:
-        """Quantity of every step, nan where unknown [step]."""
+        """Quantity of each step by name; nan if unknown [step]."""
         return np.asarray(self.values[name], dtype=float)
 
     def is_steady(self) -> np.ndarray:
-        """Whether a step is neither warm-up nor slowed by a checkpoint or an evaluation [step].
+        """Whether a step is steady: neither warm-up nor slowed by a checkpoint or an evaluation [step].
 
-        Times decide; where a log tells none, throughputs do.
+        The criterion is the step time, or the throughput for a log without step times.
         """
         times, rates = self.quantity("seconds"), self.quantity("tokens_per_s_per_gpu")
         if not np.isfinite(times).any():
@@ -68,7 +68,7 @@ class StepSeries:
         return steady
 
     def medians(self) -> dict[str, float]:
-        """Medians of known quantities over the steady steps; of memory the maximum, of the batch the last value."""
+        """Median of each known quantity over the steady steps; maximum of the memory, and last value of the batch."""
         steady, told = self.is_steady(), {}
         for name in QUANTITIES:
             values = self.quantity(name)

@@ -1,4 +1,4 @@
-"""Settings of torchtitan, as Python or TOML, as cells of a runs table."""
+"""Rules from settings of torchtitan (Python or TOML) to cells of a runs table."""
 
 import math
 
@@ -17,7 +17,7 @@ RECOMPUTES = {"fullac": "full", "selectiveac": "selective", "none": "none"}
 
 
 def titan_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of the runs table that depend on several torchtitan settings."""
+    """Cells of the runs table set by combinations of torchtitan settings."""
     found: Cells = {"framework": "torchtitan"}
     _model(read, cells, found)
     shard, replicate = (read.number(f"data_parallel_{kind}_degree") for kind in ("shard", "replicate"))

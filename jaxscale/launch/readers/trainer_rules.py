@@ -1,4 +1,4 @@
-"""Settings of nanotron, DeepSpeed and the trainers on PyTorch as cells of a runs table."""
+"""Rules from settings of nanotron, DeepSpeed and trainers on PyTorch to cells of a runs table."""
 
 import math
 import re
@@ -37,14 +37,14 @@ KERNEL_SWITCHES = {
 
 
 def optimizer_word(name: str) -> str | None:
-    """Word of an optimizer by the name in a trainer's settings or by class name; None for an unknown name."""
+    """Optimizer of the runs table from a name in a trainer's settings or a class name; None for an unknown name."""
     # Class paths, as torch.optim.AdamW.
     word = name.rsplit(".", 1)[-1].lower()
     return next((meant for pattern, meant in OPTIMIZERS if pattern.fullmatch(word)), None)
 
 
 def nanotron_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of nanotron; all model classes but Starcoder2 have gated MLPs."""
+    """Cells of the runs table from nanotron settings; all model classes except Starcoder2 have gated MLPs."""
     found: Cells = {"framework": "nanotron"}
     if read.value("is_starcoder2_config"):
         found["gated_mlp"] = False
@@ -96,7 +96,7 @@ def _nanotron_experts(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def trainer_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """DeepSpeed, transformers, accelerate, axolotl, LLaMA-Factory, ms-swift, OpenRLHF, litgpt."""
+    """Cells for DeepSpeed, transformers, accelerate, axolotl, LLaMA-Factory, ms-swift, OpenRLHF and litgpt."""
     kind = trainer_of(read)
     found: Cells = {"framework": kind}
     for key, column in option_table(kind).columns().items() if kind in programs() else ():
@@ -130,7 +130,7 @@ FSDP = ("fsdp", "fsdp_sharding_strategy", "fsdp_version", "fsdp_reshard_after_fo
 
 
 def trainer_of(read: ReadSettings) -> str:
-    """Trainer to which settings belong, by keys that no different trainer has."""
+    """Name of the trainer of a set of settings, identified by keys unique to a trainer."""
     if program := str(read.value("program") or "").split():
         return program[0]
     if read.has("finetuning_type", "dataset_dir") and read.has("template", "stage", "cutoff_len"):
@@ -333,7 +333,7 @@ def _reinforcement(read: ReadSettings, cells: Cells, found: Cells) -> None:
 
 
 def verl_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of the training part of verl: back end, degrees, sequences of prompt and answer."""
+    """Cells of the runs table for the training part of verl: back end, degrees, sequences of prompt and answer."""
     actor = "actor_rollout_ref.actor."
     is_megatron = any(f"{actor}megatron." in key for key in read.settings) or read.value("strategy") == "megatron"
     # Keys of rollout, critic and reference end in equal words: only the actor's count.
@@ -392,7 +392,7 @@ def _torchtune_builder(read: ReadSettings) -> str:
 
 
 def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """torchtune: weights of the stated type without masters, FSDP 2."""
+    """Cells of the runs table for torchtune, with FSDP 2 and weights of the stated type without master copy."""
     builder = BUILDER.fullmatch(_torchtune_builder(read))
     # Of a recipe that a command names, what the command does not override is not known.
     is_whole = read.value("model._component_") is not None
@@ -431,7 +431,7 @@ def torchtune_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """NeMo AutoModel."""
+    """Cells of the runs table for NeMo AutoModel."""
     found: Cells = {"framework": "nemo-automodel", **adapter_cells(read, "nemo-automodel")}
     recompute = read.value("activation_checkpointing")
     found["activation_recompute"] = None if recompute is None else ("full" if recompute else "none")
@@ -450,7 +450,7 @@ def automodel_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def kempnerforge_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """KempnerForge."""
+    """Cells of the runs table for KempnerForge."""
     found: Cells = {"framework": "kempnerforge", "gated_mlp": True}
     shard, copies = (read.number(name) for name in ("dp_shard", "dp_replicate"))
     if shard and shard > 0:

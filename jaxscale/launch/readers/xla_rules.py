@@ -1,4 +1,4 @@
-"""Settings of MaxText, Levanter and torchprime as cells of a runs table."""
+"""Rules from settings of MaxText, Levanter and torchprime to cells of a runs table."""
 
 import math
 
@@ -21,7 +21,7 @@ KEPT = (
 
 
 def maxtext_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of the runs table that depend on several MaxText settings."""
+    """Cells of the runs table set by combinations of MaxText settings."""
     found: Cells = {"framework": "maxtext", "zero_stage": 3}
     _model(read, cells, found)
     for column, part in AXES.items():
@@ -154,7 +154,7 @@ def _software(read: ReadSettings, found: Cells) -> None:
 
 
 def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """Cells of Levanter, which shards by FSDP over a named axis."""
+    """Cells of the runs table for Levanter, with FSDP over a named axis."""
     found: Cells = {"framework": "levanter", "pp": 1, "zero_stage": 3 if read.has("fsdp_axis") else None}
     found |= {column: read.value(key) for column, key in SIZES["levanter"].items()}
     kind = read.value("model.type")
@@ -188,7 +188,7 @@ def levanter_cells(read: ReadSettings, cells: Cells) -> Cells:
 
 
 def torchprime_cells(read: ReadSettings, cells: Cells) -> Cells:
-    """torchprime: meshes within a slice of a TPU and over slices."""
+    """Cells of the runs table for torchprime, with meshes within a TPU slice and over slices."""
     found: Cells = {"framework": "torchprime", "pp": 1}
     inside, across = (
         {part: read.number(f"{place}_mesh.{part}") or 1.0 for part in ("data", "fsdp", "tensor", "context", "expert")}

@@ -1,1 +1,1 @@
-"""Plans as launch settings of frameworks."""
+"""Writers of plans as launch settings of frameworks."""

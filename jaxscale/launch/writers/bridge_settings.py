@@ -1,4 +1,4 @@
-"""Settings of Megatron-Bridge: a Python configuration on the recipes' common base."""
+"""Launch settings of Megatron-Bridge: a Python configuration on the common base of the recipes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ DROPPED: list[str] = _NAMES["dropped"]["options"]
 
 
 def bridge_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Fields of the configuration: the options of Megatron-LM under their names here."""
+    """Fields of the Megatron-Bridge configuration: Megatron-LM options under the names of the fields."""
     # Megatron-Bridge runs on megatron-core: fields are options under further names.
     options = SettingLines()
     megatron_settings(run, options)
@@ -76,7 +76,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 def bridge_script(run: RunSettings, lines: SettingLines, release: str) -> str:
-    """A program that trains the configuration."""
+    """Python program that trains with the configuration."""
     provider, module = "GPTModelProvider", "gpt_provider"
     if run.shape.is_latent:
         provider, module = "MLAModelProvider", "mla_provider"

@@ -1,10 +1,10 @@
-"""Settings of DeepSpeed, as JSON: batch, sharding, number formats; the model is the user's code."""
+"""Launch settings of DeepSpeed as JSON: batch, sharding, number formats; the model is defined in the user's code."""
 
 from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
 
 
 def deepspeed_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Configuration of DeepSpeed; the launcher sets the number of chips, the trainer length and recomputation."""
+    """DeepSpeed configuration of a plan; launcher and trainer set chips, sequence length and recomputation."""
     tp, cp, pp = (run.count(name) for name in ("tp", "cp", "pp"))
     lines.n_ranks = run.count("dp") * tp * cp
     lines.add("train_batch_size", run.global_batch, f"{run.count('dp')} replicas")

@@ -1,4 +1,4 @@
-"""Launch settings of a plan for a framework, ready to paste, with the parts that the framework cannot express."""
+"""Launch settings of a plan for a framework, ready to paste, with a list of choices the framework cannot express."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +20,15 @@ from jaxscale.runs.software import software_of
 
 @dataclass(frozen=True)
 class LaunchText:
-    """Launch settings of a framework.
+    """Launch settings of a plan for a framework.
 
     Attributes:
         framework: name of the framework.
-        release: release that the settings are for.
-        text: settings with a comment for each choice, in the form of the framework.
-        comments: remarks for which the file format has no comments.
-        not_expressed: parts of the plan and the model that the settings cannot express, and their replacement.
-        settings: value by option, as in the text.
+        release: release of the framework for which the settings are valid.
+        text: settings in the file format of the framework, with a comment for each choice.
+        comments: remarks that the file format cannot contain.
+        not_expressed: choices of plan and model without an option of the framework, and the replacement.
+        settings: values in the text, by option.
     """
 
     framework: str
@@ -99,7 +99,7 @@ def _tell_what_is_fixed(framework: str, run: RunSettings, lines: SettingLines) -
 
 @cache
 def usual_words(framework: str) -> Mapping[str, Any]:
-    """Defaults of a framework, by argument of `Plan`."""
+    """Default choices of a framework, by argument of `Plan`."""
     return software_of({"framework": framework}).plan.words()
 
 
@@ -113,20 +113,20 @@ def launch_text(
     is_tpu: bool = False,
     parts: Mapping[str, float] | None = None,
 ) -> LaunchText:
-    """Launch settings of a plan, checked by the framework's own rules.
+    """Launch settings of a plan for a framework, checked by the framework's own rules.
 
     Args:
-        framework: a name of `WRITERS`, upper or lower case.
-        plan: fields of the plan, as `Plan.words` gives them.
+        framework: a name of `WRITERS`, in any case.
+        plan: fields of the plan, from `Plan.words`.
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
-        name: name of the model, may be empty.
+        name: name of the model, possibly empty.
         chips_per_node: chips of a host [1].
         is_tpu: whether the chips are TPUs.
-        parts: parameters that `model` does not count, by part of the model [1].
+        parts: parameters not included in `model`, by component [1].
 
     Raises:
-        InputError: an unknown framework, or settings that break a rule of the framework; names the rule.
+        InputError: an unknown framework, or settings refused by a rule of the framework; names the rule.
     """
     key = framework.lower()
     if key not in WRITERS:

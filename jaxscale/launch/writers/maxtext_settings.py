@@ -1,4 +1,4 @@
-"""Settings of MaxText, as YAML on top of its base.yml; the shape is always written, as base.yml has a toy model."""
+"""Launch settings of MaxText as YAML on top of its base.yml, always with the shape of the model."""
 
 import math
 
@@ -10,7 +10,7 @@ AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
 
 
 def maxtext_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Configuration of MaxText."""
+    """MaxText configuration of a plan."""
     lines.add("run_name", run.name or "run")
     lines.add("base_output_directory", "OUTPUT", "put a folder or bucket here")
     lines.add("dataset_type", "synthetic", "put the data set here")

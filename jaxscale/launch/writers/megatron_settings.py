@@ -1,4 +1,4 @@
-"""Settings of Megatron-LM: the environment, options of torchrun, options of the script, the model among them."""
+"""Launch settings of Megatron-LM: environment, options of torchrun and options of the script."""
 
 import shlex
 
@@ -10,7 +10,7 @@ MAMBA_HEAD = 64
 
 
 def megatron_model(run: RunSettings, lines: SettingLines) -> None:
-    """Options of the model of a run."""
+    """Megatron-LM options of the model."""
     shape = run.shape
     _layers(run, lines)
     lines.add("--hidden-size", shape.count("d_model"))
@@ -173,7 +173,7 @@ ADAM_BYTES = 12.0
 
 
 def megatron_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Environment and options of the script."""
+    """Environment variables and Megatron-LM options of a plan."""
     megatron_model(run, lines)
     # Required by tp and cp, refused by Megatron-FSDP.
     if run.zero_stage < 2:
@@ -195,7 +195,7 @@ def megatron_settings(run: RunSettings, lines: SettingLines) -> None:
 
 
 def megatron_script(run: RunSettings, lines: SettingLines, release: str) -> str:
-    """A script that starts the run: torchrun's options apart from the program's."""
+    """Shell script that starts the run, with the options of torchrun separate from the options of the program."""
     per_node = run.ranks_per_node
     program = "pretrain_hybrid.py" if run.shape.is_hybrid else "pretrain_gpt.py"
     launcher = [f"  --nnodes {run.n_nodes}", f"  --nproc-per-node {per_node}  # {run.n_chips} chips"]

@@ -1,4 +1,4 @@
-"""A model as launch files describe it: whole numbers, patterns of layers, and parts beyond `Transformer`."""
+"""Model in the terms of launch files: whole numbers, patterns of layers, and features beyond `Transformer`."""
 
 import math
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from jaxscale.models.transformer import Transformer, n_params
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Model in whole numbers.
+    """Model in whole numbers, for launch files.
 
     Attributes:
         fields: arguments of `Transformer`.
-        parts: parameters that `fields` do not count, by part of the model [1].
+        parts: parameters not included in `fields`, by component of the model [1].
     """
 
     fields: Mapping[str, Any]
@@ -23,11 +23,11 @@ class ModelShape:
 
     @cached_property
     def model(self) -> Transformer:
-        """The model with its customary values filled in."""
+        """Model with default values for unstated fields."""
         return Transformer(**self.fields)
 
     def count(self, name: str) -> int:
-        """A field, or a number of layers, as a whole number [1]."""
+        """Field of the model, or a number of layers, rounded to an integer [1]."""
         # Fields are floats, as designs vary sizes smoothly.
         return round(float(getattr(self.model, name)))
 
@@ -37,12 +37,12 @@ class ModelShape:
 
     @property
     def n_params(self) -> float:
-        """All parameters that the fields describe [1]."""
+        """Number of parameters described by the fields [1]."""
         return float(n_params(self.model))
 
     @property
     def is_mixture(self) -> bool:
-        """Whether it is a mixture of experts."""
+        """Whether the model is a mixture of experts."""
         return float(self.model.n_experts) > 1.0
 
     @property
@@ -52,13 +52,13 @@ class ModelShape:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether layers differ beyond MLP and window."""
+        """Whether the model mixes layers of several types, such as attention and state-space layers."""
         shares = (self.model.attention_share, self.model.mlp_share)
         return self.has("ssm_share") or any(float(share) < 1.0 for share in shares)
 
     @property
     def is_gated(self) -> bool:
-        """Whether an MLP has three matrices."""
+        """Whether the MLP is gated (three matrices)."""
         return bool(float(self.model.gated_mlp))
 
     @property
@@ -68,21 +68,24 @@ class ModelShape:
 
     @property
     def has_layer_norm(self) -> bool:
-        """Whether norms have biases and positions are learned, as in GPT-3."""
+        """Whether the model has layer norms with biases and learned positions, as GPT-3."""
         return self.has("position_embeddings") and not self.is_gated
 
     @property
     def has_biases(self) -> bool:
-        """Whether matrices have biases."""
+        """Whether the matrices have biases."""
         return self.has_layer_norm or bool(float(self.model.expert_bias))
 
     @property
     def n_dense_layers(self) -> int:
-        """Layers of a mixture of experts whose MLP is dense [1]."""
+        """Number of layers with a dense MLP in a mixture of experts [1]."""
         return self.count("n_dense_layers") if self.is_mixture else 0
 
     def dense_pattern(self) -> list[int]:
-        """1 for layers with experts, 0 for dense layers; dense layers lead, and alternate from a half on [layer]."""
+        """Pattern of the layers of a mixture: 1 for experts, 0 for a dense MLP [layer].
+
+        Dense layers come first; if dense layers are half or more, the two types alternate.
+        """
         layers, dense = self.count("n_layers"), self.n_dense_layers
         # From a half on, dense layers alternate with layers with experts.
         if dense and 2 * dense >= layers:
@@ -94,17 +97,17 @@ class ModelShape:
         return float(getattr(self.model, f"window_{size}_ratio"))
 
     def n_window_layers(self) -> int:
-        """Attention layers with a sliding window [1]."""
+        """Number of attention layers with a sliding window [1]."""
         return round(float(self.model.window_share) * self.count("n_attention_layers")) if self.has("window") else 0
 
     def window_pattern(self) -> list[int]:
-        """1 for layers with a sliding window, evenly spaced, the last layer without [layer]."""
+        """Pattern of the layers: 1 for a sliding window, evenly spaced, else 0 as in the last layer [layer]."""
         layers, full = self.count("n_layers"), self.count("n_layers") - self.n_window_layers()
         # Cumulated shares: layers without a window evenly spaced, the last layer included.
         return [1 - (full * (layer + 1) // layers - full * layer // layers) for layer in range(layers)]
 
     def hybrid_letters(self) -> str:
-        """Layers of a hybrid model in order, a letter per sublayer: M state space, * attention, - MLP, E experts."""
+        """Sublayers of a hybrid model in order, one letter each: M state space, * attention, - MLP, E experts."""
         attention, mlp = self.count("n_attention_layers"), self.count("n_mlp_layers")
         mixers = alternated("*" * attention, "M" * self.count("n_ssm_layers"))
         experts = mlp - self.n_dense_layers if self.is_mixture else 0
@@ -112,7 +115,7 @@ class ModelShape:
         return alternated(mixers, alternated(dense, "E" * experts) if 2 * len(dense) > mlp else dense + "E" * experts)
 
     def is_mamba2(self, head_width: int) -> bool:
-        """Whether state-space layers are Mamba-2: whole heads in whole groups, a state size that is a power of 2."""
+        """Whether the state-space layers are Mamba-2: whole heads in whole groups, and a state size of a power of 2."""
         inner, groups, state = (self.count(f"ssm_{name}") for name in ("d_inner", "groups", "state"))
         # State size of a group.
         each = state // max(groups, 1)
@@ -121,7 +124,7 @@ class ModelShape:
         return is_whole and (inner // head_width) % groups == 0 and each & (each - 1) == 0 and state < inner
 
     def special_parts(self) -> dict[str, bool]:
-        """Parts beyond a causal decoder with gated MLPs, by name, and whether the model has each."""
+        """Whether the model has each feature beyond a causal decoder with gated MLPs, by name of the feature."""
         return {
             "layers of several kinds": self.is_hybrid,
             "an MLP of two matrices": not self.is_gated,
@@ -132,10 +135,10 @@ class ModelShape:
         }
 
     def unlike(self, *special: str) -> list[str]:
-        """Parts of the model without an option in any framework, and the given `special_parts` that the model has.
+        """Features of the model without an option in any framework, and features among `special`.
 
         Args:
-            special: names of `special_parts`.
+            special: names from `special_parts` without an option in the framework.
         """
         said = []
         if self.has("o_lora_rank"):
@@ -155,7 +158,7 @@ class ModelShape:
 
 
 def alternated(few: str, many: str) -> str:
-    """Sequence of both texts' letters, each evenly spaced; at equal counts `few` leads."""
+    """Letters of two texts in alternation, each text evenly spaced; at equal counts `few` comes first."""
     if not few or not many:
         return few + many
     # Letter k of n lies at (2k + 1) / (2n), multiplied out to whole numbers.
@@ -167,7 +170,7 @@ def alternated(few: str, many: str) -> str:
 
 
 def run_lengths(pattern: list[int]) -> str:
-    """Pattern over layers in the syntax of Megatron-LM, such as `([0]*3+[1]*58)`, in its shortest form."""
+    """Pattern over layers in the shortest syntax of Megatron-LM, for example `([0]*3+[1]*58)`."""
     period = next(n for n in range(1, len(pattern) + 1) if pattern == (pattern[:n] * len(pattern))[: len(pattern)])
     times = len(pattern) / period
     if times == int(times) and 1 < period <= 8 and times > 1:
@@ -181,7 +184,7 @@ def run_lengths(pattern: list[int]) -> str:
 
 
 def vocabulary_divisor(vocabulary: int, tp: int) -> int:
-    """Largest divisor up to 128 by which, times tp, a vocabulary needs no padding; 1 where none is [1]."""
+    """Largest power of two up to 128 that, times tp, divides the vocabulary; 1 if there is none [1]."""
     divisor = 128
     while divisor > 1 and vocabulary % (divisor * tp):
         divisor //= 2
@@ -189,5 +192,5 @@ def vocabulary_divisor(vocabulary: int, tp: int) -> int:
 
 
 def padded_vocabulary(vocabulary: int, tp: int) -> int:
-    """Vocabulary padded to the next multiple of tp [token]."""
+    """Vocabulary size padded to the next multiple of tp [1]."""
     return math.ceil(vocabulary / tp) * tp

@@ -1,4 +1,4 @@
-"""Settings of nanotron, as YAML: the classes llama and qwen2 of its models."""
+"""Launch settings of nanotron as YAML, for the model classes llama and qwen2."""
 
 from jaxscale.launch.writers.model_shape import padded_vocabulary
 from jaxscale.launch.writers.setting_lines import RunSettings, SettingLines
@@ -8,7 +8,7 @@ EXPERTS = MODEL + "moe_config."
 
 
 def nanotron_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Configuration of nanotron."""
+    """Configuration of nanotron for a plan."""
     lines.add("general.project", "jaxscale")
     lines.add("general.run", run.name or "run")
     lines.add("general.seed", 42)

@@ -1,4 +1,4 @@
-"""Settings with comments, in the forms of launch files, and fields of a plan as launch files count them."""
+"""Settings with comments in the formats of launch files, and the numbers of a plan as launch files count."""
 
 import json
 import shlex
@@ -13,16 +13,16 @@ from jaxscale.plans.plan import END_STAGES
 
 @dataclass
 class SettingLines:
-    """Settings by option, each with a comment, and the parts that no option expresses.
+    """Launch settings by option with comments, and choices without an option.
 
     Attributes:
         entries: option, value and comment of each setting.
-        not_expressed: parts of a plan or model without an option.
-        missing: parts of the model without which the settings would train a different model.
-        environment: variables of the environment.
-        facts: numbers that rules need and settings do not state.
-        may_miss: required options left out on purpose, so that no different model is trained.
-        n_ranks: ranks of the program, where fewer than the chips of the run [1].
+        not_expressed: choices of plan or model without an option.
+        missing: features of the model without an option; without them, a different model would be trained.
+        environment: environment variables.
+        facts: numbers needed by rules of the framework and absent from the settings.
+        may_miss: required options left out on purpose, to prevent training of a different model.
+        n_ranks: ranks of the program, if fewer than the chips of the run [1].
     """
 
     entries: list[tuple[str, Any, str]] = field(default_factory=list)
@@ -34,20 +34,20 @@ class SettingLines:
     n_ranks: int | None = None
 
     def add(self, key: str, value: Any, comment: str = "") -> None:
-        """Add a setting."""
+        """Add a setting with a comment."""
         self.entries.append((key, value, comment))
 
     def lacks(self, text: str) -> None:
-        """Record a part that the settings cannot express."""
+        """Record a choice without an option."""
         self.not_expressed.append(text)
 
     def lacks_model(self, text: str) -> None:
-        """Record a part of the model that the settings cannot build, so that the settings are refused."""
+        """Record a feature of the model without an option; the written settings then refuse to start."""
         self.missing.append(text)
         self.not_expressed.append(f"model: {text}")
 
     def settings(self) -> dict[str, Any]:
-        """Value of each setting by option, with environment variables and numbers that rules need."""
+        """Values by option, environment variables and `facts` included, for the check by rules."""
         return {
             **{key: value for key, value, _ in self.entries},
             **{f"env.{name}": value for name, value in self.environment.items()},
@@ -55,19 +55,19 @@ class SettingLines:
         }
 
     def as_options(self) -> list[str]:
-        """Command-line options of the settings, one per line with comments; True is written as a flag."""
+        """Settings as command-line options, one per line, with comments; True is written as a flag."""
         return ["  " + _option(key, value) + _comment(comment) for key, value, comment in self.entries]
 
     def as_yaml(self) -> str:
-        """YAML text of the settings, parts of a dotted key as nested keys, with comments."""
+        """Settings as YAML text with comments; dotted keys are nested."""
         return "\n".join([*self.remarks(), *self._nested(self.tree(), "")]) + "\n"
 
     def as_toml(self) -> str:
-        """TOML text of the settings, dotted keys grouped in tables, with comments."""
+        """Settings as TOML text with comments; dotted keys are grouped in tables."""
         return "\n".join([*self.remarks(), *_toml_tables(self.tree(), "")]).lstrip("\n") + "\n"
 
     def as_json(self) -> str:
-        """JSON text of the settings, without comments."""
+        """Settings as JSON text, without comments."""
 
         def plain(tree: dict[str, Any]) -> dict[str, Any]:
             return {key: plain(value) if isinstance(value, dict) else value[0] for key, value in tree.items()}
@@ -75,11 +75,11 @@ class SettingLines:
         return json.dumps(plain(self.tree()), indent=2) + "\n"
 
     def remarks(self) -> list[str]:
-        """Comment lines on the parts of a plan or model without an option."""
+        """Comment lines on the choices without an option."""
         return [f"# not expressed: {text}" for text in self.not_expressed]
 
     def tree(self) -> dict[str, Any]:
-        """Value and comment of each setting, by the nested parts of dotted keys."""
+        """Value and comment of each setting as nested tables, from dotted keys."""
         tree: dict[str, Any] = {}
         for key, value, comment in self.entries:
             *tables, last = key.split(".")
@@ -123,23 +123,23 @@ def _comment(text: str) -> str:
 
 
 class Code(str):
-    """Value written as Python code, such as `torch.bfloat16`."""
+    """Value written as Python code without quotes, for example `torch.bfloat16`."""
 
 
 def python_value(value: Any) -> str:
-    """A value as Python writes it."""
+    """Text of a value in Python syntax."""
     return str(value) if isinstance(value, Code) else repr(value)
 
 
 def keyword_lines(entries: list[tuple[str, Any, str]], indent: str = "    ") -> list[str]:
-    """Keyword arguments, a line each, with comments."""
+    """Lines of Python keyword arguments with comments."""
     return [
         f"{indent}{key}={python_value(value)},{f'  # {comment}' if comment else ''}" for key, value, comment in entries
     ]
 
 
 def refusal(missing: list[str]) -> list[str]:
-    """Lines that raise an error where the settings would train a different model."""
+    """Python lines that stop the program if the settings would train a different model."""
     if not missing:
         return []
     return [f"raise SystemExit({'not expressed: ' + '; '.join(missing)!r})", ""]
@@ -147,16 +147,16 @@ def refusal(missing: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Plan, model and sequence length in the values of launch files.
+    """Plan, model and sequence length, with the numbers that launch files need.
 
     Attributes:
         plan: fields of the plan.
         model: arguments of `Transformer`.
         seq_len: tokens in a sequence [token].
-        name: name of the model, may be empty.
+        name: name of the model, possibly empty.
         chips_per_node: chips of a host [1].
         is_tpu: whether the chips are TPUs.
-        parts: parameters that `model` does not count, by part of the model [1].
+        parts: parameters not included in `model`, by component [1].
     """
 
     plan: Mapping[str, Any]
@@ -169,63 +169,63 @@ class RunSettings:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """The model in whole numbers."""
+        """Model in whole numbers."""
         return ModelShape(self.model, self.parts)
 
     def count(self, name: str) -> int:
-        """Whole number of the plan; 1 where it has none [1]."""
+        """Integer field of the plan; 1 if unstated [1]."""
         return round(float(self.plan.get(name) or 1))
 
     def number(self, name: str, default: float) -> float:
-        """Number of the plan, or the default where it says none."""
+        """Field of the plan as a float; `default` if unstated."""
         value = self.plan.get(name)
         return default if value is None else float(value)
 
     def does(self, name: str, default: bool = False) -> bool:
-        """Whether the plan has a switch on."""
+        """Field of the plan as a truth value; `default` if unstated."""
         return bool(self.plan.get(name, default))
 
     @property
     def tokens(self) -> int:
-        """Tokens in a sequence [token]."""
+        """Sequence length as an integer [token]."""
         return round(self.seq_len)
 
     @property
     def zero_stage(self) -> int:
-        """ZeRO stage; 0 where no second replica exists to shard over [1]."""
+        """ZeRO stage; 0 without a second replica for sharding [1]."""
         # Ranks of cp hold equal weights: the state can be sharded over cp too.
         return round(float(self.plan.get("zero_stage") or 0)) if self.count("dp") * self.count("cp") > 1 else 0
 
     @property
     def n_chips(self) -> int:
-        """Chips of the run [1]."""
+        """Number of chips of the run [1]."""
         return self.count("dp") * self.count("tp") * self.count("pp") * self.count("cp")
 
     @property
     def ranks_per_node(self) -> int:
-        """Processes per host: the largest number of chips of a host that gives every host equally many [1]."""
+        """Processes per host: the largest number up to the chips of a host with equally many on every host [1]."""
         most = min(self.chips_per_node, self.n_chips)
         # torchrun starts equally many processes on every host.
         return next(ranks for ranks in range(most, 0, -1) if self.n_chips % ranks == 0)
 
     @property
     def n_nodes(self) -> int:
-        """Hosts of the run [1]."""
+        """Number of hosts of the run [1]."""
         return self.n_chips // self.ranks_per_node
 
     @property
     def global_batch(self) -> int:
-        """Sequences in a step [1]."""
+        """Global batch: sequences per step [sequence]."""
         return self.count("micro_batch_size") * self.count("n_microbatches") * self.count("dp")
 
     @property
     def shard_group(self) -> int:
-        """Replicas over which the state is sharded once [1]."""
+        """Number of replicas that share one sharded copy of the state [1]."""
         return min(self.count("shard_group"), self.count("dp")) if self.plan.get("shard_group") else self.count("dp")
 
     @property
     def expert_tensor(self) -> int:
-        """Tensor-parallel degree of an expert: as stated, else tp where ep leaves room [1]."""
+        """Tensor-parallel degree of an expert: the stated degree, else tp, reduced if ep exceeds dp cp [1]."""
         if stated := round(self.number("etp", 0.0)):
             return stated
         # ep beyond replicas and sequence ranks takes chips of the tensor group.
@@ -239,25 +239,25 @@ class RunSettings:
 
     @property
     def recompute(self) -> str:
-        """Recomputed part: none, selective or full."""
+        """Recomputation: `none`, `selective` or `full`."""
         return str(self.plan.get("recompute") or "none")
 
     @property
     def end_layers(self) -> tuple[int, int]:
-        """Stated layers of the first and of the last stage without prediction layers; 0 where unstated [1]."""
+        """Stated layers of the first and last pipeline stage without prediction layers; 0 if unstated [1]."""
         first, last = (round(self.number(name, 0.0)) for name in END_STAGES)
         # Prediction layers are on the last stage and have an option apart.
         return first, max(last - self.shape.count("n_predict_layers"), 0)
 
     def layers_per_chunk(self) -> int | None:
-        """Layers per pipeline chunk; None for unequal chunks [1]."""
+        """Number of layers per pipeline chunk; None for unequal chunks [1]."""
         layers = set(self.stage_layers())
         return layers.pop() if len(layers) == 1 else None
 
     def stage_layers(self) -> list[int]:
-        """Layers of each chunk of the pipeline, in order of the layers [chunk].
+        """Number of layers of each pipeline chunk, in the order of the layers [1], [chunk].
 
-        Where chunks do not divide the layers, earlier chunks are longer by 1; a stated end stage has its shortest chunk
+        If the layers do not divide evenly, earlier chunks are longer by 1; a stated end stage has the shortest chunk
         outermost.
         """
         stages, vpp, (first, last) = self.count("pp"), self.count("vpp"), self.end_layers

@@ -1,4 +1,4 @@
-"""Settings of torchtitan: a function of its Python registry, or the TOML of releases until February 2026."""
+"""Launch settings of torchtitan: a module of the Python registry, or the TOML of releases until February 2026."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,14 +26,14 @@ BUILDERS = {
 
 
 def registered(run: RunSettings, names: Iterable[str] = tuple(REGISTRY)) -> tuple[str, str] | None:
-    """Family and flavour of the registry with the shape of the model; None where it has none."""
+    """Family and flavour of the torchtitan registry with the shape of the model; None for an unregistered shape."""
     # The sequence length is of the run, not of the shape.
     own = {**run.model, "seq_len": 0}
     return next((REGISTRY[name] for name in names if {**(catalogue_model(name) or {}), "seq_len": 0} == own), None)
 
 
 def torchtitan_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Fields of `Trainer.Config` of release 0.3.0."""
+    """Fields of `Trainer.Config` of torchtitan 0.3.0 for a plan."""
     family = registered(run)
     shape = run.shape
     if family is None:
@@ -79,7 +79,7 @@ def torchtitan_settings(run: RunSettings, lines: SettingLines) -> None:
 
 
 def titan_toml_settings(run: RunSettings, lines: SettingLines) -> None:
-    """Job configuration of torchtitan v0.2.2, which offers registered model shapes only."""
+    """Job configuration of torchtitan v0.2.2 for a plan; only registered model shapes are available."""
     family = registered(run, TOML_MODELS)
     if family is None:
         lines.lacks_model(f"{run.name or 'its shape'} is in no registry of this release; flavours are added in Python")
@@ -244,7 +244,7 @@ def _precision(run: RunSettings, lines: SettingLines) -> None:
 
 
 def torchtitan_script(run: RunSettings, lines: SettingLines, release: str) -> str:
-    """A module of the registry with the function `run`."""
+    """Python module of the registry with the function `run` for a plan."""
     per_node = run.ranks_per_node
     launcher = f"torchrun --nnodes {run.n_nodes} --nproc-per-node {per_node}"
     sections = {name: _section(lines, name) for name in ("training", "parallelism", "compile")}
