@@ -1,4 +1,4 @@
-"""Laws of the loss, fitted to runs; laws of the critical batch, the shape and failures."""
+"""Laws of the loss fitted to runs, and laws of the critical batch, the model shape and failures."""
 
 from typing import TYPE_CHECKING
 

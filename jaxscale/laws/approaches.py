@@ -1,4 +1,4 @@
-"""Optimal size, tokens, batch and learning rate from sweeps: power laws of the optimum in training compute.
+"""Power laws of the optimal size, tokens, batch and learning rate in training compute, from sweeps.
 
 The three approaches are those of Hoffmann et al. 2022, section 3: the least losses at each compute; a parabola of the
 loss in ln N at each budget; the optimum of the fitted law. Parabolas are biased if the loss is not parabolic over the
@@ -22,14 +22,14 @@ Column = Sequence[float] | np.ndarray
 
 
 class CriticalBatch(NamedTuple):
-    """Trade-off between steps and tokens at a target loss.
+    """Critical batch: trade-off between steps and tokens at a target loss.
 
     Attributes:
         steps: S_min, fewest steps, in the limit of large batches [1].
         tokens: E_min, fewest tokens, in the limit of small batches [token].
         critical: batch with twice the fewest steps and twice the fewest tokens [token].
         misfit: largest relative error of the steps [1].
-        roughness: factor on all steps by sparsity, 1 at the lowest sparsity; empty without stated sparsity [1].
+        roughness: factor r_s on the number of steps by sparsity, 1 at the lowest; empty without stated sparsity [1].
     """
 
     steps: float
@@ -44,7 +44,7 @@ ALTERNATIONS = 50
 
 
 def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | None = None) -> CriticalBatch:
-    r"""Critical batch from steps to one loss at several batches: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
+    r"""Critical batch fitted to the steps to a target loss by batch: $S = S_\mathrm{min} + E_\mathrm{min} / B$.
 
     The equation is equivalent to $(S / S_\mathrm{min} - 1)(E / E_\mathrm{min} - 1) = 1$ with E = S B (McCandlish et al.
     2018, equation 2.7), and fitted by least squares of the relative error. Sparse weights have a rougher loss with a
@@ -53,15 +53,15 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
     2003.11316). A large misfit indicates that the critical batch depends on the sparsity.
 
     Args:
-        batch_tokens: B [token], [run].
-        steps: S [1], [run].
-        sparsity: share of zero weights, or a further setting that roughens the loss [1], [run].
+        batch_tokens: B, batch [token], [run].
+        steps: S, steps to the target loss [1], [run].
+        sparsity: share of zero weights, or a similar setting [1], [run].
 
     Returns:
         The trade-off and the critical batch, at the lowest sparsity.
 
     Raises:
-        InputError: the runs show no trade-off, because a fitted extreme is negative.
+        InputError: the runs show no trade-off (a fitted extreme is negative).
     """
     batch, count = np.asarray(batch_tokens, float), np.asarray(steps, float)
     # Without stated sparsity all runs share a setting.
@@ -92,12 +92,15 @@ def fit_critical_batch(batch_tokens: Column, steps: Column, sparsity: Column | N
 
 
 def power_law(x: Column, y: Column, error: Column | None = None) -> tuple[float, float, float]:
-    """Coefficient c, exponent p and standard error of p of y = c x^p, by least squares in logarithms.
+    """Power law y = c x^p, fitted by least squares in logarithms.
 
     Args:
         x: positive numbers [point].
         y: positive numbers [point].
-        error: standard errors of ln y, weights are their inverse squares; equal weights where None [point].
+        error: standard errors of ln y, for weights; by default equal weights [point].
+
+    Returns:
+        Coefficient c, exponent p, standard error of p.
     """
     log_x, log_y = np.log(np.asarray(x, float)), np.log(np.asarray(y, float))
     weight = np.ones_like(log_x) if error is None else 1.0 / np.asarray(error, float)
@@ -116,15 +119,15 @@ FEWEST_SIZES = 4
 
 
 class Growth(NamedTuple):
-    """Power laws of the optimum, $N^* = c_N C^{a}$ and $D^* = c_D C^{b}$.
+    """Growth of the compute-optimal size and tokens with compute, $N^* = c_N C^{a}$ and $D^* = c_D C^{b}$.
 
     Attributes:
-        flop: computes of the optima [flop], [budget].
+        flop: C, training compute of each budget [flop], [budget].
         n_params: optimal N [1], [budget].
         n_tokens: optimal D [token], [budget].
         loss: loss at the optimum [nat per token], [budget].
-        params_exponent: a [1].
-        tokens_exponent: b [1].
+        params_exponent: a, exponent of the parameters [1].
+        tokens_exponent: b, exponent of the tokens [1].
         error: standard error of a; nan for the fitted law [1].
     """
 
@@ -138,7 +141,7 @@ class Growth(NamedTuple):
 
 
 def budgets_of(table: Losses) -> list[np.ndarray]:
-    """Rows of each compute budget: runs sorted by compute, cut at jumps of more than `SAME_BUDGET`."""
+    """Rows of each compute budget: runs sorted by compute, split at relative jumps above `SAME_BUDGET`."""
     # Rows of equal compute stay in the order of the table.
     order = np.argsort(table.log_flop, kind="stable")
     # A budget ends at a jump of compute.
@@ -147,7 +150,7 @@ def budgets_of(table: Losses) -> list[np.ndarray]:
 
 
 def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
-    """Compute, optimal size and least loss of each budget, by a parabola of the loss in ln N [budget, 3].
+    """Compute, optimal size and least loss of each compute budget, by a parabola of the loss in ln N [budget, 3].
 
     Budgets with a parabola that opens downwards, or a minimum outside the range of sizes, are omitted.
 
@@ -172,11 +175,11 @@ def isoflop_minima(table: Losses) -> Float[np.ndarray, "budget 3"]:
 
 
 def growth(law: FittedLaw, approach: int = 3) -> Growth:
-    """Growth of the optimum with compute, by one of the three approaches.
+    """Growth of the compute-optimal size and tokens with compute, by one of the three approaches.
 
     Args:
-        law: law fitted to a table; approaches 1 and 2 use the table alone.
-        approach: 1, 2 or 3.
+        law: law fitted to a table; approaches 1 and 2 use only the table.
+        approach: 1 (lower envelope), 2 (parabolas at equal compute) or 3 (fitted law).
 
     Raises:
         InputError: an unknown approach, a law without a table, or a table without budgets.
@@ -205,7 +208,7 @@ def growth(law: FittedLaw, approach: int = 3) -> Growth:
 
 
 def envelope(table: Losses) -> Float[np.ndarray, "budget 3"]:
-    """Compute, size and loss of the runs on the lower envelope of loss against compute [budget, 3].
+    """Compute, size and loss of the runs on the lower envelope of loss against compute [run, 3].
 
     Runs of nearly equal compute form a budget.
 
@@ -238,16 +241,16 @@ FEWEST_RUNS = 20
 
 
 class OptimalBatch(NamedTuple):
-    r"""Batch and learning rate of least loss, $B^* = c D^p$ and $\eta^* \sim N^x D^y$ at $B^*$.
+    r"""Optimal batch and learning rate, $B^* = c D^p$ and $\eta^* \sim N^x D^y$ at $B^*$.
 
     Attributes:
         batch: B* at `REFERENCE_TOKENS` [token].
-        batch_exponent: p [1].
-        params_exponent: x, of the learning rate [1].
-        tokens_exponent: y, of the learning rate [1].
-        batch_curvature: rise of the log loss per squared log of the batch over B* [1].
-        rate_curvature: rise of the log loss per squared log of the learning rate over its optimum [1].
-        batch_error: standard error of p, with sizes and lengths taken as independent [1].
+        batch_exponent: p, exponent of the batch in the tokens [1].
+        params_exponent: x, exponent of the learning rate in the parameters [1].
+        tokens_exponent: y, exponent of the learning rate in the tokens [1].
+        batch_curvature: k_B, rise of the log loss per squared log of the batch over B* [1].
+        rate_curvature: k_eta, rise of the log loss per squared log of the learning rate over the optimum [1].
+        batch_error: standard error of p, with pairs of size and tokens taken as independent [1].
         n: number of runs near the optimum [1].
     """
 
@@ -262,7 +265,7 @@ class OptimalBatch(NamedTuple):
 
 
 def near_optimum(table: Losses) -> tuple[Bool[np.ndarray, " row"], np.ndarray]:
-    """Mask of rows near the least loss of equal size and tokens, and the group of each row [row]."""
+    """Mask of runs near the least loss at equal size and tokens, and the group number of each run [row]."""
     pairs = np.stack([table.n_params, table.tokens], axis=1)
     _, group = np.unique(pairs, axis=0, return_inverse=True)
     least = np.full(int(group.max()) + 1, np.inf)

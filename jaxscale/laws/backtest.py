@@ -1,4 +1,4 @@
-"""Backtests and comparison of forms: held-out rows predicted from the remaining rows, with error and coverage.
+"""Backtests of laws of the loss: runs of large compute predicted from runs of small compute, with error and coverage.
 
 Only predictions beyond the fitted range measure the error of extrapolation; a random split of rows does not.
 """
@@ -38,17 +38,17 @@ TELLING = 3.0
 
 
 class Rollout(NamedTuple):
-    """Cut of a table: rows above the cut predicted from rows below.
+    """Backtest at a cut in compute: runs above the cut predicted from runs below.
 
     Attributes:
         cut: largest fitted compute [flop].
-        n_fitted: rows below the cut [1].
-        n_predicted: rows above the cut [1].
-        decades: decades beyond the fitted range [row].
-        error: ln of predicted over measured loss [row].
-        parameters: half-width of the 90 % interval by the uncertainty of the numbers [row].
-        noise: half-width by noise [row].
-        discrepancy: half-width by the error of the law [row].
+        n_fitted: number of rows below the cut [1].
+        n_predicted: number of predicted rows above the cut [1].
+        decades: decades beyond the fitted range [1], [row].
+        error: log of predicted over measured loss [1], [row].
+        parameters: relative half-width of the 90 % interval by the uncertainty of the coefficients [1], [row].
+        noise: relative half-width by the noise of a run [1], [row].
+        discrepancy: relative half-width by the error of the law beyond the range [1], [row].
     """
 
     cut: float
@@ -62,26 +62,26 @@ class Rollout(NamedTuple):
 
     @property
     def half_width(self) -> Float[np.ndarray, " row"]:
-        """Relative half-width of the 90 % interval [row]."""
+        """Relative half-width of the 90 % interval of the loss [1], [row]."""
         return np.sqrt(self.parameters**2 + self.noise**2 + self.discrepancy**2)
 
     @property
     def mean_error(self) -> float:
-        """Mean absolute relative error [1]."""
+        """Mean absolute relative error of the predicted losses [1]."""
         return float(np.abs(np.expm1(self.error)).mean())
 
     @property
     def coverage(self) -> float:
-        """Share of rows inside the interval [1]."""
+        """Share of predicted rows inside the 90 % interval [1]."""
         return float((np.abs(self.error) <= self.half_width).mean())
 
 
 class Backtest(NamedTuple):
-    """Rollouts of a table.
+    """Backtest of a law at several cuts in compute.
 
     Attributes:
-        rollouts: rollouts, one per cut with enough rows.
-        doubts: warnings, one line each.
+        rollouts: results at each cut with enough rows.
+        doubts: warnings, a line each.
     """
 
     rollouts: tuple[Rollout, ...]
@@ -89,20 +89,20 @@ class Backtest(NamedTuple):
 
     @property
     def error_percent(self) -> float:
-        """Mean absolute relative error over the rollouts; nan without rollouts [%]."""
+        """Mean absolute relative error over all cuts; nan without a cut [%]."""
         return 100.0 * float(np.mean([one.mean_error for one in self.rollouts])) if self.rollouts else float("nan")
 
     @property
     def coverage_90(self) -> float:
-        """Share of predicted rows inside the 90 % interval, nan without a rollout [1]."""
+        """Share of predicted rows inside the 90 % interval; nan without a cut [1]."""
         return float(np.mean([one.coverage for one in self.rollouts])) if self.rollouts else float("nan")
 
 
 def upper_decade(table: Losses, cut: float = 0.5) -> tuple[Bool[np.ndarray, " row"], Bool[np.ndarray, " row"]]:
-    """Masks of the rows in the lower share of the range of log compute, and of higher rows in the top decade.
+    """Masks of the rows below a cut in log compute, and of rows above the cut in the top decade of compute.
 
     Args:
-        cut: share of the range [1].
+        cut: cut as a share of the range of log compute [1].
     """
     flop = table.log_flop
     # The tolerance keeps rows exactly at the cut.
@@ -117,7 +117,7 @@ def rollout(
     is_predicted: Bool[np.ndarray, " row"],
     fit: Callable[[Losses], FittedLaw],
 ) -> Rollout:
-    """Predict rows of a table from further rows.
+    """Predictions of a subset of the rows of a table by a law fitted to a second subset.
 
     Args:
         is_fitted: rows for the fit of the law.
@@ -136,12 +136,12 @@ def rollout(
 def backtest_of(
     law: FittedLaw, n_draws: int = BACKTEST_DRAWS, progress: Callable[[str], None] | None = None
 ) -> Backtest:
-    """Rollouts of the table of a law, with the form, terms and prior of the law.
+    """Backtest of a law on its table, with form, terms and prior of the law.
 
     Args:
         law: law fitted to a table.
         n_draws: draws of each fit [1].
-        progress: function that receives a message for each rollout.
+        progress: function that receives a message for each cut.
     """
     table = law.table
     if table is None:
@@ -165,11 +165,11 @@ def backtest_of(
 
 
 def checked_law(law: FittedLaw, progress: Callable[[str], None] | None = None) -> FittedLaw:
-    """Law with its backtest, and with a discrepancy widened by the rollouts.
+    """Law with its backtest, and with a discrepancy widened by the backtest.
 
-    The logarithm of the discrepancy per decade is a weighted mean over published sources (with the weight of
-    `SHIPPED_WEIGHT` rollouts) and the rollouts. A rollout contributes its error beyond the uncertainty of the numbers
-    and the noise, within 1 to `WIDEST` times that of published sources.
+    The discrepancy is the relative error of the law per decade of extrapolation. Its logarithm is a weighted mean over
+    published sources (with the weight of `SHIPPED_WEIGHT` rollouts) and the rollouts. A rollout contributes the error
+    beyond the uncertainty of coefficients and noise, within 1 to `WIDEST` times the value of published sources.
     """
     tested = backtest_of(law, progress=progress)
     doubts = (*law.warnings, *tested.doubts)
@@ -212,14 +212,14 @@ def _doubts(law: FittedLaw, rollouts: list[Rollout]) -> list[str]:
 
 
 class Compared(NamedTuple):
-    """Scores of a form on one table.
+    """Scores of a form of the law on a table.
 
     Attributes:
         form: name of the form.
-        error_percent: mean absolute error of the upper decade predicted from below, nan for too small a table [%].
+        error_percent: mean absolute error of the backtest, nan for too small a table [%].
         coverage_90: share of predicted rows inside the interval [1].
         scale: noise scale of the fit to all rows [1].
-        objective: objective of the fit to all rows, without a prior; differences are log likelihood ratios [1].
+        objective: negative log likelihood of the fit to all rows without a prior, up to a constant [1].
     """
 
     form: str
@@ -237,13 +237,13 @@ def compare_forms(
     prior: str | None = "shipped",
     progress: Callable[[str], None] | None = None,
 ) -> list[Compared]:
-    """Scores of several forms on a table, the best prediction first.
+    """Scores of several forms of the law on a table, the best prediction first.
 
     Args:
         progress: function that receives a message for each fit.
 
     Raises:
-        InputError: see `fit_law`.
+        InputError: as `fit_law`.
     """
     rows = []
     for form in forms:

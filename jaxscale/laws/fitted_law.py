@@ -1,4 +1,4 @@
-"""Fitted law of the loss: numbers with intervals, predictions with error components, the optimum; files."""
+"""Fitted law of the loss: coefficients with intervals, predictions with error components, optimum, and files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,15 +51,15 @@ POINTS_BUCKET = 64
 
 
 class Fitted(NamedTuple):
-    """Outcome of a search with resampled fits (draws).
+    """Coefficients of a fitted law, with resampled fits (draws).
 
     Attributes:
         numbers: logarithms of the fitted coefficients of the law [number].
         draws: logarithms of the coefficients in resampled fits [draw, number].
-        traits: traits of the best law [trait].
+        traits: traits (`loss_forms.traits`) of the best law [trait].
         drawn_traits: traits of the resampled laws [draw, trait].
         scale: noise scale of the log loss [1].
-        objective: objective at the optimum [1].
+        objective: value of the objective at the optimum [1].
         is_free: whether a coefficient was free in the fit [number].
     """
 
@@ -95,10 +95,10 @@ class LossPrediction(NamedTuple):
 
 
 class LawOptimum(NamedTuple):
-    """Compute-optimal run.
+    """Compute-optimal run for a training compute, with 90 % intervals.
 
     Attributes:
-        flop: training flop 6 N D [flop].
+        flop: training compute 6 N D [flop].
         n_params: N with lower and upper end [1].
         n_tokens: D with lower and upper end [token].
         loss: loss with lower and upper end [nat per token].
@@ -111,14 +111,14 @@ class LawOptimum(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Range of a fitted table: largest compute, and least and largest tokens per parameter, as logarithms."""
+    """Range of a fitted table: logarithms of largest compute, least and largest tokens per parameter."""
 
     log_flop: float
     least_ratio: float
     largest_ratio: float
 
     def decades_beyond(self, log_params: np.ndarray, log_tokens: np.ndarray) -> np.ndarray:
-        """Decades of compute beyond the range plus decades of tokens per parameter outside the range [1], [point]."""
+        """Decades of compute, plus decades of tokens per parameter, outside of the range [1], [point]."""
         # T = 6 N D
         flop = np.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens - self.log_flop
         ratio = log_tokens - log_params
@@ -136,23 +136,23 @@ def _log_losses(numbers: Any, points: Covariates, terms: tuple[str, ...]) -> jax
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """Fitted law of the loss.
+    """Law of the loss fitted to a table of runs: result of `fit_law`.
 
     Attributes:
         name: name of the table.
-        form: joint, additive, tied or kaplan.
-        terms: names of the terms.
-        count: convention of counting parameters.
+        form: form of the law, `joint`, `additive`, `tied` or `kaplan`.
+        terms: names of terms besides parameters and tokens, from `TERMS`.
+        count: convention of counting parameters, for example `total` or `non-embedding`.
         prior: prior of the traits.
-        likelihood: student or huber.
-        fitted: numbers and draws.
+        likelihood: `student` or `huber`.
+        fitted: coefficients and draws.
         n: number of rows [1].
         n_groups: number of groups of rows, resampled as a whole [1].
-        span: range of the table.
+        span: range of compute and tokens per parameter of the table.
         discrepancy: relative error of the law per decade beyond the range [1].
-        warnings: warnings, one line each.
-        table: the runs, None for a law from a file.
-        backtest: errors of the upper end of the table predicted from the lower end; None before a backtest.
+        warnings: warnings, a line each.
+        table: the runs; None for a law from a file.
+        backtest: errors for runs of large compute predicted from runs of small compute; None without a backtest.
     """
 
     name: str
@@ -182,7 +182,7 @@ class FittedLaw:
         clusters: np.ndarray,
         doubts: tuple[str, ...],
     ) -> "FittedLaw":
-        """Fitted law from the outcome of a search."""
+        """Fitted law from the result of a search, with warnings about the fit."""
         ratio = np.log(table.tokens / table.n_params)
         span = Range(float(table.log_flop.max()), float(ratio.min()), float(ratio.max()))
         n_groups = int(clusters.max()) + 1
@@ -194,25 +194,25 @@ class FittedLaw:
 
     @property
     def law(self) -> LossLaw:
-        """Law with the fitted coefficients and without terms, for designs."""
+        """Law of the loss in parameters and tokens, with the fitted coefficients and without further terms."""
         with jax.enable_x64(True):
             return jax.tree.map(float, law_of(self.fitted.numbers))
 
     @property
     def samples(self) -> LossLaw:
-        """Laws of the draws, every leaf [draw]."""
+        """Laws of the loss with the coefficients of the draws, every leaf [draw]."""
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, law_of(self.fitted.draws))
 
     @property
     def noise(self) -> float:
-        """Noise scale of the log loss, corrected for the degrees of freedom of the coefficients [1]."""
+        """Standard scale of the noise of the log loss, corrected for the fitted degrees of freedom [1]."""
         # Degrees of freedom: groups less the determined numbers, at least a quarter.
         effective = self.n_groups - self.determined()
         return self.fitted.scale * float(np.sqrt(self.n_groups / max(effective, 0.25 * self.n_groups)))
 
     def determined(self) -> float:
-        """Effective number of coefficients determined by the data rather than by the prior [1]."""
+        """Effective number of coefficients determined by the runs rather than by the prior [1]."""
         free = float(self.fitted.is_free.sum())
         # No spread without two draws.
         if len(self.fitted.draws) < 2:
@@ -223,7 +223,7 @@ class FittedLaw:
 
     @property
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Value, 90 % interval and identification of each coefficient of the law, by name."""
+        """Value, 90 % interval and identification by the runs of each coefficient, by name."""
         values, names = self._values(self.fitted.numbers), number_names(self.terms)
         drawn = np.asarray([self._values(draw) for draw in self.fitted.draws]).reshape(-1, len(names))
         entries = {}
@@ -268,16 +268,16 @@ class FittedLaw:
         n_tokens: Sequence[float] | np.ndarray | float,
         covariates: Mapping[str, np.ndarray] | None = None,
     ) -> LossPrediction:
-        """Losses of runs with 90 % intervals.
+        """Predicted losses of runs, with 90 % intervals.
 
         Args:
-            n_params: N in the count of the law [1], [point].
-            n_tokens: D [token], [point].
+            n_params: N, parameters as counted by the law [1], [point].
+            n_tokens: D, training tokens [token], [point].
             covariates: logarithms of the terms' variables, by field of `Covariates`; by default a run of the best
                 shape, with small batches, unique tokens, and no experts.
 
         Returns:
-            Losses [nat per token] and their error components.
+            Losses [nat per token], with error components.
         """
         log_params, log_tokens = np.broadcast_arrays(np.log(np.atleast_1d(n_params)), np.log(np.atleast_1d(n_tokens)))
         plain = {
@@ -329,18 +329,18 @@ class FittedLaw:
         return np.concatenate(blocks, axis=1)[:, :count]
 
     def predict_table(self, table: Losses) -> LossPrediction:
-        """Losses of the rows of a table."""
+        """Predicted losses of the rows of a table, with 90 % intervals."""
         runs = covariates_of(table, np.arange(len(table)))
         fields = ("log_aspect", "log_batch", "log_unique", "log_experts")
         return self.predict(table.n_params, table.tokens, {name: getattr(runs, name) for name in fields})
 
     def optimum(self, flop: float) -> LawOptimum:
-        """Compute-optimal parameters and tokens of a training compute, with 90 % intervals.
+        """Compute-optimal parameters and tokens for a training compute, with 90 % intervals.
 
         For the best run of a given time on a cluster, see `jaxscale.designs.law_design`.
 
         Args:
-            flop: T = 6 N D, N in the count of the law [flop].
+            flop: T = 6 N D, training compute, with parameters N as counted by the law [flop].
         """
         with jax.enable_x64(True):
             best = [float(value) for value in self.law.optimum(flop)]
@@ -374,7 +374,7 @@ LAW_FILE = RecordFile(
 
 
 def law_document(law: FittedLaw) -> dict[str, Any]:
-    """Law as a JSON document: numbers with intervals, backtest and warnings."""
+    """JSON document of a law: coefficients with intervals, backtest and warnings."""
     tested = law.backtest
     return {
         "form": law.form,
@@ -409,7 +409,7 @@ def _rollout(one: Any) -> dict[str, float]:
 
 
 def save_law(law: FittedLaw, path: str | Path) -> Path:
-    """Write a law to a TOML file, readable by `load_law`.
+    """Write a law atomically to a TOML file, for `load_law`.
 
     Raises:
         InputError: the folder is missing or not writable.

@@ -1,4 +1,4 @@
-"""Command `jaxscale law`: fit and use of laws of the loss."""
+"""Commands `jaxscale law fit|predict|optimum|compare`: laws of the loss."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ PriorName = Annotated[str, option(metavar="shipped|none", help="what other sourc
 
 @dataclass(frozen=True)
 class Source:
-    """Runs that a law is fitted to: a file or a shipped table, whole or in part."""
+    """Options that select the runs for a fit: a file or a shipped table, and a subset of the rows."""
 
     runs: Annotated[tyro.conf.Positional[Path | None], option(metavar="RUNS.csv", help="table of losses")] = None
     table: Annotated[str | None, option(metavar="NAME", help="shipped table in place of a file, such as gemstones")] = (
@@ -58,14 +58,14 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Name of the table or file."""
+        """Name of the table or of the file."""
         return self.table or (self.runs.name if self.runs else "")
 
     def losses(self) -> "Losses":
-        """Table of the runs.
+        """Table of losses of the selected runs.
 
         Raises:
-            InputError: not exactly one of file and table is given, or the file is malformed.
+            InputError: neither or both of file and table are given, or the file is malformed.
         """
         from jaxscale.laws.loss_reader import best_of, loss_table, read_losses
 
@@ -82,10 +82,10 @@ class Source:
 
 
 def prior_name(text: str) -> str | None:
-    """Name of a prior; None for no prior.
+    """Name of the prior for `fit_law` from option `--prior`; None for `none`.
 
     Raises:
-        InputError: unknown name.
+        InputError: an unknown name.
     """
     if text not in ("shipped", "none"):
         raise InputError(f"--prior {text!r} is unknown; expected shipped or none")
@@ -117,7 +117,7 @@ class LawFit:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Fit and test the law, write the requested files, and print a summary.
 
         Raises:
             InputError: a malformed table, an unknown word, or an output that cannot be written.
@@ -169,7 +169,7 @@ class LawCompare:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Compare the forms, and print scores.
 
         Raises:
             InputError: a malformed table or an unknown word.
@@ -205,7 +205,7 @@ class LawPredict:
     quiet: Quiet = False
 
     def run(self) -> None:
-        """Run the command.
+        """Predict the losses, write the table, and print the predictions.
 
         Raises:
             InputError: a malformed law or table, a different parameter count, or an output that cannot be written.
@@ -265,7 +265,7 @@ class LawOptimal(Outputs):
     fit: FitName = "default"
 
     def run(self) -> None:
-        """Run the command.
+        """Compute the optima, write the requested files, and print tables.
 
         Raises:
             InputError: a malformed law, a compute or time out of range, days without chips, or no design that fits.
@@ -324,7 +324,7 @@ class LawOptimal(Outputs):
 
 
 def optimum_entry(one: "object") -> dict[str, object]:
-    """Optimum as JSON: value, lo and hi of each quantity."""
+    """JSON entry of a compute-optimal run: value, lo and hi of each quantity."""
     from jaxscale.laws.fitted_law import LawOptimum
 
     assert isinstance(one, LawOptimum)
@@ -348,9 +348,9 @@ class LawCommand:
     action: Annotated[AnyLawCommand, tyro.conf.arg(name="")]
 
     def run(self) -> None:
-        """Run the command.
+        """Run the chosen subcommand.
 
         Raises:
-            InputError: see the chosen subcommand.
+            InputError: as the chosen subcommand.
         """
         self.action.run()

@@ -1,4 +1,4 @@
-"""Reports and tables of laws of the loss: a fit with its runs, and optima of compute and of time."""
+"""Reports and tables of laws of the loss: a fit with its runs, compute-optimal and time-optimal runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,7 +71,7 @@ CHOICE_COLUMNS = (
 
 
 def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
-    """Value, interval and identification of each number as text."""
+    """Name, value, interval and identification of each coefficient of a law, as text."""
     rows = []
     for name, entry in law.parameters.items():
         label = f"{name}, {SYMBOLS[name]}" if name in SYMBOLS else name
@@ -83,12 +83,12 @@ def number_rows(law: FittedLaw) -> list[tuple[str, ...]]:
 
 
 def yes_or_no(fact: bool) -> str:
-    """Text `yes` or `no` of a truth value."""
+    """Text of a truth value, `yes` or `no`."""
     return "yes" if fact else "no"
 
 
 def law_summary(law: FittedLaw) -> list[Any]:
-    """Text and tables that summarise a fit."""
+    """Headline and tables of a fit for the terminal."""
     parts: list[Any] = [law_headline(law), number_table(law)]
     if law.backtest is not None and law.backtest.rollouts:
         parts.append(rollout_table(law))
@@ -96,12 +96,12 @@ def law_summary(law: FittedLaw) -> list[Any]:
 
 
 def number_table(law: FittedLaw) -> Table:
-    """Table of the numbers of a law."""
+    """Table of the coefficients of a law."""
     return make_table("Numbers", NUMBER_COLUMNS, number_rows(law))
 
 
 def law_headline(law: FittedLaw) -> str:
-    """One line with form, runs, prior and errors of a law."""
+    """Line of text with form, number of runs, prior and errors of a law."""
     counted = f"parameters: {law.count}" if law.count else "the count of parameters is not stated"
     return (
         f"{law.form} law of {law.n} runs in {law.n_groups} groups ({counted}); prior {law.prior.name}; "
@@ -110,13 +110,13 @@ def law_headline(law: FittedLaw) -> str:
 
 
 def usual_optima(law: FittedLaw) -> list[LawOptimum]:
-    """Compute-optimal runs from one decade below the largest compute of the runs to two decades above."""
+    """Compute-optimal runs from a decade below the largest compute of the runs to two decades above."""
     decades = np.log10(np.exp(law.span.log_flop)) + np.arange(-1.0, 3.0)
     return [law.optimum(float(10.0**decade)) for decade in decades]
 
 
 def rollout_rows(law: FittedLaw) -> list[tuple[Any, ...]]:
-    """Figures of each rollout of a backtest, by `ROLLOUT_COLUMNS`."""
+    """Rows of the table of a backtest, by `ROLLOUT_COLUMNS`."""
     return [
         (
             f"{one.cut:.2g}",
@@ -133,12 +133,12 @@ def rollout_rows(law: FittedLaw) -> list[tuple[Any, ...]]:
 
 
 def rollout_table(law: FittedLaw) -> Table:
-    """Table of the rollouts of a backtest."""
+    """Table of a backtest: errors and coverage for each cut in compute."""
     return make_table("Upper decade predicted from below", ROLLOUT_COLUMNS, rollout_rows(law))
 
 
 def optimum_rows(optima: Sequence[LawOptimum]) -> list[list[str]]:
-    """Compute-optimal sizes with their intervals as text, by `OPTIMUM_COLUMNS`."""
+    """Rows of the table of compute-optimal runs, by `OPTIMUM_COLUMNS`."""
     rows = []
     for one in optima:
         cells = [f"{one.flop:.2g}"]
@@ -151,12 +151,12 @@ def optimum_rows(optima: Sequence[LawOptimum]) -> list[list[str]]:
 
 
 def optimum_table(optima: Sequence[LawOptimum]) -> Table:
-    """Table of compute-optimal sizes."""
+    """Table of compute-optimal runs, with 90 % intervals."""
     return make_table("Compute-optimal runs, 90 % intervals", OPTIMUM_COLUMNS, optimum_rows(optima))
 
 
 def prediction_table(table: Losses, told: LossPrediction) -> Table:
-    """Table of the first predictions."""
+    """Table of the first `MOST_ROWS` predictions."""
     rows = [
         (f"{n:.4g}", f"{d:.4g}", f"{loss:.4g}", f"{lo:.4g}", f"{hi:.4g}", f"{decades:.1f}")
         for n, d, loss, lo, hi, decades in list(
@@ -175,7 +175,7 @@ def prediction_table(table: Losses, told: LossPrediction) -> Table:
 
 
 def comparison_table(rows: Sequence[Compared]) -> Table:
-    """Table of forms, the best prediction first."""
+    """Table of the forms of the law with scores, the best prediction first."""
     best = min(row.objective for row in rows)
     cells = [
         (
@@ -198,7 +198,7 @@ def comparison_table(rows: Sequence[Compared]) -> Table:
 
 
 def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Choices of a design as text, by `CHOICE_COLUMNS`.
+    """Rows of the table of a design under a law, by `CHOICE_COLUMNS`.
 
     Args:
         under: document of `LawDesign.to_json`.
@@ -228,7 +228,7 @@ def choice_rows(under: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def law_choice_table(under: Mapping[str, Any]) -> Table:
-    """Table of a design under a law, with compute-optimal figures, the range under alternative laws, and safe choices.
+    """Table of a design under a law: choices, compute-optimal run of equal flop, and range under alternative laws.
 
     Args:
         under: document of `LawDesign.to_json`.
@@ -245,7 +245,7 @@ RESIDUAL_COLUMNS = ("d_model", "n_layers", "batch_tokens", "lr", "epochs_unique_
 
 
 def law_report(law: FittedLaw, title: str) -> Report:
-    """Report of a law with its runs: the fit, errors by column, extrapolation, equal compute, and optima.
+    """HTML report of a law fitted to a table: fit, errors by column, extrapolation, equal compute, and optima.
 
     Args:
         law: law fitted to a table.
@@ -278,7 +278,7 @@ def law_report(law: FittedLaw, title: str) -> Report:
 
 
 def residual_figure(law: FittedLaw) -> Any:
-    """Errors of the fitted losses against size, tokens, compute and further varying columns."""
+    """Figure of the errors of the fitted losses against size, tokens, compute and further varying columns."""
     table = law.table
     assert table is not None
     columns = {
@@ -297,7 +297,7 @@ def residual_figure(law: FittedLaw) -> Any:
 
 
 def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign]) -> None:
-    """Add compute-optimal sizes and tokens with bands, and time-optimal designs if any."""
+    """Add to a report the section on compute-optimal sizes and tokens, and time-optimal designs if any."""
     report.heading("Compute-optimal and time-optimal" if designs else "Optimal size and tokens")
     caption = (
         "Bands are 90 % intervals. Marks of the runs: the least losses, and the minima of parabolas at each budget."
@@ -311,11 +311,11 @@ def add_optima(report: Report, law: FittedLaw, optima: Sequence[LawOptimum], des
 def optimum_report(
     law: FittedLaw, optima: Sequence[LawOptimum], designs: Mapping[str, LawDesign], title: str
 ) -> Report:
-    """Report of optima: compute-optimal runs, time-optimal designs, and sensitivities of the designs.
+    """HTML report of compute-optimal runs and time-optimal designs, with sensitivities of the designs.
 
     Args:
         law: law fitted to a table or read from a file.
-        designs: time-optimal designs by label, such as `10 days`.
+        designs: time-optimal designs by label, for example `10 days`.
 
     Returns:
         The report; `save` writes the report to a file.

@@ -1,6 +1,6 @@
-r"""Laws of the loss by parameters, tokens, batch and shape, and the goodput under failures.
+r"""Laws of the loss in parameters and tokens, of critical batch, shape and experts, and the slowdown by failures.
 
-Each law is a module of float leaves read from `data/laws.toml`; a law is replaced by name or built from numbers.
+Each law is a module of float leaves, read by name from `data/laws.toml` or built from numbers.
 
 With exponential failures of mean interval M for the whole job, checkpoints of duration $\delta$ every $\tau$ of work
 and restarts of duration R, a unit of work takes
@@ -39,7 +39,8 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
     """Numbers of a law from the shipped table.
 
     Args:
-        kind: loss, experts, batch, shape or compute.
+        kind: type of law, for example `loss`, `experts`, `batch`, `shape` or `compute`.
+        name: name of the law.
 
     Raises:
         InputError: an unknown name; the message lists the known names.
@@ -50,35 +51,35 @@ def law_table(kind: str, name: str) -> dict[str, Any]:
 
 
 def law_errors(kind: str, name: str) -> dict[str, float]:
-    """Standard errors of the numbers of a law from the shipped table, if published by the source."""
+    """Standard errors of the numbers of a law by name, from the shipped table; empty if not published."""
     law_table(kind, name)
     return dict(_laws()[kind][name].get("error", {}))
 
 
 def joint_sum(log_first: ArrayLike, log_second: ArrayLike, joint: ArrayLike) -> Array:
-    r"""Logarithm of a joint sum of two positive quantities, $\ln (x^{1/k} + y^{1/k})^k$ [1].
+    r"""Logarithm of a generalised sum of two positive quantities, $\ln (x^{1/k} + y^{1/k})^k$ [1].
 
     Args:
         log_first: ln x [1].
         log_second: ln y [1].
-        joint: k [1].
+        joint: k, exponent of the sum; 1 for the plain sum [1].
     """
     return jnp.asarray(joint * jnp.logaddexp(jnp.divide(log_first, joint), jnp.divide(log_second, joint)))
 
 
 class LossLaw(eqx.Module):
-    r"""Loss of a compute-efficient run, $L = E + [(A N^{-\alpha})^{1/k} + (B D^{-\beta})^{1/k}]^k$.
+    r"""Law of the loss in parameters and tokens, $L = E + [(A N^{-\alpha})^{1/k} + (B D^{-\beta})^{1/k}]^k$.
 
-    k = 1 gives the law of Hoffmann et al. 2022, equation 10; below 1 the scarcer of parameters and tokens dominates
-    (Videau et al. 2026). The exponents are those of the two limits, and of the law at k = 1.
+    k = 1 gives the law of Hoffmann et al. 2022, equation 10; for k below 1, the scarcer of parameters and tokens
+    dominates (Videau et al. 2026). The exponents describe the limits of few parameters and of few tokens.
 
     Attributes:
-        irreducible: E [nat per token].
-        params_coefficient: A [nat per token].
-        tokens_coefficient: B [nat per token].
-        params_exponent: alpha [1].
-        tokens_exponent: beta [1].
-        joint: k [1].
+        irreducible: E, irreducible loss [nat per token].
+        params_coefficient: A, coefficient of the parameters [nat per token].
+        tokens_coefficient: B, coefficient of the tokens [nat per token].
+        params_exponent: alpha, exponent of the parameters [1].
+        tokens_exponent: beta, exponent of the tokens [1].
+        joint: k, exponent of the sum [1].
     """
 
     irreducible: Number = eqx.field(converter=as_float)
@@ -89,7 +90,7 @@ class LossLaw(eqx.Module):
     joint: Number = eqx.field(converter=as_float, default=1.0)
 
     def reducible(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Reducible loss, L - E [nat per token]."""
+        """Reducible loss, L - E, for given parameters and tokens [nat per token]."""
         law = weak(self)
         # ln A - alpha ln N
         params = jnp.log(law.params_coefficient) - law.params_exponent * jnp.log(n_params)
@@ -97,20 +98,20 @@ class LossLaw(eqx.Module):
         return jnp.exp(joint_sum(params, tokens, law.joint))
 
     def loss(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Loss [nat per token]."""
+        """Loss L for given parameters and tokens [nat per token]."""
         return jnp.add(weak(self.irreducible), self.reducible(n_params, n_tokens))
 
     def tokens(self, n_params: ArrayLike, loss: ArrayLike) -> Array:
-        r"""Tokens at which a model reaches a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.
+        r"""Tokens needed by a model to reach a loss, $D = (B / y)^{1/\beta}$, $y^{1/k} = (L - E)^{1/k} - x^{1/k}$.
 
         x is the summand of the parameters, $A N^{-\alpha}$.
 
         Args:
-            n_params: N [1].
-            loss: L [nat per token].
+            n_params: N, parameters [1].
+            loss: L, target loss [nat per token].
 
         Returns:
-            D [token]; nan if no number of tokens reaches the loss.
+            D [token]; nan if the loss is out of reach.
         """
         params = jnp.log(self.params_coefficient) - self.params_exponent * jnp.log(n_params)
         reducible = jnp.asarray(loss) - self.irreducible
@@ -126,7 +127,7 @@ class LossLaw(eqx.Module):
         return jnp.where(reached, jnp.exp(log_tokens), jnp.nan)
 
     def log_balance(self) -> Array:
-        r"""Logarithm of $N^\alpha / D^\beta$ at the compute-optimum, $\alpha x = \beta y$ [1].
+        r"""Logarithm of $N^\alpha / D^\beta$ at the compute optimum, with $\alpha x = \beta y$ [1].
 
         x and y are the summands in the bracket: $(\alpha / \beta)^k A / B$.
         """
@@ -136,15 +137,15 @@ class LossLaw(eqx.Module):
         return jnp.asarray(self.joint * ratio + coefficients)
 
     def optimum(self, training_flop: ArrayLike, elasticity: ArrayLike = 0.0) -> tuple[Array, Array]:
-        r"""Parameters and tokens of least loss for given training flop, or for a given time.
+        r"""Parameters and tokens of least loss for a given training compute, or for a given time.
 
         $N^* = G (T/6)^{\beta/(\alpha+\beta)}$, $G = ((\alpha / \beta)^k A / B)^{1/(\alpha+\beta)}$ (Hoffmann et al.,
         equation 4, with k = 1). If larger models have a higher utilisation, so that a time allows
         $D = (T/6) N^{-(1-u)}$ tokens, $\alpha x = (1 - u) \beta y$ and $N^* \sim T^{\beta / (\alpha + \beta (1 - u))}$.
 
         Args:
-            training_flop: T = 6 N D [flop]; with an elasticity, six times the tokens of a model of one parameter in the
-                time.
+            training_flop: T = 6 N D [flop]; with an elasticity, six times the tokens of a model of a single parameter
+                in the time.
             elasticity: u, elasticity of the utilisation by N, below 1 [1].
 
         Returns:
@@ -165,12 +166,12 @@ class BatchLaw(eqx.Module):
     the extremes (McCandlish et al. 2018, equation 2.11).
 
     Attributes:
-        coefficient: c [token].
+        coefficient: c, coefficient [token].
         overhead: o, extra tokens of a run at the law's batch relative to the tokens of small batches [1].
-        tokens_exponent: d [1].
-        params_exponent: n [1].
-        flop_exponent: t [1].
-        loss_exponent: l [1].
+        tokens_exponent: d, exponent of the tokens D [1].
+        params_exponent: n, exponent of the parameters N [1].
+        flop_exponent: t, exponent of the training compute T [1].
+        loss_exponent: l, exponent of the loss L [1].
     """
 
     coefficient: Number = eqx.field(converter=as_float)
@@ -181,7 +182,7 @@ class BatchLaw(eqx.Module):
     loss_exponent: Number = eqx.field(converter=as_float, default=0.0)
 
     def critical(self, n_params: ArrayLike, n_tokens: ArrayLike, loss: ArrayLike) -> Array:
-        """Critical batch of a run [token]."""
+        """Critical batch of a run with given parameters, tokens and loss [token]."""
         log_params, log_tokens = jnp.log(n_params), jnp.log(n_tokens)
         log_flop = jnp.log(FLOP_PER_PARAM_TOKEN) + log_params + log_tokens
         exponent = self.tokens_exponent * log_tokens + self.params_exponent * log_params
@@ -191,12 +192,12 @@ class BatchLaw(eqx.Module):
 
 
 class ShapeLaw(eqx.Module):
-    r"""Rise of the loss of deep and thin or shallow and wide models, $dL/L = \kappa \ln^2[(d/L) / r (N / 10^9)^\rho]$.
+    r"""Relative rise of the loss with the aspect ratio, $dL/L = \kappa \ln^2[(d/L) / (r (N / 10^9)^\rho)]$.
 
     Attributes:
-        kappa: strength [1].
+        kappa: rise per squared log of the aspect ratio over the best ratio [1].
         ratio: r, width over depth of the best shape of 1e9 parameters [1].
-        drift: rho, exponent of the best ratio in the parameters [1].
+        drift: rho, exponent of the best ratio in the parameters N without embeddings [1].
     """
 
     kappa: Number = eqx.field(converter=as_float)
@@ -204,39 +205,39 @@ class ShapeLaw(eqx.Module):
     drift: Number = eqx.field(converter=as_float, default=0.0)
 
     def best_ratio(self, n_params: ArrayLike) -> Array:
-        """Width over depth of the best shape [1].
+        """Best ratio of width to depth for a number of parameters [1].
 
         Args:
-            n_params: N without embeddings [1].
+            n_params: N, parameters without embeddings [1].
         """
         return jnp.asarray(self.ratio * jnp.exp(self.drift * jnp.log(jnp.divide(n_params, REFERENCE_PARAMS))))
 
     def penalty(self, d_model: ArrayLike, n_layers: ArrayLike, n_params: ArrayLike = REFERENCE_PARAMS) -> Array:
-        """Relative rise of the loss [1].
+        """Relative rise of the loss of a shape over the best shape [1].
 
         Args:
-            d_model: d [1].
-            n_layers: L [1].
-            n_params: N without embeddings [1].
+            d_model: d, width [1].
+            n_layers: L, depth [1].
+            n_params: N, parameters without embeddings [1].
         """
         return jnp.multiply(self.kappa, jnp.log(d_model / (n_layers * self.best_ratio(n_params))) ** 2)
 
 
 class ExpertsLaw(eqx.Module):
-    r"""Dense-equivalent parameters per active parameter, $\hat A^{a + d \log_{10} C + \gamma g^2 + \beta g}$.
+    r"""Law of mixtures of experts: dense per active parameters, $\hat A^{a + d \log_{10} C + \gamma g^2 + \beta g}$.
 
     $g = \log_2 (2 d / d_\mathrm{expert})$, $1 / \hat A = 1 / (A + (1 / A_s - 1 / A_m)^{-1}) + 1 / A_m$, A the share of
     the experts active per token (Tian et al. 2025, arXiv 2507.17702, mixtures of experts). The loss falls with the
     number of experts without limit; memory, traffic or a bound limits the number.
 
     Attributes:
-        exponent: a [1].
-        flop: d [1].
-        granularity_square: gamma [1].
-        granularity: beta [1].
-        least: A_s [1].
-        most: A_m [1].
-        largest_flop: C beyond which the law is not continued [flop].
+        exponent: a, constant of the exponent [1].
+        flop: d, slope of the exponent in the log of the training compute [1].
+        granularity_square: gamma, quadratic coefficient of the granularity g [1].
+        granularity: beta, linear coefficient of the granularity g [1].
+        least: A_s, lower saturation of the active share [1].
+        most: A_m, upper saturation of the active share [1].
+        largest_flop: largest training compute of the source; the law is constant beyond [flop].
     """
 
     exponent: Number = eqx.field(converter=as_float)
@@ -248,12 +249,12 @@ class ExpertsLaw(eqx.Module):
     largest_flop: Number = eqx.field(converter=as_float)
 
     def leverage(self, active_share: ArrayLike, fineness: ArrayLike, training_flop: ArrayLike) -> Array:
-        """Dense parameters per active parameter at equal loss [1].
+        """Dense parameters equivalent to an active parameter at equal loss [1].
 
         Args:
             active_share: A, experts per token over all experts, shared experts in each count [1].
-            fineness: G, twice the width of the model over that of an expert [1].
-            training_flop: C [flop].
+            fineness: G, twice the width of the model over the width of an expert [1].
+            training_flop: C, training compute [flop].
         """
         fine = jnp.log2(fineness)
         # Beyond the largest compute of the source, the law is constant.
@@ -266,27 +267,27 @@ class ExpertsLaw(eqx.Module):
 
 
 def experts_law(name: str = "tian") -> ExpertsLaw:
-    """Law of mixtures of experts by name."""
+    """Shipped law of mixtures of experts by name: `tian`."""
     return ExpertsLaw(**law_table("experts", name))
 
 
 def loss_law(name: str = "besiroglu-joint") -> LossLaw:
-    """Loss law by name: `hoffmann`, `besiroglu`, `besiroglu-refit` or `besiroglu-joint`."""
+    """Shipped law of the loss by name: `hoffmann`, `besiroglu`, `besiroglu-refit` or `besiroglu-joint`."""
     return LossLaw(**law_table("loss", name))
 
 
 def batch_law(name: str = "bergsma") -> BatchLaw:
-    """Batch law by name: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law` or `erdil`."""
+    """Shipped critical-batch law: `kaplan`, `zhang`, `zhang-refit`, `bergsma`, `deepseek`, `step-law`, `erdil`."""
     return BatchLaw(**law_table("batch", name))
 
 
 def shape_law(name: str = "gemstones-built") -> ShapeLaw:
-    """Shape law by name: `kaplan`, or `gemstones` and `gemstones-built`, which drift with the size."""
+    """Shipped law of the shape by name: `kaplan`, `gemstones` or `gemstones-built`; the last two vary the best ratio."""
     return ShapeLaw(**law_table("shape", name))
 
 
 def compute_exponent(name: str = "kaplan") -> float:
-    """Exponent of the whole loss in training compute, along the compute-optimal line [1]."""
+    """Exponent of the total loss in training compute at compute-optimal size, by name of a shipped law [1]."""
     return float(law_table("compute", name)["exponent"])
 
 
@@ -295,10 +296,10 @@ CHECKPOINT_BYTES = 14.0
 
 
 class FailureLaw(eqx.Module):
-    """Failure rate of chips, and the time of checkpoints and restarts.
+    """Law of failures: rate per chip, and times of checkpoints and restarts.
 
     Attributes:
-        failures_per_chip_second: interruptions per chip [1/s].
+        failures_per_chip_second: rate of interruptions per chip [1/s].
         storage_bytes_per_second: checkpoint bandwidth per chip [byte/s].
         restart_time: time from a failure to resumed training [s].
     """
@@ -308,25 +309,25 @@ class FailureLaw(eqx.Module):
     restart_time: Number = eqx.field(converter=as_float)
 
     def checkpoint_time(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Time to write a checkpoint, in equal shares by all chips [s]."""
+        """Time to write a checkpoint, with equal shares written by all chips [s]."""
         # All chips write at once.
         return jnp.asarray(CHECKPOINT_BYTES * n_params / (self.storage_bytes_per_second * n_chips))
 
     def checkpoint_interval(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Work between checkpoints, sqrt(2 delta M), Young's optimum [s]."""
+        """Optimal training time between checkpoints, sqrt(2 delta M) (Young) [s]."""
         # M = 1 / (rate n)
         mean_interval = 1.0 / (self.failures_per_chip_second * n_chips)
         return jnp.sqrt(2.0 * self.checkpoint_time(n_params, n_chips) * mean_interval)
 
     def slowdown(self, n_params: ArrayLike, n_chips: ArrayLike) -> Array:
-        """Time of the run over time of all steps; goodput is the inverse [1].
+        """Duration of a run with failures and checkpoints over the time of all steps; inverse of the goodput [1].
 
         Args:
             n_params: parameters in the checkpoint [1].
             n_chips: chips of the job [1].
 
         Returns:
-            At least 1; diverges if the job fails faster than it restarts.
+            The ratio, at least 1; diverges if failures are more frequent than restarts allow.
         """
         failures = self.failures_per_chip_second * jnp.asarray(n_chips)
         work = self.checkpoint_interval(n_params, n_chips)
@@ -336,5 +337,5 @@ class FailureLaw(eqx.Module):
 
 
 def failure_law(name: str = "llama3") -> FailureLaw:
-    """Failure law by name."""
+    """Shipped law of failures by name: `llama3`."""
     return FailureLaw(**law_table("failure", name))

@@ -1,4 +1,4 @@
-"""Fit of a law of the loss to a table: best and resampled numbers, noise, and warnings about the table."""
+"""Fit of a law of the loss to a table: coefficients with resampled fits, noise, and warnings about the table."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,7 +35,7 @@ UNIGRAM = 6.5
 
 
 def check_losses(table: Losses, terms: tuple[str, ...] = ()) -> list[str]:
-    """Warnings about a table, one line each.
+    """Warnings about a table of losses, a line each; raises an error for a table that cannot be fitted.
 
     Args:
         table: table of the runs for the fit.
@@ -70,7 +70,7 @@ NEEDED = {
 
 
 def check_needed(table: Losses, terms: tuple[str, ...]) -> None:
-    """Check that a table has the columns of each term.
+    """Check that a table has the columns needed by each term of a law.
 
     Raises:
         InputError: an unknown term, or an empty cell.
@@ -190,15 +190,15 @@ def fit_law(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> FittedLaw:
-    """Fit a law of the loss to a table, `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
+    """Fit a law of the loss to a table of runs: `js.laws.fit_law(js.laws.read_losses("runs.csv"))`.
 
     Args:
-        form: joint, additive, tied or kaplan.
-        terms: terms of shape, batch, repetition and experts.
-        prior: `shipped` (from published sources), None for the data alone, or a prior.
-        cluster: unit of resampling: auto, rows, or a column whose equal cells are drawn together.
-        likelihood: student, or huber as in Hoffmann et al. 2022.
-        held: fixed numbers by name, such as those of a published law with fitted terms.
+        form: form of the law, `joint`, `additive`, `tied` or `kaplan`; see `loss_forms`.
+        terms: further terms, from `shape`, `batch`, `repetition` and `experts`.
+        prior: `shipped` (from published sources), None for no prior, or a `LawPrior`.
+        cluster: unit of resampling: `auto`, `rows`, or a column with equal cells for rows drawn together.
+        likelihood: `student`, or `huber` as in Hoffmann et al. 2022.
+        held: fixed coefficients by name, for example of a published law.
         n_draws: number of resampled fits [1].
         progress: function that receives messages of progress.
 
@@ -226,7 +226,7 @@ def fit_law(
 
 
 def problem_of(table: Losses, form: Form, terms: tuple[str, ...], prior: LawPrior, likelihood: str) -> LossProblem:
-    """Inputs of a fit, with rows padded to a bucket by copies of the last row with weight zero."""
+    """Inputs of the fit of a law to a table, with rows padded by copies of weight zero."""
     rows = bucket_rows(len(table))
     weight = table.number("weight")
     # Rows of padding have no weight.
@@ -256,7 +256,7 @@ def fitted_numbers(
     n_draws: int,
     seed: int,
 ) -> Fitted:
-    """Best and resampled numbers of a problem."""
+    """Best coefficients of a law, coefficients of resampled fits, and noise."""
     best, value = optimum_of(form, problem, terms)
     generator = np.random.default_rng(seed)
     drawn = np.zeros((n_draws, len(problem.weights)))

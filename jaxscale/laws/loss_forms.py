@@ -1,9 +1,9 @@
-r"""Forms of the law of the loss, terms besides parameters and tokens, and the priors of the numbers.
+r"""Forms of the law of the loss, further terms, and priors of the coefficients.
 
 $$ L = E + \left[ (A N^{-a})^{1/k} + (B D^{-b})^{1/k} \right]^k $$
 
-a and b are the exponents of the two limits, of few parameters and of few tokens. Every further form sets linear
-conditions on the logarithms of the numbers, so that one compiled program fits all forms:
+The exponents a and b describe the limits of few parameters and of few tokens. Every further form sets linear
+conditions on the logarithms of the coefficients; a single compiled program fits all forms:
 
 | form | conditions | reference |
 |---|---|---|
@@ -51,13 +51,13 @@ FORMS = {
 
 
 class Form(NamedTuple):
-    r"""Linear conditions of a form: $\theta = M \phi + c$ with free logarithms $\phi$.
+    r"""Linear conditions of a form of the law: $\theta = M \phi + c$ with free logarithms $\phi$ of the coefficients.
 
     Attributes:
         name: name of the form.
         matrix: M [number, number], with a column of zeros for a fixed number.
         offset: c [number].
-        is_free: whether a fit moves a number [number].
+        is_free: whether a coefficient is free in the fit [number].
     """
 
     name: str
@@ -67,14 +67,14 @@ class Form(NamedTuple):
 
 
 def form_of(name: str, n_terms: int = 0) -> Form:
-    """Conditions of a form by name.
+    """Linear conditions of a form of the law, by name.
 
     Args:
-        name: joint, additive, tied or kaplan.
-        n_terms: number of numbers of terms, all free [1].
+        name: `joint`, `additive`, `tied` or `kaplan`.
+        n_terms: number of coefficients of further terms, all free [1].
 
     Raises:
-        InputError: unknown name.
+        InputError: an unknown name.
     """
     check_known("form", name, FORMS)
     equal, fixed = FORMS[name]
@@ -93,14 +93,14 @@ def form_of(name: str, n_terms: int = 0) -> Form:
 
 
 def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) -> Form:
-    """Form with numbers of `BASE` held at given values, for a table with given means of ln N and ln D.
+    """Form with coefficients held at given values.
 
     Args:
-        held: values by name; a coefficient is held together with its exponent.
-        middle: means of ln N and ln D, from which coefficients are converted to N = D = 1.
+        held: values by name; A and B are held together with the exponent of the summand.
+        middle: means of ln N and ln D of the table, where the fit defines A and B.
 
     Raises:
-        InputError: an unknown number, a value that is not positive, or a coefficient without its exponent.
+        InputError: an unknown name, a value that is not positive, or a coefficient without exponent.
     """
     matrix, offset = form.matrix.copy(), form.offset.copy()
     pairs = {"params_coefficient": ("params_exponent", middle[0]), "tokens_coefficient": ("tokens_exponent", middle[1])}
@@ -119,10 +119,10 @@ def holding(form: Form, held: Mapping[str, float], middle: tuple[float, float]) 
 def log_reducible(
     numbers: Float[Array, " number"], log_params: Float[ArrayLike, "*row"], log_tokens: Float[ArrayLike, "*row"]
 ) -> Array:
-    r"""Logarithm of the reducible loss, $k \ln(e^{(\ln A - a \ln N) / k} + e^{(\ln B - b \ln D) / k})$ [1].
+    r"""Log of the reducible loss, $k \ln(e^{(\ln A - a \ln N) / k} + e^{(\ln B - b \ln D) / k})$ [1].
 
     Args:
-        numbers: logarithms of `BASE` first.
+        numbers: coefficients of the law, with the logarithms of `BASE` first.
         log_params: ln N [1].
         log_tokens: ln D [1].
     """
@@ -133,7 +133,7 @@ def log_reducible(
 def log_loss(
     numbers: Float[Array, " number"], log_params: Float[ArrayLike, "*row"], log_tokens: Float[ArrayLike, "*row"]
 ) -> Array:
-    """Logarithm of the loss by the joint law [1]."""
+    """Log of the loss by the joint form, without further terms; arguments as `log_reducible` [1]."""
     return jnp.logaddexp(numbers[0], log_reducible(numbers, log_params, log_tokens))
 
 
@@ -143,13 +143,13 @@ def centred(
     log_tokens: Float[ArrayLike, ""],
     sign: float,
 ) -> Array:
-    """Conversion of ln A and ln B from N = D = 1 to the middle of a table (sign -1), or back (sign +1).
+    """Coefficients of a law with ln A and ln B converted between N = D = 1 and the middle of a table.
 
     Args:
-        numbers: logarithms of `BASE` first.
+        numbers: coefficients of the law, with the logarithms of `BASE` first.
         log_params: mean of ln N [1].
         log_tokens: mean of ln D [1].
-        sign: -1 to the middle, +1 back.
+        sign: -1 for a conversion to the middle of the table, +1 for the reverse.
     """
     numbers = jnp.asarray(numbers)
     # In the middle coefficients and exponents are nearly independent: a tenth of the search steps.
@@ -159,13 +159,13 @@ def centred(
 
 
 def law_of(numbers: Float[ArrayLike, "*sample number"]) -> LossLaw:
-    """Law from numbers with the logarithms of `BASE` first."""
+    """`LossLaw` from coefficients with the logarithms of `BASE` first."""
     values = jnp.exp(jnp.asarray(numbers)[..., : len(BASE)])
     return LossLaw(*jnp.moveaxis(values, -1, 0))
 
 
 def frontier_params(numbers: Float[Array, " number"], log_tokens: Float[ArrayLike, "*row"]) -> Array:
-    """Logarithm of the compute-optimal parameters for a number of tokens [1]."""
+    """Log of the compute-optimal parameters for a number of tokens [1]."""
     # alpha ln N - beta ln D is constant along the optimum.
     return (law_of(numbers).log_balance() + jnp.exp(numbers[4]) * log_tokens) / jnp.exp(numbers[3])
 
@@ -178,13 +178,13 @@ TYPICAL_PARAMS, TYPICAL_TOKENS = 1e9, 2e10
 
 
 def traits(numbers: Float[Array, " number"]) -> Array:
-    r"""Logarithms of the traits of a law, followed by the numbers of the terms [trait].
+    r"""Logarithms of the traits of a law (quantities with priors), followed by the coefficients of the terms [trait].
 
-    a, b and k; the share of the irreducible loss, $E / L(10^9, 2 \times 10^{10})$; and the compute-optimal tokens per
-    parameter of a model of $10^9$ parameters. No trait depends on the unit of the loss.
+    Traits are a, b and k; the share of the irreducible loss, $E / L(10^9, 2 \times 10^{10})$; and the compute-optimal
+    tokens per parameter for $10^9$ parameters. No trait depends on the unit of the loss.
 
     Args:
-        numbers: numbers of the law, `BASE` first, then terms.
+        numbers: coefficients of the law, `BASE` first, then terms.
     """
     size, seen = jnp.log(TYPICAL_PARAMS), jnp.log(TYPICAL_TOKENS)
     # E / L of the typical run.
@@ -233,16 +233,16 @@ BATCH_STEPS = 6
 
 
 class Covariates(NamedTuple):
-    """Covariates of a law of loss by run.
+    """Covariates of the runs of a table for a law of the loss.
 
     Attributes:
-        log_params: ln N [row].
-        log_tokens: ln D [row].
+        log_params: ln N, log of the parameters [row].
+        log_tokens: ln D, log of the tokens [row].
         middle: means of ln N and ln D of the table.
         log_aspect: ln of width over depth, for `shape` [row].
-        log_batch: ln B [token], for `batch` [row].
+        log_batch: ln B, log of the batch in tokens, for `batch` [row].
         log_unique: ln U, tokens seen at least once, for `repetition` [row].
-        log_experts: ln E, for `experts` [row].
+        log_experts: ln E, log of the number of experts, for `experts` [row].
     """
 
     log_params: PerRow
@@ -255,16 +255,16 @@ class Covariates(NamedTuple):
 
 
 def number_names(terms: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the numbers of a law in vector order."""
+    """Names of the coefficients of a law with the given terms, in the order of the vector of coefficients."""
     return (*BASE, *(name for term in terms for name in TERMS[term]))
 
 
 def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tuple[str, ...]) -> Array:
-    """Logarithm of the loss with all terms [row].
+    """Log of the loss with all terms [row].
 
     Args:
-        numbers: numbers in the order of `number_names`, logarithms except for `SIGNED`.
-        terms: names of `TERMS`.
+        numbers: coefficients in the order of `number_names`, as logarithms except for `SIGNED`.
+        terms: names of terms, from `TERMS`.
     """
     named = dict(zip(number_names(terms), numbers, strict=True))
     log_params, log_tokens, factor = runs.log_params, runs.log_tokens, jnp.zeros_like(runs.log_params)
@@ -283,7 +283,7 @@ def log_loss_with(numbers: Float[Array, " number"], runs: Covariates, terms: tup
 
 
 def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Array, exponent: Array) -> Array:
-    r"""Logarithm of the tokens $D_0$ of a run with small batches: $D = D_0 (1 + B / (c D_0^p))$ [row]."""
+    """Log of the tokens $D_0$ of an equivalent run with small batches: $D = D_0 (1 + B / (c D_0^p))$ [row]."""
     small = log_tokens
     for _ in range(BATCH_STEPS):
         excess = log_batch - log_coefficient - exponent * small
@@ -298,7 +298,7 @@ def small_batch_tokens(log_tokens: Array, log_batch: Array, log_coefficient: Arr
 def effective_data(
     numbers: Array, log_params: Array, log_tokens: Array, log_unique: Array, named: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """Logarithms of the effective parameters and tokens for repeated data [row].
+    """Logs of the effective parameters and tokens of a run with repeated data [row].
 
     Tokens beyond the unique tokens, and parameters beyond the optimum for the unique tokens, have decreasing value.
     """
@@ -322,12 +322,12 @@ ALL = "all"
 
 
 class LawPrior(NamedTuple):
-    """Normal prior of the traits of a law, with the discrepancy of the law.
+    """Normal prior of the traits of a law, with the error of extrapolation.
 
     Attributes:
-        name: shipped, without-<family> or none.
-        mean: mean of the traits and of the numbers of the terms [trait].
-        spread: standard deviation between sources, infinite without a prior [trait].
+        name: `shipped`, `without-<family>` or `none`.
+        mean: mean of the traits and of the coefficients of the terms [trait].
+        spread: standard deviation between sources; infinite without a prior [trait].
         discrepancy: relative error of the law per decade of compute beyond the fitted range [1].
     """
 
@@ -338,7 +338,7 @@ class LawPrior(NamedTuple):
 
     @property
     def precision(self) -> Float[np.ndarray, " trait"]:
-        """Inverse variance, 0 without a prior [trait]."""
+        """Inverse variance of each trait; 0 without a prior [trait]."""
         return 1.0 / self.spread**2
 
 
@@ -348,15 +348,15 @@ def _table() -> dict[str, Any]:
 
 
 def prior_of(name: str | None, form: str, terms: tuple[str, ...] = (), family: str = "") -> LawPrior:
-    """Prior by name.
+    """Prior of the traits of a form of the law, by name.
 
     Args:
         name: `shipped`, or None for no prior.
         form: form of the law.
-        family: source excluded from the prior.
+        family: source of the table, excluded from the prior.
 
     Raises:
-        InputError: unknown name.
+        InputError: an unknown name.
     """
     extra = number_names(terms)[len(number_names(())) :]
     size = len(TRAITS) + len(extra)

@@ -1,4 +1,4 @@
-"""Tables of losses: columns, headings of further tools, reading, one unit and one parameter count; shipped tables.
+"""Reader of tables of losses: columns, headings and units of other tools, count of parameters; shipped tables.
 
 Headings and cells such as `Params (B)`, `tokens_m`, `7B`, `perplexity` and `bits_per_byte` are understood; absent
 tokens follow from compute and parameters, or from steps and batch.
@@ -34,7 +34,7 @@ COUNTS = ("total", "non-embedding", "active")
 
 
 def count_of(kind: str) -> str:
-    """Convention of counting in a cell of `n_params_kind`; empty without a known name.
+    """Convention of counting parameters, from a cell of `n_params_kind`.
 
     `active, non-embedding` is a separate count, as is a total without the input embedding.
     """
@@ -76,7 +76,7 @@ _CELL = re.compile(r"([0-9.,]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
 def meaning(heading: str) -> ColumnHeading:
-    """Column, factor and unit of a heading, regardless of case, blanks and brackets."""
+    """Column, factor and unit of a heading, in any case, with any blanks and brackets."""
     text = heading.strip().lower()
     if text in LOSS_COLUMN:
         return ColumnHeading(text)
@@ -91,7 +91,7 @@ def meaning(heading: str) -> ColumnHeading:
 
 
 def meanings(header: Sequence[str]) -> list[ColumnHeading]:
-    """Meanings of all headings; aliases of a column present under its name are unchanged."""
+    """Column, factor and unit of each heading; an alias of a column that is present is ignored."""
     stated = {heading.strip().lower() for heading in header}
     found = [meaning(heading) for heading in header]
     return [
@@ -101,7 +101,7 @@ def meanings(header: Sequence[str]) -> list[ColumnHeading]:
 
 
 def plain_cell(cell: str) -> str:
-    """Cell with `7B`, `300 M` or `1.4T` converted to a number; further cells unchanged."""
+    """Text of a cell with `7B`, `300 M` or `1.4T` converted to a number; other cells are unchanged."""
     found = _CELL.fullmatch(cell)
     if found is None or found[2].lower() not in FACTORS or found[1].replace(",", "").count(".") > 1:
         return cell
@@ -109,7 +109,7 @@ def plain_cell(cell: str) -> str:
 
 
 def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, " row"]:
-    """Losses converted to nats [row]."""
+    """Losses converted from a unit to nats [row]."""
     if unit == PERPLEXITY:
         return np.log(values)
     # Bits to nats.
@@ -117,10 +117,10 @@ def in_nats(values: Float[np.ndarray, " row"], unit: str) -> Float[np.ndarray, "
 
 
 def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Parameters and tokens computed for rows with empty cells, and notes.
+    """Parameters and tokens computed for empty cells, from compute, steps and batch.
 
     Returns:
-        The changed columns, nan for a cell that stays empty, and the notes.
+        Changed columns by name, nan for a cell without a value; notes on the computed cells.
     """
     params, tokens, flop, steps, batch = map(table.numbers, ("n_params", "tokens", "flops", "steps", "batch_tokens"))
     changes, notes = {}, []
@@ -141,7 +141,7 @@ def derived(table: AbstractTable) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def unit_notes(unit: str) -> list[str]:
-    """Note on a conversion of the loss unit."""
+    """Note on the conversion of the loss unit; empty without a conversion."""
     if not unit:
         return []
     told = "the logarithms of the perplexities" if unit == PERPLEXITY else f"{unit} times ln 2"
@@ -151,14 +151,14 @@ def unit_notes(unit: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Losses(AbstractTable):
-    """Table of losses, column by column; see `AbstractTable`.
+    """Table of losses of training runs, by column; see `AbstractTable`.
 
     Attributes:
-        label: name of the table, if different from that of the file.
-        count: convention of `n_params`, empty if not stated.
-        family: source excluded from the table's prior, empty for a table of the user.
+        label: name of the table, if different from the file name.
+        count: convention of counting `n_params`; empty if not stated.
+        family: source, excluded from the prior of a fit; empty for a table of the user.
         headings: headings of the file, by column.
-        notes: conversions and computed columns, one line each.
+        notes: conversions and computed columns, a line each.
     """
 
     label: str = ""
@@ -175,17 +175,17 @@ class Losses(AbstractTable):
         return self.label or str(self.path)
 
     def number(self, column: str) -> Float[np.ndarray, " row"]:
-        """Numbers of a column, nan for an absent column or an empty cell [row]."""
+        """Numbers of a column; nan for an absent column or an empty cell [row]."""
         return self.numbers(column)
 
     @property
     def n_params(self) -> Float[np.ndarray, " row"]:
-        """Parameters, in the count of the table [1], [row]."""
+        """Number of parameters, in the convention of the table [1], [row]."""
         return self.number("n_params")
 
     @property
     def tokens(self) -> Float[np.ndarray, " row"]:
-        """Tokens seen [token], [row]."""
+        """Number of training tokens [token], [row]."""
         return self.number("tokens")
 
     @property
@@ -195,7 +195,7 @@ class Losses(AbstractTable):
 
     @property
     def log_flop(self) -> Float[np.ndarray, " row"]:
-        """Logarithm of the training flop 6 N D, in the count of the table [row]."""
+        """Log of the training compute 6 N D in flop, with N in the convention of the table [row]."""
         return np.log(FLOP_PER_PARAM_TOKEN) + np.log(self.n_params) + np.log(self.tokens)
 
     def select(self, rows: Bool[np.ndarray, " row"] | Int[np.ndarray, " some"]) -> "Losses":
@@ -213,18 +213,18 @@ class LossSchema(AbstractSchema[Losses]):
     columns = LOSS_COLUMN
 
     def __init__(self, needs_loss: bool = True):
-        """Configure whether a loss is required."""
+        """Args: needs_loss: whether a row without a loss is refused."""
         super().__init__(Names())
         self.required = [
             name for name, column in LOSS_COLUMN.items() if column.required and (needs_loss or name != "loss")
         ]
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings, including those of further tools and units."""
+        """Column, factor and unit of each heading, including headings of other tools."""
         return meanings(header)
 
     def lacks(self, header: Header) -> str:
-        """Absent required columns that do not follow from further columns."""
+        """Error text for absent required columns; empty if all are present or computable."""
         columns = header.columns
         missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
@@ -233,7 +233,7 @@ class LossSchema(AbstractSchema[Losses]):
         return names and f"missing {names} among {there}; expected at least the columns {told}"
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
-        """Values of cells times the factor of the heading, losses in nats."""
+        """Numbers of a column with the factor of the heading applied, and losses in nats."""
         column = LOSS_COLUMN[heading.column]
         if column.kind == "text":
             return super().values(heading, texts)
@@ -249,7 +249,7 @@ class LossSchema(AbstractSchema[Losses]):
         return Parsed([None if np.isnan(value) else value for value in numbers.tolist()], problems)
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Losses:
-        """Table with absent parameters and tokens computed from further columns."""
+        """Table with absent parameters and tokens computed from other columns."""
         del problems
         losses = Losses.of(table, headings=dict(zip(header.columns, map(str.strip, header.written), strict=True)))
         changes, notes = derived(losses)
@@ -257,7 +257,7 @@ class LossSchema(AbstractSchema[Losses]):
         return replace(_with_numbers(losses, changes), notes=(*units, *notes))
 
     def checks(self, table: Losses) -> Iterator[Check]:
-        """Checks that required cells are filled."""
+        """Checks that no required cell is empty."""
         for name in self.required:
             cells = table.cells.get(name) or Categorical.constant("", len(table))
             is_empty = np.isnan(table.numbers(name)) & cells.matches(lambda cell: not cell.strip())
@@ -285,30 +285,30 @@ def _told_otherwise(name: str, columns: Sequence[str]) -> bool:
 def read_losses(
     table: AnyTable, *, count: str = "", where: Mapping[str, str] | None = None, needs_loss: bool = True
 ) -> Losses:
-    """Read and check a table of losses from a file.
+    """Read and check a table of losses.
 
     Args:
         table: a CSV file, or any table accepted by `js.read_runs`, with at least the columns `n_params`, `tokens` and
-            `loss`; headings and units of further tools are understood, and compute may replace parameters or tokens.
-        count: total, non-embedding or active: takes `n_params` or `n_params_alt`, whichever has this count in a row.
-        where: required cells of the kept rows, by column.
+            `loss`; headings and units of other tools are understood, and compute may replace parameters or tokens.
+        count: wanted count of parameters, `total`, `non-embedding` or `active`, from `n_params` or `n_params_alt`.
+        where: cells of the rows to keep, by column.
         needs_loss: whether a row without a loss is refused.
 
     Raises:
-        InputError: the file cannot be read, a required column is absent, a cell is invalid, no row is left, or the rows
-            count parameters differently.
+        InputError: an unreadable file, an absent column, an invalid cell, no row left, or rows with different
+            counts of parameters.
     """
     return with_count(read(table, LossSchema(needs_loss), where=where), count)
 
 
 def with_count(table: Losses, count: str = "") -> Losses:
-    """Table with parameters in a single convention.
+    """Table with parameters in a single convention of counting.
 
     Args:
-        count: wanted count, empty for that of `n_params`.
+        count: wanted convention; empty for the convention of `n_params`.
 
     Raises:
-        InputError: rows count parameters differently, or do not state the wanted count.
+        InputError: rows with different conventions, or without the wanted convention.
     """
     kinds = np.asarray([count_of(kind) for kind in table.text("n_params_kind")], dtype=object)
     others = np.asarray([count_of(kind) for kind in table.text("n_params_alt_kind")], dtype=object)
@@ -342,7 +342,7 @@ def losses_of(columns: Mapping[str, Any], name: str = "table", **texts: Sequence
     Args:
         columns: numbers by column name, of equal length.
         name: name of the table, for messages.
-        texts: words by column name.
+        texts: texts by column name, of equal length.
 
     Raises:
         InputError: a required column is absent, lengths differ, or a number is not positive and finite.
@@ -370,10 +370,10 @@ def _cell(value: float | None) -> str:
 
 
 def best_of(table: Losses, columns: Sequence[str]) -> Losses:
-    """Rows of least loss for each combination of cells, such as the best learning rate of each size and tokens.
+    """Rows of least loss for each combination of cells, for example over learning rates for each size and tokens.
 
     Args:
-        columns: columns whose cells form a combination.
+        columns: columns that define a combination.
 
     Raises:
         InputError: a column is absent.
@@ -395,10 +395,10 @@ def _tables() -> dict[str, Any]:
 
 
 def loss_table_names(judged: bool = True) -> tuple[str, ...]:
-    """Names of the available tables; tables without permission to ship exist in the repository alone.
+    """Names of the available tables of losses; tables without permission to ship exist only in the repository.
 
     Args:
-        judged: whether to omit tables that repeat runs of a further table or need a term.
+        judged: whether to omit tables with runs of a second table, or with a necessary term.
     """
     return tuple(
         name
@@ -408,11 +408,11 @@ def loss_table_names(judged: bool = True) -> tuple[str, ...]:
 
 
 def loss_table(name: str, count: str = "") -> Losses:
-    """Table of losses by name, `js.laws.loss_table("gemstones")`.
+    """Shipped table of losses by name: `js.laws.loss_table("gemstones")`.
 
     Args:
         name: name in `data/losses/tables.toml`.
-        count: parameter count; that of the source's authors where empty.
+        count: convention of counting parameters; by default as in the source.
 
     Raises:
         InputError: an unknown name, or a table that is not shipped.
@@ -440,5 +440,5 @@ def loss_table(name: str, count: str = "") -> Losses:
 
 
 def train_below_params(name: str) -> float | None:
-    """Size up to which the authors of a table use runs to predict larger runs, if stated [1]."""
+    """Largest size of the runs used by the authors of a table to predict larger runs, if stated [1]."""
     return _tables()[name].get("train_below_params")

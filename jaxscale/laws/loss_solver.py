@@ -1,7 +1,7 @@
-r"""Search for the best numbers of a law of the loss: covariates, resampled rows, objective, and minimum.
+r"""Search for the coefficients of a law of the loss: covariates, resampled rows, objective, and minimum.
 
-Resampling of rows alone would treat the prior as certain; with the prior mean resampled as well, the spread of the
-draws is that of the posterior of a linear law (randomised maximum a posteriori; Bardsley et al. 2014).
+Resampling of rows alone would treat the prior as certain; with the prior mean resampled as well, the draws have
+the spread of the posterior of a linear law (randomised maximum a posteriori; Bardsley et al. 2014).
 
 With residuals $r = \ln L_\mathrm{measured} - \ln L_\mathrm{law}$ and weights w the objective is one of
 
@@ -46,13 +46,13 @@ SMALLEST_BUCKET = 64
 
 
 def bucket_rows(count: int) -> np.ndarray:
-    """Row indices of a table of a given length, padded to a power of two [row]."""
+    """Row indices of a table, padded to a power of two by repetition of the last row [row]."""
     size = max(SMALLEST_BUCKET, 1 << (count - 1).bit_length())
     return np.minimum(np.arange(size), count - 1)
 
 
 def covariates_of(table: Losses, rows: np.ndarray) -> Covariates:
-    """Covariates of rows of a table, with neutral values for absent columns [row]."""
+    """Covariates of the given rows of a table; an absent column has values without effect on the loss [row]."""
     log_params, log_tokens = np.log(table.n_params), np.log(table.tokens)
 
     def logarithm(values: np.ndarray, plain: np.ndarray | float) -> np.ndarray:
@@ -77,11 +77,11 @@ FEWEST_SHAPES = 12
 
 
 def cluster_ids(table: Losses, cluster: str | None = "auto") -> Int[np.ndarray, " row"]:
-    """Cluster index of each row; the rows of a cluster are resampled together [row].
+    """Cluster of each row, an index; rows of a cluster are resampled together [row].
 
     Args:
-        cluster: a column; None for rows; `auto` takes shapes if rows share many shapes, else runs (whose checkpoints
-            have common noise), else rows.
+        cluster: a column with equal cells for rows of a cluster; None for single rows; `auto` for shapes if rows share
+            many shapes, else runs (with common noise of all checkpoints), else rows.
 
     Raises:
         InputError: the column is absent.
@@ -119,7 +119,7 @@ def _runs(table: Losses) -> Int[np.ndarray, " row"]:
 def drawn_weights(
     clusters: Int[np.ndarray, " row"], n_draws: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "draw row"]:
-    """Multiplicity of each row in draws of clusters with replacement, as many as there are clusters [draw, row]."""
+    """Bootstrap weights: multiplicity of each row in draws of clusters with replacement [draw, row]."""
     count = int(clusters.max()) + 1
     # Bootstrap: clusters are drawn with replacement.
     often = generator.multinomial(count, np.full(count, 1.0 / count), size=n_draws)
@@ -149,16 +149,16 @@ LEAST_SCALE = 1e-5
 
 
 class LossProblem(NamedTuple):
-    """Inputs of the fit of a table; every leaf traces.
+    """Inputs of the fit of a law to a table; every leaf is an array.
 
     Attributes:
         covariates: covariates of the rows.
         log_loss: logarithm of the measured loss [row].
-        weights: weights of the rows, 0 for padding [row].
-        matrix: matrix of the form [number, number].
-        offset: offset of the form [number].
-        prior_mean: prior mean of the traits and of the numbers of the terms [trait].
-        prior_precision: inverse variance, 0 without a prior [trait].
+        weights: weights of the rows; 0 for padding [row].
+        matrix: matrix M of the form of the law [number, number].
+        offset: offset c of the form of the law [number].
+        prior_mean: prior mean of the traits and of the coefficients of the terms [trait].
+        prior_precision: inverse prior variance; 0 without a prior [trait].
         is_huber: 1 for Huber's objective, 0 for Student's.
     """
 
@@ -173,28 +173,28 @@ class LossProblem(NamedTuple):
 
 
 def numbers_of(free: Float[Array, " number"], problem: LossProblem) -> Array:
-    """Logarithms of all numbers of the law, at N = D = 1, from the free numbers in the middle of the table [number]."""
+    """Log coefficients of the law at N = D = 1, from the free coefficients in the middle of the table [number]."""
     inside = problem.matrix @ free + problem.offset
     first, second = problem.covariates.middle
     return centred(inside, first, second, 1.0)
 
 
 def huber_loss(residual: Float[Array, "*row"]) -> Array:
-    """Huber loss of a residual, with `HUBER_DELTA` [1]."""
+    """Huber loss of a residual, quadratic up to `HUBER_DELTA` and linear beyond [1]."""
     size = jnp.abs(residual)
     return jnp.where(size < HUBER_DELTA, 0.5 * size**2, HUBER_DELTA * (size - 0.5 * HUBER_DELTA))
 
 
 def loss_residuals(free: Float[Array, " number"], problem: LossProblem, terms: tuple[str, ...]) -> Array:
-    """Measured minus predicted log loss [row]."""
+    """Measured minus predicted log loss of each row [1], [row]."""
     return problem.log_loss - log_loss_with(numbers_of(free, problem), problem.covariates, terms)
 
 
 def objective(point: Float[Array, " coordinate"], problem: LossProblem, terms: tuple[str, ...]) -> Array:
-    """Objective of a fit at a point [1].
+    """Objective of the fit at a point: negative log posterior up to a constant [1].
 
     Args:
-        point: free logarithms of the numbers, and ln sigma last [1].
+        point: free logarithms of the coefficients, and ln sigma last [1].
         problem: table, form and priors.
     """
     free, log_scale = point[:-1], point[-1]
@@ -243,7 +243,7 @@ BALANCE = 3.0
 
 
 def grid_points(form: str) -> Float[np.ndarray, "point 4"]:
-    """Grid points of a form: ln a, ln b, ln k and balance, padded to `N_POINTS` with the last point."""
+    """Grid of starting points of a form (ln a, ln b, ln k, balance), padded to `N_POINTS` with the last point."""
     first, second, joint, n_balances = GRID[form]
     axes = (first, [np.nan] if second is None else second, [np.nan] if joint is None else joint)
     a, b, k, balance = np.meshgrid(*axes, np.linspace(-BALANCE, BALANCE, n_balances), indexing="ij")
@@ -254,7 +254,7 @@ def grid_points(form: str) -> Float[np.ndarray, "point 4"]:
 
 
 def regions_of(points: Float[np.ndarray, "point 4"]) -> np.ndarray:
-    """Region of each grid point, by the ratio of the exponents and then by the balance [point]."""
+    """Region of each grid point, by ratio of exponents and balance; regions have equal numbers of points [point]."""
     order = np.lexsort((points[:, 3], points[:, 0] - points[:, 1]))
     regions = np.empty(len(points), dtype=int)
     # Regions of equal numbers of points.
@@ -334,7 +334,7 @@ def _first_scales(starts: AnyArray, problem: LossProblem, terms: tuple[str, ...]
 
 
 def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float[np.ndarray, "lane coordinate"]:
-    """Starting points of the searches of a table, one per region of the grid."""
+    """Starting points of the searches: the best grid point of each region."""
     points = grid_points(form.name)
     has_floor = np.asarray(0.0 if form.name == "kaplan" else 1.0)
     base = np.asarray(_grid_starts(points, regions_of(points), problem, has_floor))
@@ -346,7 +346,7 @@ def starts_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> Float
 
 
 def optimum_of(form: Form, problem: LossProblem, terms: tuple[str, ...]) -> tuple[np.ndarray, float]:
-    """Best point over all starts, with the objective."""
+    """Best point over the searches from all starts, and the value of the objective."""
     starts = starts_of(form, problem, terms)
     points, values = searches(starts, problem, terms=terms)
     # A diverged search ends in nan.
@@ -361,12 +361,12 @@ def searches(
     prior_means: Float[np.ndarray, "search trait"] | None = None,
     terms: tuple[str, ...] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Optima and objectives of many searches, `LANES` at a time.
+    """End points and objectives of many searches, `LANES` at a time.
 
     Args:
         problem: table, form and priors.
-        weights: row weights of each search; those of the problem where None.
-        prior_means: prior means of each search; those of the problem where None.
+        weights: row weights of each search; by default the weights of the problem.
+        prior_means: prior means of each search; by default the means of the problem.
 
     Returns:
         Points [search, coordinate] and objectives [search].
