@@ -282,7 +282,7 @@ def batch_law(name: str = "bergsma") -> BatchLaw:
 
 
 def shape_law(name: str = "gemstones-built") -> ShapeLaw:
-    """Shipped law of the shape by name: `kaplan`, `gemstones` or `gemstones-built`; the last two vary the best ratio."""
+    """Shipped shape law: `kaplan`, `gemstones` or `gemstones-built`; best ratio varies in the last two."""
     return ShapeLaw(**law_table("shape", name))
 
 
