@@ -147,7 +147,7 @@ def fit_and_hold_out(
     with jax.enable_x64(True), one_blas_thread():
         problem = serving_problem(measured)
         everything = np.ones(len(measured.groups), dtype=bool)
-        tell(f"fitting {len(problem.row)} measurements of {len(everything)} rows")
+        tell(f"fitting {problem.mixed.weights(everything).sum():.0f} measurements of {len(everything)} rows")
         solution = solve_mixed(problem.mixed, everything)
         # Last steps with fixed spreads: effects at the optimum of the final spreads.
         solution = solve_mixed(problem.mixed, everything, solution, steps=12, learns_spreads=False)

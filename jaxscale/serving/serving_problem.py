@@ -19,10 +19,14 @@ from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of
 from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
-from jaxscale.serving.serving_record import WIDTH_KINDS, ServingFit, ServingWidth, classes_of_width, sign_of
+from jaxscale.serving.serving_record import ARRIVALS, WIDTH_KINDS, ServingFit, ServingWidth, classes_of_width, sign_of
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving
 from jaxscale.serving.spread import QUANTILES
 from jaxscale.serving.under_load import ANSWERS, KINDS, PERCENTILES, answers
+
+HEAVY = ("release", "stack", "pair", "client")
+"""Kinds of level whose effects have a Student distribution: a release, a port, kernels of a model or the options of a
+source may be far from all others."""
 
 TARGETS = (*ANSWERS, *PERCENTILES)
 """Measured columns that a fit explains, in the order of `log_answers`."""
@@ -36,7 +40,8 @@ class MeasuredServing(NamedTuple):
         levels: levels of each row.
         measured: measurements, nan where absent [row, target].
         sources: table of each row [row].
-        groups: group of each row by model, chip, chips, degrees; rows of a group differ in load alone [row].
+        groups: group of each row by model, chip, chips, degrees, so that rows of a group differ in load alone; by
+            source, model and chip where the table states how requests arrive [row].
         is_loaded: whether the table states how requests arrive [row].
     """
 
@@ -67,7 +72,10 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
         sources = runs.categories("source").map(lambda name, other=runs.path.stem: name or other).array()[rows.index]
         names = [runs.categories(name).array()[rows.index] for name in ("model", "gpu")]
         degrees = [runs.numbers(name)[rows.index] for name in ("n_gpus", "tp", "pp", "dp")]
-        groups = np.asarray([" ".join(map(str, key)) for key in zip(*names, *degrees, strict=True)], dtype=object)
+        degrees = [np.where(rows.is_loaded, np.nan, degree) for degree in degrees]
+        origin = np.where(rows.is_loaded, sources, "")
+        keys = zip(*names, *degrees, origin, strict=True)
+        groups = np.asarray([" ".join(map(str, key)) for key in keys], dtype=object)
         parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups, rows.is_loaded).take(kept))
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part.batch for part in parts])
     levels = Levels.concatenated([part.levels for part in parts])
@@ -101,14 +109,17 @@ def _with_slopes_loaded(batch: ServingBatch, logs: Array) -> tuple[Array, Array]
     return _sloped(batch, logs, is_loaded=True)
 
 
-def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
-    """Row and target of each independent measurement.
+def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row and target of each measurement, and whether it is independent.
 
-    Dependent measurements are dropped: throughput follows from the latency of a static batch, the latency of a request
-    from the first token and the time per token, and the throughput of a stream is its arrival rate. Beside a mean and a
-    99 % quantile, lower quantiles say little more.
+    A fit takes independent measurements alone: throughput follows from the latency of a static batch, the latency of a
+    request from the first token and the time per token, and the throughput of a stream is its arrival rate. Beside a
+    mean and a 99 % quantile, lower quantiles say little more.
     """
     there = measured.measured > 0.0
+    # Rows without stated arrivals have no predicted percentiles.
+    there[:, len(ANSWERS) :] &= measured.is_loaded[:, None]
+    rows, targets = np.nonzero(there)
     for mean, kind in enumerate(KINDS):
         p50, p90, p99 = (TARGETS.index(f"{kind}_{name}_s") for name in QUANTILES)
         there[:, [p50, p90]] &= ~(there[:, [mean]] & there[:, [p99]])
@@ -117,8 +128,7 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     # Columns: 0 first token, 1 time per token, 2 latency, 3 throughput.
     there[:, 3] &= ~is_stream & (is_burst | (~there[:, 2] & ~there[:, 1]))
     there[:, 2] &= is_burst | ~(there[:, 0] & there[:, 1])
-    rows, targets = np.nonzero(there)
-    return rows, targets
+    return rows, targets, there[rows, targets]
 
 
 def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -154,11 +164,11 @@ def serving_problem(
     Args:
         base: log coefficients of each row from an earlier fit, with fixed pooled values; the priors' medians where None
             [row, coefficient].
-        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, without
-            effects of clients, which a framework known from one source alone would share.
+        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, with
+            effects of clients for runs under load alone: a framework known from one source would share its clients'.
     """
     spec = serving_spec()
-    row, target = _measurements(measured)
+    row, target, is_fitted = _measurements(measured)
     n_rows = len(measured.groups)
     blocks = []
     if base is None:
@@ -169,19 +179,20 @@ def serving_problem(
             Block("centre", place, zeros, ("",), prior.spread, is_free=False)
             for place, prior in enumerate(spec.priors.values())
         ]
-    usual = {kind: by_name for kind, by_name in spec.effect_spreads().items() if kind != "client"}
-    for kind, by_name in (spreads or usual).items():
+    for kind, by_name in (spreads or spec.effect_spreads()).items():
         names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
         is_named = np.asarray([bool(name.strip()) for name in names])
+        is_open = spreads is not None or kind != "client"
         # Rows without a name take no effect of the factor.
-        codes = np.where(is_named[codes], codes, -1)
+        codes = np.where(is_named[codes] & (is_open | measured.is_loaded), codes, -1)
         for name, spread in by_name.items():
-            blocks.append(Block(kind, SERVING_NAMES.index(name), codes, tuple(names.tolist()), float(spread)))
+            place, known = SERVING_NAMES.index(name), tuple(names.tolist())
+            blocks.append(Block(kind, place, codes, known, float(spread), is_heavy=kind in HEAVY))
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]
     # Errors are relative: the fit works on logarithms.
     logs = np.log(measured.measured[row, target])
-    mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks))
+    mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks), is_fitted)
     return ServingProblem(mixed, row, target, classes)
 
 
@@ -232,7 +243,7 @@ def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -
     return evaluate
 
 
-FOLDS = {"seen": 5, "model": 10, "stack": 8, "chip": 8, "framework": 8}
+FOLDS = {"seen": 10, "model": 10, "stack": 8, "chip": 8, "framework": 8}
 """Folds of the rows, by novelty [1]."""
 
 LEAST_RUNS = 25
@@ -247,7 +258,7 @@ FEW_GROUPS = 5
 pooled, since the fit rests on few runs [1]."""
 
 LEAST_SPARSE_GROUPS = 9
-"""Minimum number of groups of runs of pooled stacks for quantiles [1]."""
+"""Minimum number of groups of runs of pooled stacks, and of runs under load, for quantiles [1]."""
 
 LEAST_UNITS = 4
 """Minimum number of left-out models, stacks, chips or frameworks for quantiles [1]."""
@@ -310,7 +321,6 @@ def widths_of(
     targets: np.ndarray,
     levels: Levels,
     groups: np.ndarray,
-    least_groups: int = LEAST_GROUPS,
 ) -> tuple[ServingWidth, ...]:
     """Interval widths from the errors of left-out runs.
 
@@ -322,7 +332,6 @@ def widths_of(
         targets: column of each measurement [measurement].
         levels: `arrivals`, `serving`, `kind`, `stack` and the novelties of each measurement [measurement].
         groups: group of runs of each measurement [measurement].
-        least_groups: groups of runs of a class with a width of its own [1].
 
     Returns:
         Widths of every class with enough errors, and of their unions.
@@ -339,7 +348,10 @@ def widths_of(
             if place[3] and novelty != "seen":
                 continue
             mask = np.isfinite(errors) & _is_in(place, columns)
-            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= least_groups and _count(units[mask]) >= LEAST_UNITS:
+            # Few groups state arrivals.
+            is_loaded = place[1] in ARRIVALS or place[0] in PERCENTILES
+            least = LEAST_SPARSE_GROUPS if is_loaded else LEAST_GROUPS
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= least and _count(units[mask]) >= LEAST_UNITS:
                 # log measured - log predicted.
                 widths.append(_width(place, novelty, -errors[mask], units[mask]))
     if "seen" in log_errors:

@@ -50,6 +50,9 @@ WIDTH_KINDS = ("arrivals", "density", "stack")
 USUAL = {"burst": "offline_max", "closed": "online"}
 """Kind of serving by stated arrivals."""
 
+ARRIVALS = ("stream", *USUAL)
+"""Kinds of serving with stated arrivals."""
+
 WIDEST = math.log(4.0)
 """Interval without further information: a factor of four [1]."""
 
