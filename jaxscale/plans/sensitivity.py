@@ -1,4 +1,4 @@
-r"""Sensitivity of predictions: elasticities, and clusters with one resource changed.
+r"""Elasticities of predictions, and clusters with one resource changed.
 
 The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one reverse pass.
 """
