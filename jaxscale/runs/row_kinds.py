@@ -1,7 +1,7 @@
-"""Interface of rows whose workload is no transformer: checks, prediction and fit.
+"""Interface of rows with a workload other than a transformer: checks, prediction and fit.
 
-A cell in the column of a kind decides the kind of a row. `KINDS` names the classes by text, so that a table of
-transformers imports none of these classes.
+The kind of a row is that of the column of `KINDS` with a filled cell. `KINDS` names the classes as text, so that a
+table of transformers does not import the classes.
 """
 
 import abc
@@ -20,11 +20,11 @@ KINDS = {"workload": "jaxscale.tracing.traced_kind:TracedKind"}
 
 
 class RowAnswers(NamedTuple):
-    """Predictions of rows of a kind.
+    """Predictions of rows of one kind.
 
     Attributes:
-        numbers: step time with interval and terms [s], memory [byte] and risk, by name; nan without an
-            answer [row].
+        numbers: step time with interval and terms [s], memory [byte] and probability of running out of memory [1], by
+            name; nan without an answer [row].
         assumed: completed values, as text [row].
         notes: reason of a missing answer, or levels new to the fit [row].
     """
@@ -35,7 +35,7 @@ class RowAnswers(NamedTuple):
 
 
 class AbstractRowKind(abc.ABC):
-    """Abstract kind of rows: checks, prediction and fit of tables of the kind."""
+    """Kind of rows with a workload other than a transformer: checks, prediction and fit of its tables."""
 
     @abc.abstractmethod
     def problems(
@@ -52,7 +52,7 @@ class AbstractRowKind(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions of a table of which all rows are of the kind.
+        """Predictions of a table with only rows of the kind.
 
         Args:
             runs: the rows.
@@ -71,14 +71,14 @@ class AbstractRowKind(abc.ABC):
         hardware: Hardware | None,
         progress: Callable[[str], None] | None,
     ) -> Any:
-        """Fit of the coefficients that the kind adds to a calibration, from a table of which all rows are of the kind.
+        """Fit of the coefficients that the kind adds to a calibration, from a table with only rows of the kind.
 
         Args:
             runs: the rows.
             start: calibration of the remaining coefficients.
             n_folds: folds of the cross-validation [1].
             name: name of the fit.
-            hardware: catalogue of chips; the shipped one where None.
+            hardware: catalogue of chips; the shipped catalogue where None.
             progress: called with a line of text at each stage.
 
         Returns:
@@ -87,7 +87,7 @@ class AbstractRowKind(abc.ABC):
 
 
 def of_a_kind(runs: Runs) -> np.ndarray:
-    """Whether each row of a table is of a registered kind, hence no transformer [row]."""
+    """Whether each row of a table is of a registered kind, with a workload other than a transformer [row]."""
     return np.any([runs.categories(column).matches(bool) for column in KINDS], axis=0)
 
 

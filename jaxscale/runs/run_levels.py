@@ -1,4 +1,4 @@
-"""Levels of the rows of a table: software, chip, model and settings between which a fit distinguishes."""
+"""Levels of the rows of a table: software, chip, model and settings with effects of their own in a fit."""
 
 import math
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def run_levels(
 
 
 def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
-    """Facts about memory that a row leaves unknown, by the deciding columns.
+    """Facts about memory that a row leaves unknown, named by the deciding columns; None if all are known.
 
     A fact is unknown where neither cell nor framework nor table states a value. Frozen weights have no optimizer state.
     """
@@ -102,7 +102,7 @@ def _launches(runs: Runs, empty: EmptyCells) -> Categorical:
 
 
 def company_of(runs: Runs) -> Categorical:
-    """Level of concurrency: whether collectives run beside the kernels of a row."""
+    """Level of concurrency: whether collectives run concurrently with the kernels, true with several chips."""
     return Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY)
 
 
@@ -160,7 +160,7 @@ def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], rec
 
 
 def model_levels(model: Transformer) -> dict[str, str | None]:
-    """Levels of a run that follow from its model, by factor: the factors `OF_MODELS`."""
+    """Levels of a run that follow from its model, by the factors of `OF_MODELS`: mixture, architecture, sequences."""
     sizes = tuple(number(getattr(model, name)) for name in ("d_model", "n_heads", "n_experts", "n_ssm_layers"))
     architecture = _architecture(sizes)
     return {
