@@ -127,7 +127,10 @@ def class_plan(
 
 
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
-    """First two of the given classes that occur in one product or weight array, so that only one can be split; or None."""
+    """First two of the given classes that occur in one product or weight array, so that only one can be split.
+
+    None if no two such classes occur together.
+    """
     for terms in (work.tables.terms["flop"], work.tables.weights):
         # (places, terms)
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
