@@ -96,7 +96,7 @@ class Fusion:
         return value
 
     def force(self, program: FlatProgram) -> None:
-        """Mark as stored: inputs and outputs of heavy operations, carried values of loops, and results of the program."""
+        """Mark as stored inputs and outputs of heavy operations, carried values of loops, and results of a program."""
         for operation in self.operations:
             if operation.kind in ("heavy", "reduction", "carry"):
                 self.stored.update(operation.outputs)
