@@ -78,7 +78,7 @@ class RunCost(NamedTuple):
 
 
 def optical_bandwidth(scenario: FrontierScenario, network: float) -> float:
-    """Optical bandwidth of a chip in addition to its own system's, per direction [byte/s].
+    """Optical bandwidth of a chip in addition to the bandwidth of its system, per direction [byte/s].
 
     Args:
         scenario: links and network.
@@ -191,7 +191,7 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
 
 def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:
-    """90 % bands of the thresholds of one scenario, lower and upper end by name [flop]."""
+    """90 % bands of the thresholds of a scenario, lower and upper end by name [flop]."""
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():

@@ -139,7 +139,7 @@ class PlanChoice:
         }
 
     def summary(self) -> str:
-        """Text of the choice: best plan, figures, limits and alternatives, one per line."""
+        """Text of the choice: best plan, figures, limits and alternatives, line by line."""
         figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / GB:.1f} GB"
         count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / GB:.1f} GB"
         best = in_short(self.best.plan.words())
@@ -260,7 +260,7 @@ def _alternative(name: str, before: Any, after: Any, found: FoundPlans, best: in
 
 
 def short_plan(table: PlanTable, row: int) -> str:
-    """Degrees, microbatch and recomputation of one plan of a table, as short text."""
+    """Degrees, microbatch and recomputation of a plan of a table, as short text."""
     c = table.columns
     degrees = " ".join(f"{name} {c[name][row]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if c[name][row] > 1)
     recompute = RECOMPUTE[int(codes_of("recompute", {name: column[row] for name, column in c.items()}))]

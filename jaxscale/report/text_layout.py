@@ -17,10 +17,10 @@ EDGE = 4.0
 
 
 class WrappedLayout(ConstrainedLayoutEngine):
-    """Constrained layout of matplotlib with line breaks in titles and labels that are longer than their room."""
+    """Constrained layout of matplotlib with line breaks in titles and labels longer than their room."""
 
     def execute(self, fig: Any) -> Any:
-        """Place the axes, and break texts that are longer than their room."""
+        """Place the axes, and break texts longer than their room."""
         with without_long_titles(fig) as left_out:  # the layout would give way to their middles, far outside the axes
             result = super().execute(fig)
         is_to_place = bool(left_out)
@@ -47,7 +47,7 @@ def without_long_titles(figure: Figure) -> Iterator[dict[Text, str]]:
 
 
 def break_texts(figure: Figure) -> bool:
-    """Break titles and labels that are longer than their room; whether any text changed."""
+    """Break titles and labels longer than the room; whether any text changed."""
     canvas = figure.bbox.padded(-EDGE)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     plots = [axes for axes in shown if not hasattr(axes, "_colorbar")]
@@ -72,7 +72,7 @@ def break_texts(figure: Figure) -> bool:
 
 
 def centred_room(start: float, end: float, lowest: float, highest: float) -> float:
-    """Largest length of a text that is centred on an axis and stays between two ends [pixel]."""
+    """Largest length of a centred text on an axis between two ends [pixel]."""
     middle = 0.5 * (start + end)
     return 2.0 * min(middle - lowest, highest - middle)
 

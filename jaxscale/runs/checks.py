@@ -36,7 +36,7 @@ def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
     """Degrees dp, tp, pp and cp of every row, nan where the cells leave the degrees open.
 
-    An empty cp is 1. An empty degree follows from the others and n_gpus; where only pp and dp are empty, pp is 1.
+    An empty cp is 1. An empty degree follows from the stated degrees and n_gpus; if only pp and dp are empty, pp is 1.
 
     Args:
         runs: the table.

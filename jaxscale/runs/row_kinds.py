@@ -1,7 +1,7 @@
-"""Interface of rows with a workload other than a transformer: checks, prediction and fit.
+"""Interface of rows with a traced workload, or a further workload that is no transformer: checks, prediction and fit.
 
-The kind of a row is that of the column of `KINDS` with a filled cell. `KINDS` names the classes as text, so that a
-table of transformers does not import the classes.
+The filled column of `KINDS` decides the kind of a row. `KINDS` names the classes as text, so that a table of
+transformers does not import the classes.
 """
 
 import abc
@@ -20,7 +20,7 @@ KINDS = {"workload": "jaxscale.tracing.traced_kind:TracedKind"}
 
 
 class RowAnswers(NamedTuple):
-    """Predictions of rows of one kind.
+    """Predictions of rows of a kind.
 
     Attributes:
         numbers: step time with interval and terms [s], memory [byte] and probability of running out of memory [1], by
@@ -35,7 +35,7 @@ class RowAnswers(NamedTuple):
 
 
 class AbstractRowKind(abc.ABC):
-    """Kind of rows with a workload other than a transformer: checks, prediction and fit of its tables."""
+    """Checks, prediction and fit of the rows with a workload that is no transformer, such as a traced program."""
 
     @abc.abstractmethod
     def problems(
@@ -87,7 +87,7 @@ class AbstractRowKind(abc.ABC):
 
 
 def of_a_kind(runs: Runs) -> np.ndarray:
-    """Whether each row of a table is of a registered kind, with a workload other than a transformer [row]."""
+    """Whether each row of a table has a workload of a registered kind, and so no transformer [row]."""
     return np.any([runs.categories(column).matches(bool) for column in KINDS], axis=0)
 
 

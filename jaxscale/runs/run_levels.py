@@ -1,4 +1,4 @@
-"""Levels of the rows of a table: software, chip, model and settings with effects of their own in a fit."""
+"""Levels of the rows of a table: software, chip, model and settings with separate effects in a fit."""
 
 import math
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def run_levels(
 
 
 def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
-    """Facts about memory that a row leaves unknown, named by the deciding columns; None if all are known.
+    """Facts about memory that a row leaves unknown, named by the deciding columns; None for none.
 
     A fact is unknown where neither cell nor framework nor table states a value. Frozen weights have no optimizer state.
     """

@@ -1,4 +1,4 @@
-r"""Latency of the requests of a burst, which all arrive at the same time.
+r"""Latency of the requests of a burst, which all arrive at once.
 
 Of N requests of a rank, the first $m = \min(N, B)$ fill the B places of the batch. Their prompts take $m q$ in all,
 with the time q per prompt of the chips or, if slower, of the engine's front end; request u has its first token after

@@ -26,7 +26,7 @@ MOST_LINES = 8
 
 
 def check_drawn(spec: SweepSpec, result: str | None, axes: Sequence[str], is_drawn: bool = True) -> None:
-    """Refuse results or axes for a figure that a sweep does not have, before the evaluation.
+    """Refuse results or axes for a figure that are absent from a sweep, before the evaluation.
 
     Raises:
         InputError: no such result or axis, more than two axes, or no requested figure.
@@ -144,7 +144,7 @@ def _at(chosen: "xarray.DataArray", others: list[str]) -> str:
 
 
 def sweep_report(dataset: "xarray.Dataset", result: str | None = None, axes: Sequence[str] = ()) -> Report:
-    """Report of a sweep: table of its axes, and a figure of one result; arguments as in `sweep_figure`."""
+    """Report of a sweep: table of axes, and a figure of a result; arguments as in `sweep_figure`."""
     report = Report(f"Sweep of {_words(dataset.attrs['of'])}")
     rows = []
     for name in dataset.dims:

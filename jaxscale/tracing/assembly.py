@@ -2,10 +2,10 @@ r"""Assembly of the tables of a workload from kernels over axes.
 
 Axes become dimension classes, and sizes of kernels become sums of products of classes. A product or a sum over an axis
 of a split class leaves partial sums on each chip. Linear operations propagate partial sums: sums of partial sums,
-changes of layout and number format. Before any nonlinear operation partial sums are reduced among chips, in the
-narrowest number format so far. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a
-split of n an all-reduce of the gradient of x, a split of m an all-reduce of the gradient of w. An embedding table with
-split rows gives partial look-ups.
+changes of layout and number format. Before any nonlinear operation partial sums are reduced among chips, in the form of
+fewest bytes so far. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n an
+all-reduce of the gradient of x, a split of m an all-reduce of the gradient of w. An embedding table with split rows
+gives partial look-ups.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class SumPoint(NamedTuple):
     """Value whose partial sums are reduced among chips, when a class is split.
 
     Attributes:
-        value: the value, in the narrowest number format of its partial sums.
+        value: the value, in the form of fewest bytes before the reduction.
         classes: classes whose split makes the value a partial sum.
         role: `gradient` of weights, `table` (gradient scattered into an embedding table), `activation` (or the
             gradient of an activation), or `statistic` (a sum without a product).
@@ -148,7 +148,7 @@ def sum_points(program: FlatProgram) -> list[SumPoint]:
 
 
 def conflicting_classes(program: FlatProgram) -> Classes:
-    """Classes that occur twice in a value, such as the sequence in attention scores, and so cannot be split."""
+    """Classes that occur twice in a value, as the sequence in attention scores, and so cannot be split."""
     twice: set[Axis] = set()
     for operation in program.operations:
         for value in operation.outputs:
@@ -170,7 +170,7 @@ class WeightUse(NamedTuple):
         width: bytes per element in products [byte].
         gathers: all-gathers of the array per step: one for the forward pass, a second for the backward pass inside a
             loop [1].
-        loops: axes of the loops that read slices of the array, each iteration with an all-gather of its slice.
+        loops: axes of the loops that read slices of the array, each iteration with an all-gather of a slice.
         pooled: sum of look-ups before the first nonlinear operation; None unless the array is an embedding table.
     """
 
@@ -308,7 +308,7 @@ ONE = Monomial(1.0, [])
 def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
     """Quantities of a kernel (`QUANTITIES`) as sums of products of axes.
 
-    Flop, bytes and launches are those of all launches, sizes of the equivalent matmul those of one launch.
+    Flop, bytes and launches are sums over all launches, sizes of the equivalent matmul are per launch.
     """
     work = kernel.roots[-1].work if kernel.roots[-1].kind == "heavy" else None
     turns = [loop.axis for loop in loops_of(kernel.loop)]

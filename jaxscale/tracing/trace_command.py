@@ -240,7 +240,7 @@ def takes(step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
 
 
 def value_of_text(text: str) -> Any:
-    """Value of the text of a Python literal; any other text is returned unchanged."""
+    """Value of the text of a Python literal; any text that is not a literal is returned unchanged."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -248,7 +248,7 @@ def value_of_text(text: str) -> Any:
 
 
 def workload_document(work: Any) -> dict[str, Any]:
-    """JSON document of a workload: totals, flop by kind, groups and phases, classes."""
+    """JSON document of a workload: totals, flop by type of kernel, groups and phases, classes."""
     columns, kinds = work.columns(), sorted(set(work.tables.kinds))
     from jaxscale.tracing.classed_program import group_rows
 

@@ -158,7 +158,7 @@ def _places(settings: Settings) -> set[int] | None:
 
 
 def nas_blocks(settings: Settings) -> list[Mapping[str, Any]] | None:
-    """Layers of a model from architecture search, with individual attention and MLPs; None for other models."""
+    """Layers of a model from architecture search, with individual attention and MLPs; None for a usual model."""
     blocks = settings.sequence("block_configs")
     return [block for block in blocks if isinstance(block, Mapping)] if blocks else None
 
@@ -195,7 +195,7 @@ class AttentionKind:
 def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
     """Attention fields of a configuration, as arguments of `Transformer`.
 
-    Layers with a window have heads of their own where the configuration states such heads.
+    Layers with a window have separate heads where stated in the configuration.
     """
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     heads = settings.number(

@@ -2,8 +2,8 @@
 
 Linear attention and convolutions become state-space layers with equal projections and state. A state-space layer has
 $d (3 d_i + 2 n_s)$ parameters, with $d_i$ the inner width and $n_s$ groups times state. Gated delta networks (arXiv
-2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$, the same count. For
-other layers $n_s$ is set to match the number of parameters, and the groups to match the state of the scan.
+2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$, an equal count. For
+further layer types $n_s$ is set to match the number of parameters, and the groups to match the state of the scan.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxscale.models.transformer import Transformer, model_flops, n_params, ssm_
 
 
 def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, float]:
-    """Parameters of multi-token prediction layers, beyond the fields of the model [1]; empty without such layers."""
+    """Parameters of multi-token prediction layers, beyond the fields of the model [1]; empty without these layers."""
     count = settings.number("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", default=0)
     if settings.flag("use_mtp"):
         count = settings.number("num_mtp_modules", default=1) * settings.number("mtp_transformer_layers", default=1)

@@ -1,4 +1,4 @@
-"""Reader of config.json files, in which families of models name the same quantity differently."""
+"""Reader of config.json files, with the names of a quantity in different families of models."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ ENCODER_DECODERS = frozenset("t5 mt5 umt5 bart mbart pegasus marian whisper t5ge
 
 @cache
 def defaults_of_families() -> Mapping[str, Mapping[str, Any]]:
-    """Default sizes of nested configurations that omit them, by `model_type`."""
+    """Default sizes of nested configurations without stated sizes, by `model_type`."""
     return tomllib.loads(files("jaxscale.models.hf").joinpath("defaults.toml").read_text(encoding="utf-8"))
 
 
@@ -42,7 +42,7 @@ class Settings:
         self.vision = next((config[key] for key in ("vision_config", "vit_config") if config.get(key)), None)
 
     def get(self, *names: str) -> Any:
-        """Value of the first key that is present and not null; None without such a key."""
+        """Value of the first key that is present and not null; None if no key is."""
         for name in names:
             value: Any = self._keys
             for part in name.split("."):
@@ -81,7 +81,7 @@ class Settings:
         return default if value is None else bool(value)
 
     def sequence(self, *names: str) -> Sequence[Any] | None:
-        """Value of the first key with a list as its value; None without such a key."""
+        """Value of the first key with a list as value; None if no key has a list."""
         values = (self.get(name) for name in names)
         return next((value for value in values if isinstance(value, list | tuple)), None)
 
