@@ -387,8 +387,8 @@ SEQUENTIAL_MATMULS = 4.0
 def wall_exponent(scenario: FrontierScenario) -> Array:
     r"""Exponent of the latency wall in run length and batch, $1 / (1/2 - \beta + \lambda/2)$ [1].
 
-    The wall falls with the same power of latency and reference depth. With an exponent of zero or less there is no
-    wall: the number of steps falls faster with compute than the depth rises.
+    The training compute of the wall is proportional to this power of (run length times batch) / (latency times depth).
+    With an exponent of zero or less no wall exists: the number of steps falls faster with compute than depth rises.
     """
     return jnp.asarray(1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent))
 

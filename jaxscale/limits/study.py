@@ -4,8 +4,8 @@ Bands of thresholds follow from elasticities: the variance of $\ln T$ is
 $\sum_i (\partial \ln T / \partial \ln \theta_i)^2 s_i^2$. Bands of curves follow from random draws.
 
 A run of T flop at the utilisation U takes $T / (C U)$ chip seconds. A chip computes for the share U / U_max of the time
-and waits in a collective for the rest, at the powers of `jaxscale.costs.power`. Optical are a network beyond that of
-the chip's own system, and links of a domain too large for copper cables: $W_o$ bytes per second and chip draw
+and waits in a collective for the rest, at the powers of `jaxscale.costs.power`. Links are optical in a network beyond
+that of the chip's own system, and in domains too large for copper cables: $W_o$ bytes per second and chip draw
 $8 W_o n e$ at all times, with n transceivers between two chips and e joules per bit, and cost money in proportion.
 """
 

@@ -36,11 +36,11 @@ PART = 0.004
 
 
 class Timing(NamedTuple):
-    """Kernel and its time.
+    """Times of a kernel over repeats, with flop and bytes.
 
     Attributes:
         kernel: operation and sizes.
-        seconds: representative time: the median, or on a CPU, shared with further programs, the minimum [s].
+        seconds: representative time: the median, or the minimum on a CPU shared with further programs [s].
         median: median over the repeats [s].
         least: minimum over the repeats [s].
         flop: flop of matmuls [flop].
@@ -176,7 +176,7 @@ class Stopwatch:
         return is_short and program.bytes < room / 8.0 and (is_small or expected > 2.0 * GAP)
 
     def time(self, kernel: TimedKernel) -> Timing | None:
-        """Time of a kernel; None if unsuitable for the device."""
+        """Times of a kernel; None if unsuitable for the device."""
         program = program_of(kernel, self.attention if kernel.dtype == "bf16" else "xla")
         if not self.suits(program, kernel.op in ("launch", "optimizer") or kernel.m == kernel.n):
             return None
@@ -230,7 +230,7 @@ SURE = 3.0
 
 
 class Drift(NamedTuple):
-    """Slowdown of a repeatedly timed kernel.
+    """Slowdown of the reference kernel during a measurement.
 
     Attributes:
         slowdown: time in the last third over time in the first third, minus 1 [1].
@@ -289,7 +289,7 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class CollectiveTiming(NamedTuple):
-    """Collective and its time.
+    """Times of a collective over repeats.
 
     Attributes:
         collective: a name of `COLLECTIVES`.
@@ -318,7 +318,7 @@ class CollectiveTiming(NamedTuple):
 
 
 def group_sizes(n: int) -> list[int]:
-    """Sizes of the timed groups: powers of two, and all devices."""
+    """Numbers of devices in the timed groups: powers of two, and all devices [1]."""
     return sorted({2**power for power in range(1, int(math.log2(n)) + 1)} | {n}) if n > 1 else []
 
 

@@ -45,7 +45,7 @@ FIRST_PENALTY, PENALTY_GROWTH = 3.0, 2.0
 
 
 class Rough(NamedTuple):
-    """Rough optima, one per start.
+    """Result of the rough search: approximate optima, one per start.
 
     Attributes:
         points: best point of each start [start, coordinate].

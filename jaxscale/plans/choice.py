@@ -148,7 +148,7 @@ class PlanChoice:
 
     @property
     def placed(self) -> tuple[str, ...]:
-        """Sentences on the placement of the best plan; none where links are equal."""
+        """Sentences on the order of nodes of the best plan; empty without measured links."""
         if self.placement is None:
             return ()
         one = self.placement

@@ -115,7 +115,7 @@ def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
 
 @dataclass(frozen=True)
 class PlanTable:
-    """Table of plans.
+    """Plans of a search space, as columns of numbers.
 
     Attributes:
         columns: the fields in `FIELDS`, each [plan].

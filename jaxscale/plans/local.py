@@ -240,7 +240,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1]."""
+    """ZeRO switch of a plan for a stage: 1 if the plan's ZeRO stage is at least as high, else 0; linear between [1]."""
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
     # Not clipped at the ends of the domain, stages 0 and 3: the slope is equal to the slope inside.
     begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)

@@ -98,7 +98,7 @@ def broken(text: Text, length: float) -> bool:
 
 
 def extent(text: Text, words: str) -> float:
-    """Length of a text with replaced words, along the line [pixel]."""
+    """Drawn length of a text, along the line, if it had the given words [pixel]."""
     own = text.get_text()
     text.set_text(words)
     box = text.get_window_extent()

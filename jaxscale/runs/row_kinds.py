@@ -41,13 +41,13 @@ class AbstractRowKind(abc.ABC):
     def problems(
         self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
     ) -> dict[int, list[str]]:
-        """Errors of rows of the kind, by row.
+        """Problems of the rows of the kind, by row.
 
         Args:
             runs: a whole table.
             is_kind: whether each row is of the kind [row].
             is_catalogue_model: whether a name is that of a model of the catalogue.
-            bad: rows with errors reported before.
+            bad: rows with problems reported before.
         """
 
     @abc.abstractmethod
@@ -92,7 +92,7 @@ def of_a_kind(runs: Runs) -> np.ndarray:
 
 
 def kinds_in(runs: Runs) -> Iterator[tuple[AbstractRowKind, np.ndarray]]:
-    """Kinds present in a table, each with a mask of rows.
+    """Registered kinds of rows in a table, each with a mask of its rows.
 
     Args:
         runs: the table.

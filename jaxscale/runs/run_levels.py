@@ -37,17 +37,14 @@ def run_levels(
     plan: Mapping[str, np.ndarray],
     recompute: Categorical,
 ) -> Levels:
-    """Levels of complete rows by factor.
+    """Levels of complete rows by factor, for which a fit has effects: software, chip, model, plan and settings.
 
     Args:
         runs: complete rows.
-        empty: meaning of empty cells.
+        empty: default values of empty cells.
         shapes: arguments of `Transformer` [row].
         plan: numeric arguments of `Plan` [argument][row].
         recompute: recomputation of each row.
-
-    Returns:
-        The levels.
     """
     gpu, release, precision = runs.categories("gpu"), empty.filled("release"), empty.filled("precision")
     sizes = _sizes(shapes)
@@ -102,7 +99,7 @@ def _launches(runs: Runs, empty: EmptyCells) -> Categorical:
 
 
 def company_of(runs: Runs) -> Categorical:
-    """Level of concurrency: whether collectives run concurrently with the kernels, true with several chips."""
+    """Level of concurrency of each row: whether collectives run concurrently with kernels, as with several chips."""
     return Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY)
 
 

@@ -129,7 +129,7 @@ class ServingPrediction:
     notes: np.ndarray
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Columns of predictions, as added by `serving predict --out`, by name [row]."""
+        """Columns of predictions by name, as added by `serving predict --out` [row]."""
         added: dict[str, np.ndarray] = {}
         for name in self.values:
             parts = (self.values[name], self.lo[name], self.hi[name])

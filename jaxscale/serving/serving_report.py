@@ -287,7 +287,7 @@ def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, fl
 
 
 def serving_engine_table(choice: ServingChoice) -> Table:
-    """Table of the best engines."""
+    """Table of the best engines with load, throughput, latency, memory and price."""
     title = f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"
     return make_table(title, ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
 

@@ -141,7 +141,7 @@ def _known_model(name: str) -> None:
 
 
 def chip_input(hardware: Hardware) -> dict[str, Input]:
-    """Input of the chip by its name, normalised to its catalogue id."""
+    """Input that is the name of a chip, normalised to the catalogue id."""
     return {"gpu": word_input("chip of the catalogue", lambda name: hardware[name].id)}
 
 
@@ -258,7 +258,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """Sweep of a question over a product of axes.
+    """Sweep of a question over a product of axes, in regions: blocks of points evaluated and written together.
 
     Attributes:
         of: name of the question.
@@ -285,7 +285,7 @@ class SweepSpec:
 
     @property
     def n_points(self) -> int:
-        """Number of points [1]."""
+        """Number of points of the product of axes [1]."""
         return math.prod(self.shape)
 
     @property
@@ -295,7 +295,7 @@ class SweepSpec:
 
     @property
     def n_regions(self) -> int:
-        """Number of regions [1]."""
+        """Number of regions, blocks of points evaluated together [1]."""
         return math.prod(self.grid)
 
     @functools.cached_property

@@ -29,7 +29,7 @@ SIDE_BY_SIDE = 2048
 
 
 class RegionResults(NamedTuple):
-    """Results of a region.
+    """Results at the points of a region of a sweep.
 
     Attributes:
         values: values of each result [point].

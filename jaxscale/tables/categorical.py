@@ -143,7 +143,7 @@ class TextColumn:
         self._is_single = False
 
     def add(self, cells: Sequence[str]) -> None:
-        """Add the next cells.
+        """Append a block of cells.
 
         Args:
             cells: texts of the rows, not empty.

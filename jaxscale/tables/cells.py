@@ -38,7 +38,7 @@ class Names:
 
     @classmethod
     def of(cls, hardware: Hardware | None = None) -> "Names":
-        """Names of the catalogues.
+        """Valid names from the catalogues of chips and models.
 
         Args:
             hardware: catalogue of chips; the shipped catalogue where None.
@@ -210,7 +210,7 @@ def show(text: str) -> str:
 
 
 class Parsed(NamedTuple):
-    """Values of cells.
+    """Values of cells, and problems of bad cells.
 
     Attributes:
         values: value of each cell, None for an empty or bad cell.
@@ -222,15 +222,12 @@ class Parsed(NamedTuple):
 
 
 def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
-    """Values of cells of a column.
+    """Values of the texts in the cells of a column, and problems of bad cells.
 
     Args:
         column: description of valid cells.
         texts: cells without surrounding blanks.
         names: valid names of chips.
-
-    Returns:
-        The values and the problems.
     """
     texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "amount", "share"):

@@ -26,7 +26,7 @@ a column from which the likeness is taken for granted [1]."""
 
 
 class ColumnHeading(NamedTuple):
-    """Column and unit that a heading of a table stands for.
+    """Column and unit of a heading of a table.
 
     Attributes:
         column: column of the schema; the heading itself if unknown to the schema.
@@ -52,7 +52,7 @@ class Header(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column of each heading."""
+        """Column of the schema for each heading."""
         return tuple(heading.column for heading in self.meant)
 
 
@@ -134,7 +134,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         return ()
 
     def row_problems(self, table: Kind, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Problems of rows whose cells are all valid.
+        """Problems of rows with valid cells, such as contradictions between cells.
 
         Args:
             table: all rows, bad rows included.
@@ -151,7 +151,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         yield problems
 
     def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
-        """Rows with an unknown model and without a shape.
+        """Problems of the rows with an unknown model and without a shape.
 
         In a table with shape columns, an unknown model is a problem only if no row has a shape.
 

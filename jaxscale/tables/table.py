@@ -25,7 +25,7 @@ Own = TypeVar("Own", bound="AbstractTable")
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table.
+    """Row of a table, with cells as written and values by column.
 
     Attributes:
         line: line of the file on which the row starts [1].

@@ -122,7 +122,7 @@ class _Sums:
 
 
 def summed_classes(operation: Operation) -> Classes:
-    """Classes over which an operation sums."""
+    """Dimension classes over which an operation sums."""
     work = operation.work
     # Updates are summed over axes of the updates absent from the result.
     if work is not None and work.kind == "scatter":

@@ -234,7 +234,7 @@ class ClassExchanges(NamedTuple):
 
 
 def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
-    """Mask of the sums of a workload with one of the given roles."""
+    """Mask of the values reduced among chips (`WorkloadTables.sums`) with one of the given roles."""
     return np.array([role in roles for role in work.tables.sum_roles], bool)
 
 

@@ -246,7 +246,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def leave(self, results: list[Any], carries: list[Any], avals: list[Any], loop: Loop, place: Place) -> list[Any]:
-        """Results of a loop: carried values, and stacked outputs of the iterations."""
+        """Results of a loop: final carried values, and stacked outputs of the iterations."""
         outputs = []
         for index, (value, aval) in enumerate(zip(results, avals, strict=True)):
             if value is None:
@@ -269,7 +269,7 @@ class Flattener:
         return stack
 
     def carry(self, value: Value | None, aval: Any, inside: Place) -> Value:
-        """Value carried from iteration to iteration."""
+        """New value for a loop carry, passed from iteration to iteration."""
         given = [] if value is None else [value]
         output = self.new_value(aval, inside.loop, value.axes if value else None)
         self.write("carry", "carry", given, [output], {}, inside)

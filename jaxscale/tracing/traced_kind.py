@@ -36,7 +36,7 @@ class TracedKind(AbstractRowKind):
         hardware: Hardware | None,
         progress: Callable[[str], None] | None,
     ) -> PaceResult:
-        """Fit of the paces of workloads and chips."""
+        """Fit of the paces of workloads and chips, ratios of measured to predicted step time."""
         if progress is not None:
             progress(f"fitting the paces of {len(runs)} rows of traced workloads")
         return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)

@@ -79,7 +79,7 @@ class Series:
 
     @property
     def n_sizes(self) -> int:
-        """Number of different numbers of chips [1]."""
+        """Number of distinct sizes, in chips [1]."""
         return len(np.unique(self.n_chips))
 
     @property

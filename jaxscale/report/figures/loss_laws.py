@@ -107,7 +107,7 @@ def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) ->
 
 
 def rollout_errors(law: FittedLaw) -> "Figure":
-    """Figure of the law's errors on runs of larger compute than the fitted ones, one panel per rollout of the backtest.
+    """Figure of the law's errors on runs beyond the fitted compute, one panel per rollout of the backtest.
 
     Args:
         law: law with a backtest of at least one rollout.
