@@ -75,7 +75,7 @@ class TokenPrice:
     aspect: float
 
     def log_extra(self, log_batch: np.ndarray, log_depth: np.ndarray, log_aspect: np.ndarray) -> np.ndarray:
-        """Natural logarithm of the factor q on the tokens [1].
+        """Natural logarithm of the factor q of the tokens over those of the fixed laws, at equal loss [1].
 
         Args:
             log_batch: logarithm of the factor on the batch, ln x [1].

@@ -428,7 +428,7 @@ class Comparison:
 
 
 def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
-    """Plan question of a published run, with the software of the run, and the published plan.
+    """`PlanQuestion` of a published run, with the software of the run, and the published plan.
 
     Args:
         design: table of a run in `published_designs`.

@@ -107,7 +107,7 @@ def question_of_levels(
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
-    """Plan question of a run with known levels: framework, precision, gpu and so on.
+    """`PlanQuestion` of a run with known levels: framework, precision, gpu and so on.
 
     Args:
         model: the transformer.

@@ -71,7 +71,7 @@ class NodeLinks(NamedTuple):
         return float(self.bandwidth[~np.eye(len(self.names), dtype=bool)].max())
 
     def linked(self, question: PlanQuestion) -> PlanQuestion:
-        """Plan question with the bandwidth of the fastest link between all nodes.
+        """`PlanQuestion` with the bandwidth of the fastest link between all nodes.
 
         Raises:
             InputError: the number of nodes differs from that of the cluster.

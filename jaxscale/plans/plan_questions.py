@@ -190,7 +190,7 @@ def plan_question(
     cells: Mapping[str, Any],
     levels: Mapping[str, str | None] | None = None,
 ) -> PlanQuestion:
-    """Plan question of one run, from a row of a runs table.
+    """`PlanQuestion` of one run, from a row of a runs table.
 
     Args:
         model: the transformer.

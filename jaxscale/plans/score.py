@@ -235,7 +235,8 @@ class FoundPlans(NamedTuple):
         memory_limit: largest peak of a chip that fits [byte].
         searched: number of scored plans, earlier windows included.
         relaxed: continuous optimum at the start of a local search; None where every plan is scored.
-        cost: objective of each plan, such as energy, scaled as a pace; the pace where None [s].
+        cost: quantity minimised in place of the time per sequence, such as energy, in the scale of the time; None for
+            the time per sequence [s].
     """
 
     table: PlanTable

@@ -39,12 +39,12 @@ _SAYS_NOTHING = {"source_row", "notes", "status", "step_time_s", "step_time_deri
 
 
 class OpenRows(NamedTuple):
-    """Rows of a table without a full plan, and the plan question of each.
+    """Rows of a table without a full plan, and the `PlanQuestion` of each.
 
     Attributes:
         rows: positions in the table [open row].
         question: index into `questions`; rows with equal cells share a question [1], [open row].
-        questions: plan questions.
+        questions: distinct questions.
         cells: values by column of the first row of each question.
     """
 
@@ -55,7 +55,7 @@ class OpenRows(NamedTuple):
 
 
 def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardware | None = None) -> OpenRows | None:
-    """Rows of a table without a full plan, with a plan question for each.
+    """Rows of a table without a full plan, with a `PlanQuestion` for each.
 
     Args:
         runs: the table.

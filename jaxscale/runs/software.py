@@ -59,7 +59,7 @@ def software_of(cells: Mapping[str, Any]) -> Software:
 
 
 def of_search(levels: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Levels of a run whose plan is searched: without the levels that follow from the plan."""
+    """Levels of a run whose plan is searched for: without the levels that follow from the plan."""
     guesses = (levels["unstated"] or "").split(GUESSES)
     # The search decides the recomputation.
     unstated = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None

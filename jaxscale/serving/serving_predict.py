@@ -301,7 +301,7 @@ def _possible(
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
-    """Masks of the rows with each of `NOVELTIES`, levels unseen by a fit [row]."""
+    """Masks of the rows with a framework, chip, stack or model unseen by a fit, by name in `NOVELTIES` [row]."""
     new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
     # A new pair of a known framework and a known chip.
     new["stack"] &= ~(new["framework"] | new["chip"])

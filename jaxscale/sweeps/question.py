@@ -194,7 +194,7 @@ def among(point: Point, names: Any) -> dict[str, Any]:
 
 
 def whole(value: Any) -> Any:
-    """Concrete number, as an integer if integral."""
+    """Concrete number, converted to an integer if integral."""
     return int(value) if float(value).is_integer() else value
 
 

@@ -255,7 +255,7 @@ class Headings:
         return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
 
     def column(self, words: str, columns: Collection[str]) -> str | None:
-        """Column of a heading without unit."""
+        """Column of the words of a heading without unit; None if unknown."""
         return words if words in columns else self.column_of.get(words)
 
 

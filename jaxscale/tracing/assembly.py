@@ -148,7 +148,7 @@ def sum_points(program: FlatProgram) -> list[SumPoint]:
 
 
 def conflicting_classes(program: FlatProgram) -> Classes:
-    """Classes that occur twice in a value, as the sequence in attention scores, and so cannot be split."""
+    """Dimension classes that occur twice in a value, as the sequence in attention scores, and so cannot be split."""
     twice: set[Axis] = set()
     for operation in program.operations:
         for value in operation.outputs:
@@ -247,7 +247,7 @@ class ClassTable:
         self.names, self.origins, self.sizes = ["1"], ["made"], [1.0]
 
     def add(self, axes: Sequence[Axis], name: str, origin: str) -> None:
-        """Register the new classes of an axis under a name."""
+        """Register the new dimension classes of an axis under a name."""
         # A merged axis is a product of classes: each factor has a number behind the name.
         parts = atoms(axes)
         for place, axis in enumerate(parts):
@@ -258,7 +258,7 @@ class ClassTable:
                 self.sizes.append(float(axis.size))
 
     def classes(self, axes: Sequence[Axis]) -> list[int]:
-        """Indices of the classes in a product of axes; new classes are registered."""
+        """Indices of the dimension classes in a product of axes; new classes are registered."""
         found = atoms(axes)
         for axis in found:
             if axis not in self.places:
@@ -267,7 +267,7 @@ class ClassTable:
 
 
 def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
-    """Classes named after the arguments: data first, then weights and state, then loops."""
+    """Dimension classes named after the arguments: data first, then weights and state, then loops."""
     table = ClassTable()
     for origin in ("data", "weights", "state"):
         for value in program.inputs:
@@ -282,7 +282,7 @@ def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
 
 
 class TermList:
-    """Products of classes with their rows, collected during assembly."""
+    """Products of dimension classes with their rows, collected during assembly of a table."""
 
     def __init__(self, classes: ClassTable):
         """Args: classes: the classes of the products."""
@@ -292,13 +292,13 @@ class TermList:
         self.classes: list[list[int]] = []
 
     def add(self, row: int, term: Monomial) -> None:
-        """Add a product of classes to a row."""
+        """Add a product of dimension classes to a row."""
         self.rows.append(row)
         self.factors.append(term.factor)
         self.classes.append(self.table.classes(term.axes))
 
     def terms(self) -> Terms:
-        """Collected products as columns."""
+        """Collected products of dimension classes, as columns of a table."""
         return terms_of(self.rows, self.factors, self.classes)
 
 

@@ -27,10 +27,10 @@ TABLE_MODES: tuple[Tables, ...] = ("replicated", "table", "row")
 
 
 class ClassPlan(eqx.Module):
-    """Parallel degrees of a traced workload; chips = data * tensor * pipeline.
+    """Parallel degrees of a traced workload over dimension classes (equal axes); chips = data * tensor * pipeline.
 
     Attributes:
-        data: chips that split the data class [1].
+        data: chips that split the data class, the dimension class of the batch [1].
         shard: replicas that share a copy of weights and optimiser state: 1 for a copy per replica, `data` for a single
             copy [1].
         tensor: chips that split the classes of `split` [1].
@@ -73,7 +73,7 @@ def class_plan(
     tables: Tables = "replicated",
     joint_statistics: bool = True,
 ) -> ClassPlan:
-    """Plan of a traced workload from degrees and names of classes.
+    """Plan of a traced workload from degrees and names of dimension classes.
 
     Args:
         work: workload of the whole batch.
@@ -127,7 +127,7 @@ def class_plan(
 
 
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
-    """First two of the given classes that occur in one product or weight array, so that only one can be split.
+    """First two of the given dimension classes that share a product or weight array, so that only one can be split.
 
     None if no two such classes occur together.
     """
@@ -153,7 +153,7 @@ def class_plan_checked(plan: Any) -> ClassPlan:
 
 
 def batch_class(work: ClassedProgram) -> int:
-    """Index of the batch class: the data class whose split leaves the most gradients to reduce.
+    """Index of the dimension class of the batch: the data class whose split leaves the most gradients to reduce.
 
     Raises:
         InputError: no data class can be split.
@@ -173,7 +173,7 @@ def batch_class(work: ClassedProgram) -> int:
 
 
 def tensor_classes(work: ClassedProgram) -> list[str]:
-    """Names of weight classes that can be split: in no value twice, and not iterations of a loop."""
+    """Names of the dimension classes of weights that can be split: in no value twice, and not iterations of a loop."""
     tables = work.tables
     products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
     # 0 is the class of the number 1.
@@ -189,7 +189,7 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
 
 
 def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
-    """Class sizes on one chip and per microbatch under a plan [1], [class]."""
+    """Sizes of the dimension classes on one chip and per microbatch under a plan [1], [class]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
     # The batch class is split by replicas and by microbatches.
@@ -308,7 +308,7 @@ def scaled(exchange: Exchange, share: Array | float) -> Exchange:
 
 
 def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
-    """Sum of the products of classes of each row, at given sizes [row]."""
+    """Sum of the products of class sizes in each row of a table [row]."""
     return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
 
 

@@ -33,7 +33,7 @@ MOST_MICROBATCHES = 64
 
 
 class StatedDegrees(NamedTuple):
-    """Stated degrees of a class plan; None for an open degree.
+    """Stated degrees of a `ClassPlan`; None for an open degree.
 
     Attributes:
         data: chips that split the data class [1].
@@ -147,7 +147,7 @@ def loop_turns(work: ClassedProgram) -> int:
 
 
 def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
-    """Sets of classes that tensor parallelism may split together, from the classes with the most weights."""
+    """Sets of dimension classes that tensor parallelism may split together, from the classes with the most weights."""
     counts = np.asarray(work.tables.weights.values(jnp.asarray(work.sizes, float)))
     having: Mapping[str, float] = {
         name: float(counts[(work.tables.weights.classes == work.place_of(name)).any(axis=1)].sum())
@@ -160,7 +160,7 @@ def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
 
 
 def split_names(work: ClassedProgram, plan: ClassPlan) -> tuple[str, ...]:
-    """Names of the classes that a plan splits by tensor parallelism."""
+    """Names of the dimension classes that a plan splits by tensor parallelism."""
     return tuple(name for name, on in zip(work.tables.class_names, np.asarray(plan.split), strict=True) if on)
 
 

@@ -25,7 +25,7 @@ launches per step."""
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Products of class sizes, in columns; a quantity of a row is the sum of the row's products.
+    """Products of sizes of dimension classes, in columns; a quantity of a row is the sum of the row's products.
 
     Attributes:
         row: row index of each product in the table.
@@ -38,13 +38,13 @@ class Terms:
     classes: np.ndarray
 
     def values(self, sizes: Array) -> Array:
-        """Value of each product at given class sizes."""
+        """Value of each product of class sizes, in the unit of the quantity [term]."""
         return jnp.asarray(self.factor) * jnp.prod(sizes[self.classes], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkloadTables:
-    """Tables of a workload that do not depend on the class sizes.
+    """Tables of a workload that do not depend on the sizes of the dimension classes.
 
     Attributes:
         class_names: names of the dimension classes; the first is `1`.
@@ -123,7 +123,7 @@ class KernelColumns(eqx.Module):
 
 
 def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Sequence[int]]) -> Terms:
-    """Products of class sizes in columns, from lists of rows, factors and classes."""
+    """Products of sizes of dimension classes in columns, from lists of rows, factors and classes."""
     width = max((len(one) for one in classes), default=0) or 1
     # 0 is the class of the number 1: shorter products are filled up.
     table = np.zeros((len(rows), width), np.int32)
@@ -262,7 +262,7 @@ def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str
 
 
 class ClassedProgram(eqx.Module):
-    """Traced program as kernels over dimension classes.
+    """Traced program as kernels over dimension classes, sets of equal axes whose sizes can change.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -273,7 +273,7 @@ class ClassedProgram(eqx.Module):
     tables: WorkloadTables = eqx.field(static=True)
 
     def columns(self) -> KernelColumns:
-        """Work of every kernel at the class sizes of the workload."""
+        """Work of every kernel at the present sizes of the dimension classes."""
         sizes, count = jnp.asarray(self.sizes, float), len(self.tables.kinds)
         columns = {}
         for name in QUANTITIES:
@@ -309,7 +309,7 @@ class ClassedProgram(eqx.Module):
         return {name: float(sizes[place]) for place, name in enumerate(self.tables.class_names) if place}
 
     def sizes_with(self, changes: Mapping[str, Any]) -> Array:
-        """Class sizes with changes [1], [class].
+        """Sizes of the dimension classes with some sizes changed [1], [class].
 
         Args:
             changes: new sizes by class name, numbers or tracers [1].
@@ -323,7 +323,7 @@ class ClassedProgram(eqx.Module):
         return sizes
 
     def place_of(self, name: str) -> int:
-        """Index of a class among the sizes.
+        """Index of a dimension class among the sizes, by name.
 
         Raises:
             InputError: the workload lacks the class.

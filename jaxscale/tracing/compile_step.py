@@ -387,7 +387,7 @@ def plan_of_all(work: Any, n_chips: int) -> ClassPlan:
 
 
 def memories_of(compiled: Any) -> Memories:
-    """Memory of a compiled program."""
+    """Size of arguments, results and temporary values of a compiled program."""
     told = compiled.memory_analysis()
     return Memories(
         arguments=float(told.argument_size_in_bytes),

@@ -16,7 +16,9 @@ from jaxscale.tracing.plan_time import traced_memory_terms, traced_terms
 
 
 class Workload(ClassedProgram, AbstractWork):
-    """Traced program as kernels over dimension classes, made by `jaxscale.trace`; parallel plans are `ClassPlan`s.
+    """Traced program as kernels over dimension classes (sets of equal axes), made by `jaxscale.trace`.
+
+    Parallel plans are `ClassPlan`s.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -24,7 +26,7 @@ class Workload(ClassedProgram, AbstractWork):
     """
 
     def with_sizes(self, changes: Mapping[str, Any]) -> "Workload":
-        """Workload with changed class sizes.
+        """Workload with changed sizes of dimension classes.
 
         Args:
             changes: new sizes by class name, numbers or tracers [1].
@@ -38,7 +40,7 @@ class Workload(ClassedProgram, AbstractWork):
         return Workload(self.sizes_with(changes), self.tables)
 
     def renamed(self, names: Mapping[str, str]) -> "Workload":
-        """Workload with renamed classes.
+        """Workload with renamed dimension classes.
 
         Args:
             names: new names by present names.

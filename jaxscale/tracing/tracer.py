@@ -28,7 +28,7 @@ def trace(
     turns: Mapping[str, int] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Kernels, traffic and memory of a JAX function as a workload over dimension classes, from its jaxpr.
+    """Kernels, traffic and memory of a JAX function over dimension classes (sets of equal axes), from its jaxpr.
 
     A whole training step contains all phases: `trace(train_step, state, batch)`. Arguments may be arrays or
     `jax.ShapeDtypeStruct`s, which need no memory.
@@ -65,7 +65,7 @@ class InputAxes(NamedTuple):
 
 
 class TraceWithInputs(NamedTuple):
-    """Workload, with the arrays among the arguments in the order of the leaves."""
+    """Workload, and the arrays among the arguments of the traced function, in the order of the leaves."""
 
     work: Workload
     inputs: list[InputAxes]

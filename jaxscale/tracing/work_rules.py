@@ -23,7 +23,7 @@ RULES: dict[str, WorkRule] = {}
 
 
 def work_rule(*names: str) -> Callable[[WorkRule], WorkRule]:
-    """Decorator that registers a work rule under primitive names."""
+    """Decorator that registers a function for the work (flop, bytes, matmul sizes) of primitives under their names."""
 
     def register(rule: WorkRule) -> WorkRule:
         RULES.update(dict.fromkeys(names, rule))

@@ -137,7 +137,7 @@ MANY_PLACES, LONG_NUMBER = 20, 1e6
 
 
 def ranked_groups(groups: Sequence[str]) -> dict[str, np.ndarray]:
-    """Masks of the groups, largest first; groups beyond the palette are pooled.
+    """Masks of the rows of each group, the largest group first; groups beyond the palette are pooled.
 
     Args:
         groups: group of each row.
