@@ -104,7 +104,7 @@ class PlanSpace:
 
     @property
     def base(self) -> Plan:
-        """Plan with the fixed fields of all plans; searched recomputation costs whole forward passes."""
+        """Plan with the fixed fields of all plans; if recomputation is searched, it recomputes whole forward passes."""
         return self.software if self.recompute is None else with_fields(self.software, {"recompute_cost": 1.0})
 
 

@@ -154,7 +154,7 @@ class TracedQuestion:
         work: workload at the batch of the rows.
         plans: every plan that agrees; empty if the rows cannot be predicted.
         assumed: text on the assumed choices of each plan.
-        reason: reason why there is no plan; empty with plans.
+        reason: cause of the absence of plans; empty with plans.
     """
 
     work: Workload | None

@@ -46,7 +46,7 @@ def vision_params(vision: Mapping[str, Any]) -> float:
 def told_remarks(
     settings: Settings, fields: Mapping[str, Any], parts: Mapping[str, float], scans: list[str]
 ) -> list[str]:
-    """Remarks on features of a configuration that `Transformer` has no field for, with the effect on time and memory."""
+    """Remarks on features of a configuration without a field in `Transformer`, with the effect on time and memory."""
     model = Transformer(**fields)
     # A third of a training step is forward.
     flops = float(model_flops(model, causal=True)) / 3.0
