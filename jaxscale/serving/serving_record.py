@@ -1,6 +1,7 @@
 """Fit of serving software: coefficients by level, widths of intervals by novelty, and its file.
 
-`serving_held_out` measures the widths on left-out runs; `calibration.intervals` defines the choice of the widest.
+`serving_problem.widths_of` computes the widths from left-out runs; `calibration.intervals` defines the choice of the
+widest.
 """
 
 import functools
