@@ -1,4 +1,4 @@
-"""Runs tables, read and checked against the catalogues of chips and models, and against model files that rows name."""
+"""Reader of runs tables, with checks against the catalogues of chips and models, and against named model files."""
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
         runs: the table; paths are relative to the table's folder, or to the current folder.
 
     Returns:
-        The table; problems by column and by the code of the file's name in it.
+        The table; problems by column and by code of the file's name in the column.
     """
     named = runs.categories(MODEL_FILE)
     if not named.matches(bool).any():
@@ -78,19 +78,22 @@ _FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 
 class RunsSchema(AbstractSchema[Runs]):
-    """Tables of training runs."""
+    """Schema of tables of training runs."""
 
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings, as further tools and people write them."""
+        """Column and unit of each heading, with the spellings of common tools."""
         own = super().headings(header)
         # Tables with columns by their names need no further names.
         return own if all(one.column in self.columns for one in own) else run_headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
+        """Cells converted to the units of the columns, such as seconds below `step (ms)`.
+
+        Batches below a heading in tokens become texts such as `4M tokens`.
+        """
         written = {
             heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
             for heading in header.meant
@@ -99,7 +102,7 @@ class RunsSchema(AbstractSchema[Runs]):
         return replace(cells, cells={**cells.cells, **written})
 
     def lacks(self, header: Header) -> str:
-        """Absent required columns that no present column fills."""
+        """Message about absent required columns that no present column replaces; empty for none."""
         columns = header.columns
         needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
         # A model or a file of the model fills the shape.
@@ -130,11 +133,11 @@ class RunsSchema(AbstractSchema[Runs]):
         return runs
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, microbatches against the batch, heads and experts."""
+        """Checks of degrees against chips, microbatches against the batch, heads and experts."""
         return row_checks(table, self.names.lookup)
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, problems of rows without a transformer, and rows of unknown models."""
+        """Problems of valid cells by row: contradictions, invalid rows of further kinds, unknown models."""
         yield from super().row_problems(table, bad)
         for kind, is_kind in kinds_in(table):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
@@ -146,7 +149,7 @@ class RunsSchema(AbstractSchema[Runs]):
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a runs table against the catalogues, `js.read_runs("runs.csv")`.
+    """Read a runs table and check it against the catalogues, `js.read_runs("runs.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header; or a DataFrame of pandas or polars, a table of
@@ -174,7 +177,7 @@ def read_table(
     known_models: Collection[str] = (),
     skip_bad: bool = False,
 ) -> Runs:
-    """Read and check a runs table against the given names.
+    """Read a runs table and check it against given names of chips and models.
 
     A row with contradictory or invalid cells is bad. A row with empty required cells is
     incomplete and kept: `describe_rows` names the missing columns.
@@ -183,7 +186,7 @@ def read_table(
         table: a path, or a table in memory, as for `read_runs`.
         known_gpus: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        known_models: names for the message about an unknown one.
+        known_models: names suggested in the message about an unknown model.
         skip_bad: drop bad rows instead of refusing the file.
 
     Returns:

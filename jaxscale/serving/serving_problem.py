@@ -38,9 +38,9 @@ class MeasuredServing(NamedTuple):
     Attributes:
         batch: engines, models and loads [row].
         levels: levels of each row.
-        measured: measurements, nan where absent [row, target].
-        sources: table of each row [row].
-        groups: group of each row by model, chip, chips, degrees, so that rows of a group differ in load alone; by
+        measured: measurements, nan if absent [row, target].
+        sources: name of the source of each row [row].
+        groups: group of each row by model, chip, chips, degrees, so that rows of a group differ only in load; by
             source, model and chip where the table states how requests arrive [row].
         is_loaded: whether the table states how requests arrive [row].
     """
@@ -53,13 +53,13 @@ class MeasuredServing(NamedTuple):
     is_loaded: np.ndarray
 
     def take(self, rows: np.ndarray) -> "MeasuredServing":
-        """Subset of the rows, by index or mask."""
+        """Measured rows of a subset, by index or mask."""
         columns = (self.measured, self.sources, self.groups, self.is_loaded)
         return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
 
 
 def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -> MeasuredServing:
-    """Rows of tables suitable for a fit: status ok or none, with a measured time or rate."""
+    """Rows of tables usable for a fit: status ok or none, with a measured time or rate."""
     parts = []
     for runs in tables:
         rows = describe_serving(runs, hardware)
@@ -83,7 +83,7 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
 
 
 def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"], *, is_loaded: bool) -> Float[Array, " target"]:
-    """Logarithms of the answers of a row, in the order of `TARGETS`: means, and percentiles where `is_loaded`."""
+    """Natural logarithms of the predictions of a row, by `TARGETS`: means, and percentiles if `is_loaded`."""
     parts = (row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
     values = answers(*parts, is_loaded=is_loaded)[0]
     return jnp.log(jnp.stack([values[name] for name in (TARGETS if is_loaded else ANSWERS)]))
@@ -132,14 +132,14 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray, np
 
 
 def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Class of error of measurements: target, kind of serving, dense or mixture [measurement]."""
+    """Class of error of each measurement: target, kind of serving, dense or mixture [measurement]."""
     serving, kinds = (levels.column(kind)[rows] for kind in ("serving", "kind"))
     names = [f"{TARGETS[t]} {s} {k.split()[-1]}" for t, s, k in zip(targets, serving, kinds, strict=True)]
     return np.asarray(names, dtype=object)
 
 
 class ServingProblem(NamedTuple):
-    """Mixed-effects problem, with a description of its measurements.
+    """Mixed-effects problem of serving, with a description of its measurements.
 
     Attributes:
         mixed: the problem.
@@ -162,10 +162,12 @@ def serving_problem(
     """Mixed-effects problem of measured rows.
 
     Args:
+        measured: the rows.
         base: log coefficients of each row from an earlier fit, with fixed pooled values; the priors' medians where None
             [row, coefficient].
         spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, with
-            effects of clients for runs under load alone: a framework known from one source would share its clients'.
+            effects of clients for runs under load only, because a framework known from a single source would share
+            the effect.
     """
     spec = serving_spec()
     row, target, is_fitted = _measurements(measured)
@@ -203,7 +205,15 @@ def as_fit(
     widths: tuple[ServingWidth, ...],
     is_counted: np.ndarray,
 ) -> ServingFit:
-    """Solution of a problem as a fit, with the levels of the counted rows [row]."""
+    """Fit from the solution of a mixed-effects problem, with the levels of the counted rows.
+
+    Args:
+        name: name of the fit.
+        problem: the problem.
+        solution: its solution.
+        widths: widths of intervals.
+        is_counted: mask of the rows of the fit [row].
+    """
     mixed = problem.mixed
     centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
     shifts: list[tuple[str, str, str, float]] = []
@@ -268,7 +278,7 @@ HELD_STEPS = 6
 
 
 class HeldOutServing(NamedTuple):
-    """Errors of held-out rows.
+    """Errors of held-out rows in the cross-validation of a fit.
 
     Attributes:
         measured: the rows.
@@ -285,20 +295,20 @@ class HeldOutServing(NamedTuple):
 
 
 def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Fold of each row, equal for rows of equal name; folds of about equal size [row]."""
+    """Cross-validation fold of each row, equal for rows of equal name; folds of about equal size [row]."""
     codes = np.unique(names.astype(str), return_inverse=True)[1]
     return fold_of(codes, min(count, int(codes.max()) + 1), seed)
 
 
 def names_left_out(measured: MeasuredServing, novelty: str) -> np.ndarray:
-    """Names by which rows are left out together, by novelty [row]."""
+    """Group of each row for cross-validation by a novelty: rows of a group are left out together [row]."""
     return measured.groups if novelty == "seen" else measured.levels.column(novelty)
 
 
 def fits_without(
     problem: ServingProblem, solution: MixedSolution, parts: np.ndarray
 ) -> Iterator[tuple[np.ndarray, MixedSolution]]:
-    """Rows of each fold [row], and the fit of the remaining rows."""
+    """Mask of the rows of each fold [row], and the fit of the remaining rows, fold by fold."""
     for part in range(int(parts.max()) + 1):
         is_kept = parts != part
         # Effects of levels without a row return to zero.
@@ -308,7 +318,7 @@ def fits_without(
 
 
 def errors_left_out(problem: ServingProblem, solution: MixedSolution, parts: np.ndarray) -> np.ndarray:
-    """Errors of each fold under the fit of the remaining rows [measurement]."""
+    """Log error of each measurement under the fit without its fold [measurement]."""
     errors = np.full(len(problem.row), np.nan)
     for is_out, held in fits_without(problem, solution, parts):
         mine = is_out[problem.row]
@@ -322,7 +332,7 @@ def widths_of(
     levels: Levels,
     groups: np.ndarray,
 ) -> tuple[ServingWidth, ...]:
-    """Interval widths from the errors of left-out runs.
+    """Interval widths from the errors of held-out runs.
 
     Rows left out together count as one: groups of runs, models, stacks, chips and frameworks.
 
@@ -334,7 +344,7 @@ def widths_of(
         groups: group of runs of each measurement [measurement].
 
     Returns:
-        Widths of every class with enough errors, and of their unions.
+        Widths of every class with enough errors, and of unions of classes.
     """
     levels = classes_of_width(levels)
     columns = (targets, *(levels.column(kind) for kind in WIDTH_KINDS))

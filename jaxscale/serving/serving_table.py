@@ -1,4 +1,4 @@
-"""Serving tables: meaning, valid values and defaults of their columns; reader and checks."""
+"""Serving tables: reader, checks, and the meaning, valid values and defaults of columns."""
 
 from collections.abc import Collection, Iterator
 
@@ -164,14 +164,14 @@ SERVING_REQUIRED = ("gpu", "input_len", "output_len")
 
 
 class ServingSchema(AbstractSchema[Runs]):
-    """Tables of measured or planned serving."""
+    """Schema of tables of measured or planned serving."""
 
     columns = SERVING_BY_NAME
     row = "measurement"
     says_nothing = ("source_row", "notes")
 
     def lacks(self, header: Header) -> str:
-        """The first required column that is absent; a model or its shape is required."""
+        """Message about the first absent required column, with a model or its shape required; empty for none."""
         columns = header.columns
         shape = () if "model" in columns else SHAPE
         missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
@@ -179,12 +179,12 @@ class ServingSchema(AbstractSchema[Runs]):
         return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """Cells without change."""
+        """Table of runs with the cells unchanged."""
         del header, problems
         return Runs.of(table)
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, numbers of a model against its domain."""
+        """Checks of degrees against chips, arrivals against rates, and sizes of a model against valid ranges."""
         chips = table.numbers("n_gpus")
         tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
         few_chips = Check(
@@ -224,7 +224,7 @@ class ServingSchema(AbstractSchema[Runs]):
         ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, and rows with an unknown model in a table without shape columns."""
+        """Problems of valid cells by row: contradictions, and unknown models in a table without shape columns."""
         yield from super().row_problems(table, bad)
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
@@ -233,7 +233,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
 
 def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
+    """Read a serving table and check it against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header, or a further argument of `js.read_runs`. A
