@@ -24,9 +24,9 @@ from jaxscale.serving.serving_rows import ServingBatch, describe_serving
 from jaxscale.serving.spread import QUANTILES
 from jaxscale.serving.under_load import ANSWERS, KINDS, PERCENTILES, answers
 
-HEAVY = ("release", "stack", "pair", "client")
-"""Kinds of level whose effects have a Student distribution: a release, a port, kernels of a model or the options of a
-source may be far from all others."""
+NARROW = "pace"
+"""Coefficient whose effects have a normal distribution. All others have a Student distribution: a release, a port, the
+kernels of a model or the options of a source may be far from the rest; a factor on every time is not."""
 
 TARGETS = (*ANSWERS, *PERCENTILES)
 """Measured columns that a fit explains, in the order of `log_answers`."""
@@ -189,7 +189,7 @@ def serving_problem(
         codes = np.where(is_named[codes] & (is_open | measured.is_loaded), codes, -1)
         for name, spread in by_name.items():
             place, known = SERVING_NAMES.index(name), tuple(names.tolist())
-            blocks.append(Block(kind, place, codes, known, float(spread), is_heavy=kind in HEAVY))
+            blocks.append(Block(kind, place, codes, known, float(spread), is_heavy=name != NARROW))
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]
     # Errors are relative: the fit works on logarithms.
