@@ -13,28 +13,23 @@ from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.predict import Prediction
-from jaxscale.runs.reader import RunsSchema
 from jaxscale.runs.schema import BY_NAME, sequences_in, stated_values
-from jaxscale.tables.schema import AbstractSchema
-from jaxscale.tables.table import cell_of, write_extended
+from jaxscale.tables.table import AbstractTable, cell_of, write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     """Read a runs table, and say how many bad rows were dropped, and which columns may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
-    say_doubts(runs, RunsSchema)
+    say_doubts(runs)
     return runs
 
 
-def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
-    """Say which columns of a table may be misspelt, and how many bad rows were dropped."""
-    misspelt = schema.misspelt(runs.columns)
-    for name, meant in misspelt.items():
-        say(f"{runs.path}: column {name!r} is not read (is {meant!r} meant?)")
-    if unread := [repr(name) for name in schema.unread(runs.columns) if name not in misspelt]:
-        say(f"{runs.path}: not read: {', '.join(unread)}")
-    if runs.n_skipped:
-        say(f"{runs.path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+def say_doubts(table: AbstractTable) -> None:
+    """Say which columns of a table are not read, and how many bad rows were dropped."""
+    for doubt in table.doubts:
+        say(f"{table.path}: {doubt}")
+    if table.n_skipped:
+        say(f"{table.path}: {table.n_skipped} bad rows dropped, {len(table)} kept; first: {table.problems[0]}")
 
 
 def say_unanswered(n_rows: int, n_answered: int) -> None:

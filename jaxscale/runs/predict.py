@@ -191,7 +191,8 @@ def _shown(prediction: Prediction) -> Printout:
     measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
     rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
     heads = ("model", "chips", "plan", "step", "90 % interval", "MFU", "memory")
-    return Printout(f"Prediction of {len(prediction)} runs{measured}", heads, rows, n_left=3)
+    title = f"Prediction of {len(prediction)} runs{measured}"
+    return Printout(title, heads, rows, prediction.runs.doubts, n_left=3)
 
 
 def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:

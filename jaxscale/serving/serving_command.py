@@ -112,7 +112,6 @@ class ServingPredict(Outputs):
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import say_doubts, say_unanswered
         from jaxscale.serving.serving_report import serving_error_table, serving_rows_table
-        from jaxscale.serving.serving_table import ServingSchema
         from jaxscale.tables.table import write_extended
 
         if self.out is not None:
@@ -120,7 +119,7 @@ class ServingPredict(Outputs):
         check_pictures(self.plot, self.report, self.table, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
-        say_doubts(runs, ServingSchema)
+        say_doubts(runs)
         stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
@@ -162,6 +161,7 @@ class ServingFitCommand(Outputs):
         """
         import jaxscale as js
         from jaxscale.base.files import check_writable
+        from jaxscale.cli.runs_tables import say_doubts
         from jaxscale.serving.serving_report import serving_error_table
 
         check_writable(self.out, self.table, self.start, self.hardware)
@@ -170,6 +170,7 @@ class ServingFitCommand(Outputs):
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        say_doubts(runs)
         before = js.serving.predict_serving(runs, self.start, hardware).errors(runs)
         fit = js.serving.fit_serving(runs, self.start, name=self.out.stem, hardware=hardware, progress=say)
         fit.save(self.out)
