@@ -286,15 +286,23 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
         InputError: a framework unknown to defaults and fit; lists the known frameworks.
     """
     from jaxscale.runs.defaults import known_frameworks
-    from jaxscale.tables.cells import respelt
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
         # The framework common to all fitted runs.
         return dict(fitted.own).get("framework")
-    if name in frameworks:
-        return name
-    for spelling in (name.lower(), respelt("framework", name)):
-        if spelling in frameworks:
+    return framework_among("--framework", name, frameworks)
+
+
+def framework_among(flag: str, name: str, known: Collection[str]) -> str:
+    """Framework by name in any spelling.
+
+    Raises:
+        InputError: none of the known frameworks; names the option.
+    """
+    from jaxscale.tables.cells import respelt
+
+    for spelling in (name, name.lower(), respelt("framework", name)):
+        if spelling in known:
             return spelling
-    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
+    raise InputError(f"{flag} = {name!r} is unknown; {nearest(name.lower(), known)}")

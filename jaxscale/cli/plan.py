@@ -19,7 +19,7 @@ from jaxscale.cli.arguments import (
     command,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, remark, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.base.table import Table
@@ -238,6 +238,8 @@ class PlanCommand(Outputs, SoftwareOptions):
             return None
         from jaxscale.designs.whole_run import RunGoal
 
+        if self.tokens is not None and self.loss is not None:
+            raise InputError("--tokens beside --loss; expected one of them")
         if self.objective == "price" and self.price is None:
             raise InputError("--objective price needs --price, of a chip and hour")
         return RunGoal(self.tokens, self.loss)
@@ -452,7 +454,7 @@ def fitted_frameworks(fitted: "Fit") -> list[str]:
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
-    """Model by name or file, at its own or a given sequence length.
+    """Model by name or file, at its own or a given sequence length; its own is told.
 
     Args:
         name_or_path: catalogue name, or a TOML or config.json file.
@@ -461,8 +463,11 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     Raises:
         InputError: unknown name, a malformed file, or a length out of range.
     """
-    from jaxscale.models import model
+    from jaxscale.models import described_model
 
+    described = described_model(name_or_path)
     if seq_len is not None:
-        checked_count("--seq-len", seq_len)
-    return model(name_or_path, **({} if seq_len is None else {"seq_len": seq_len}))
+        return described.transformer(name_or_path, seq_len=checked_count("--seq-len", seq_len))
+    model = described.transformer(name_or_path)
+    remark(f"{described.length_remark(model.seq_len)}; state --seq-len")
+    return model

@@ -1,6 +1,7 @@
 """Runs tables of the commands: read from a file or from options, and written with predictions."""
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 from jaxscale.base.arrays import as_whole
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import whole_file
-from jaxscale.cli.console import say
+from jaxscale.cli.arguments import OWN
+from jaxscale.cli.console import remark, say
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
@@ -99,19 +101,27 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
     description = described_model(cells["model"])
     if catalogue_model(cells["model"]) is None:
         # The table knows no names of files: the fields stand for the model.
-        cells |= {name: value for name, value in description.fields.items() if name in BY_NAME}
-        cells["model"] = Path(cells["model"]).stem
-    cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
+        shape = {name: value for name, value in description.fields.items() if name in BY_NAME and name != "seq_len"}
+        cells = {**shape, **cells, "model": Path(cells["model"]).stem}
     for name, value in stated_values("--set", stated).items():
         if options.get(name) not in (None, value):
             raise InputError(f"--set {name} has an option of its own beside it; expected one of them")
         cells[name] = value
+    if "seq_len" not in cells:
+        cells["seq_len"] = description.transformer(str(options["model"])).seq_len
+        remark(f"{description.length_remark(cells['seq_len'])}; state --seq-len")
     cells["global_batch_size_seqs"] = _batch(cells)
     try:
         return read_runs(cells, hardware=hardware)
     except InputError as error:
         # A user of options knows no table, line or column.
-        raise InputError(str(error).replace("table:1: ", "").replace("column ", "")) from None
+        told = re.sub(r"column '(\w+)'", lambda column: _option_of(column[1]), str(error).replace("table:1: ", ""))
+        raise InputError(told) from None
+
+
+def _option_of(column: str) -> str:
+    """Option that states a column of one run."""
+    return OWN.get(column) or ("--" if column in ("framework", "precision") else "--set ") + column
 
 
 def _batch(cells: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from jaxscale.cli.arguments import (
     SoftwareOptions,
     checked_count,
     command,
+    framework_among,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
@@ -82,6 +83,10 @@ class RolloutCommand(Outputs, SoftwareOptions):
             told = f"--output-len = {self.output_len} exceeds --max-output-len = {longest}"
             raise InputError(f"{told}; expected a mean of at most the maximum")
         batch = RolloutBatch(self.prompts, self.answers, self.input_len, self.output_len, self.length_cv, longest)
+        known = js.serving.load_serving_fit(self.serving_fit).frameworks
+        same = {name: getattr(self, name) for name in SAME} | {
+            "engine": framework_among("--engine", self.engine, known)
+        }
         stage("scoring engines and training plans of every split")
         step = js.rollout_step(
             self.model,
@@ -93,7 +98,7 @@ class RolloutCommand(Outputs, SoftwareOptions):
             price=float("nan") if self.price is None else self.price,
             fit=fitted,
             hardware=hardware,
-            **{name: getattr(self, name) for name in SAME},
+            **same,
         )
         title = f"One step of {self.algorithm.upper()}: {self.model} on {self.n_gpus} {chip.id}"
         remarks = report.length_remark(step, batch, js.model(self.model))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, option
+from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, framework_among, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class ServingPlan(Outputs):
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
-        levels = js.serving.stack_levels(self.framework, chip, model, name=self.model, hardware=hardware)
+        framework = framework_among("--framework", self.framework, js.serving.load_serving_fit(self.fit).frameworks)
+        levels = js.serving.stack_levels(framework, chip, model, name=self.model, hardware=hardware)
         stage("scoring engines")
         choice = js.serving.best_serving_plan(
             model,
