@@ -75,9 +75,9 @@ class ShapeCommand(Outputs, SoftwareOptions):
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        cells = software_cells(self, js.load_fit(self.fit))
         law = self._law()
         template = load_model(self.model, self.seq_len)
+        cells = software_cells(self, js.load_fit(self.fit), is_dense=bool(template.n_experts <= 1))
         # The built model at the sequence length of the template.
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
         if like is not None and law is not None:

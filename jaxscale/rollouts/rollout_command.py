@@ -75,7 +75,8 @@ class RolloutCommand(Outputs, SoftwareOptions):
         check_pictures(self.plot, self.report, self.model, self.fit, self.serving_fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         fitted = js.load_fit(self.fit, hardware)
-        cells, chip = software_cells(self, fitted), hardware[self.gpu]
+        is_dense = bool(js.model(self.model).n_experts <= 1)
+        cells, chip = software_cells(self, fitted, is_dense=is_dense), hardware[self.gpu]
         if lacking := chip.lacks(cells["precision"]):
             say(lacking)
         longest = NO_LIMIT if self.max_output_len is None else self.max_output_len

@@ -87,7 +87,12 @@ class TrendsCommand(Outputs, SoftwareOptions):
         hardware = js.load_hardware(self.hardware)
         fitted = js.load_fit(self.fit, hardware)
         cells = software_cells(
-            self, fitted, otherwise=library.published_framework(), own=DEGREES, unused=("dp", "micro_batch_size", *KEPT)
+            self,
+            fitted,
+            is_dense=bool(model.n_experts <= 1),
+            otherwise=library.published_framework(),
+            own=DEGREES,
+            unused=("dp", "micro_batch_size", *KEPT),
         )
         # A pipeline shards the optimizer alone.
         layout = self._layout(round(cells.pop("zero_stage", 3 if self.pp == 1 else 1)))
