@@ -32,7 +32,9 @@ def plural(count: float | int, noun: str) -> str:
     """Noun behind a count: `chip` of one, else `chips`; `copies` of `copy`."""
     if count == 1:
         return noun
-    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeo" else f"{noun}s"
+    if noun.endswith("y") and noun[-2] not in "aeo":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("ch") else f"{noun}s"
 
 
 def in_digits(value: float, digits: int = 3) -> str:

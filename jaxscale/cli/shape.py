@@ -74,6 +74,10 @@ class ShapeCommand(Outputs, SoftwareOptions):
         from jaxscale.designs.shape_report import shape_report
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
+        kinds = ("days", "loss", "flop", "params")
+        if len(given := [f"--{kind}" for kind in kinds if getattr(self, kind) is not None]) != 1:
+            told = " beside ".join(given) or "no budget"
+            raise InputError(f"{told}; expected exactly one of {', '.join(f'--{kind}' for kind in kinds)}")
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         law = self._law()
         template = load_model(self.model, self.seq_len)

@@ -98,7 +98,11 @@ class RunsSchema(AbstractSchema[Runs]):
         if not missing:
             return ""
         expected = [f"model (or {', '.join(SHAPE)})", *(name for name in NEEDED if name not in SHAPE)]
+        serving = "a table of serving is read by `jaxscale serving predict`"
         told = f"{missing}; expected at least {', '.join(expected)}"
+        told += self.told_elsewhere(
+            header, ("serving_names",), ("input_len", "output_len", "ttft_s", "tpot_s"), serving
+        )
         is_no_table = not any(name in BY_NAME for name in header.columns)
         return f"{told}; a launch file or log is read by `jaxscale read`" if is_no_table else told
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from jaxscale.serving.serving_predict import ServingPrediction
 
 
+SLOWEST_TOKEN = 10.0
+"""Limit of the time per token that no engine comes near: a number of milliseconds [s]."""
+
 FitOption = Annotated[str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")]
 
 
@@ -53,6 +56,8 @@ class ServingPlan(Outputs):
             raise InputError(
                 f"--dollars-per-gpu-hour = {self.dollars_per_gpu_hour:g} is out of range; expected above 0"
             )
+        if self.tpot is not None and self.tpot > SLOWEST_TOKEN:
+            raise InputError(f"--tpot = {self.tpot:g} s a token holds no engine back; expected seconds, as 0.05")
         check_pictures(self.plot, self.report, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id

@@ -190,7 +190,9 @@ class ServingSchema(AbstractSchema[Runs]):
         """Absent required columns; a model or its shape is required."""
         missing = self.missing(header, (*SERVING_REQUIRED, *SHAPE), dict.fromkeys(SHAPE, ("model",)))
         least = f"{', '.join(SERVING_REQUIRED)} and model (or {', '.join(SHAPE)})"
-        return missing and f"{missing}; expected at least {least}"
+        runs = "a table of training runs is read by `jaxscale predict`"
+        other = self.told_elsewhere(header, ("names",), ("seq_len", "global_batch_size_seqs", "step_time_s"), runs)
+        return missing and f"{missing}; expected at least {least}{other}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Cells without change."""

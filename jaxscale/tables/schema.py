@@ -141,6 +141,19 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         names = f"{', '.join(map(repr, absent))}{self.hint(absent, columns)}"
         return f"missing column{'s' * (len(absent) > 1)} {names}" if absent else ""
 
+    def told_elsewhere(self, header: Header, names: Sequence[str], others: Collection[str], reader: str) -> str:
+        """Words on the reader of another kind of table; empty without one of its columns.
+
+        Args:
+            header: first line of the table.
+            names: tables of names in `data/headings.toml` of the other kind.
+            others: columns of the other kind alone.
+            reader: what reads it.
+        """
+        column_of = headings_in(names, ()).column_of
+        words = {joined_words(heading) for heading in header.written}
+        return f"; {reader}" if {*words, *map(column_of.get, words)} & set(others) else ""
+
     def hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
         """Question about the first column that resembles a missing column; empty if none does."""
         meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     ModelName,
@@ -82,6 +84,8 @@ class TrendsCommand(Outputs, SoftwareOptions):
 
         n = report.chip_range(self.lowest, self.highest)
         model = load_model(self.model, self.seq_len)
+        if number(model.n_heads) % checked_count("--tp", self.tp):
+            raise InputError(f"--tp = {self.tp} must divide the {number(model.n_heads):g} heads of {self.model}")
         together = None if self.global_batch is None else float(checked_batch(self.global_batch, model.seq_len))
         batch = report.batch_of(self.sequences_per_chip, together)
         hardware = js.load_hardware(self.hardware)

@@ -53,8 +53,8 @@ def test_table_and_template_of_ones_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "budget: none given; expected exactly one of days, loss, flop, params"),
-        (("--days", 1, "--loss", 2), "budget: days, loss given; expected exactly one"),
+        ((), "no budget; expected exactly one of --days, --loss, --flop, --params"),
+        (("--days", 1, "--loss", 2), "--days beside --loss; expected exactly one of"),
         (("--days", 0), "days = 0 is out of range"),
         (("--days", "nan"), "days = nan is out of range"),
         (("--loss", 1), "loss = 1 is out of reach; expected more than the irreducible"),

@@ -62,6 +62,10 @@ def test_a_unit_that_the_column_has_changes_no_cell():
     assert js.read_runs([_renamed("seq_len", "Sequence Length (tokens)")]).column("seq_len") == [8192.0]
 
 
+def test_a_ratio_may_be_a_percentage():
+    assert js.read_runs([{**COLUMNS, "mfu": "55 %"}]).column("mfu") == [0.55]
+
+
 def test_a_column_under_its_own_name_goes_before_another_name():
     runs = js.read_runs([{**COLUMNS, "iteration_time": 99.0, "GPUs": 8}])
     assert runs.column("step_time_s") == [18.2] and runs.column("n_gpus") == [64.0]
