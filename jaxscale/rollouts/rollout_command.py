@@ -16,7 +16,7 @@ from jaxscale.cli.arguments import (
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
-SAME = ("algorithm", "mode", "on_policy", "updates", "reward", "critic", "engine", "engine_precision", "serving_fit")
+SAME = ("algorithm", "mode", "on_policy", "updates", "reward", "critic", "engine_precision", "serving_fit")
 """Options that are arguments of `js.rollout_step` of the same name."""
 
 
@@ -85,9 +85,7 @@ class RolloutCommand(Outputs, SoftwareOptions):
             raise InputError(f"{told}; expected a mean of at most the maximum")
         batch = RolloutBatch(self.prompts, self.answers, self.input_len, self.output_len, self.length_cv, longest)
         known = js.serving.load_serving_fit(self.serving_fit).frameworks
-        same = {name: getattr(self, name) for name in SAME} | {
-            "engine": framework_among("--engine", self.engine, known)
-        }
+        engine = framework_among("--engine", self.engine, known)
         stage("scoring engines and training plans of every split")
         step = js.rollout_step(
             self.model,
@@ -99,7 +97,8 @@ class RolloutCommand(Outputs, SoftwareOptions):
             price=float("nan") if self.price is None else self.price,
             fit=fitted,
             hardware=hardware,
-            **same,
+            engine=engine,
+            **{name: getattr(self, name) for name in SAME},
         )
         title = f"One step of {self.algorithm.upper()}: {self.model} on {self.n_gpus} {chip.id}"
         remarks = report.length_remark(step, batch, js.model(self.model))
