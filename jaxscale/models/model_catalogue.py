@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from jaxscale.base.documents import check_keys, data_path, parsed_json, read_text, read_toml
+from jaxscale.base.documents import check_keys, data_path, not_valid, parsed_json, read_text, read_toml
 from jaxscale.base.errors import InputError, similar
 from jaxscale.models.transformer import (
     ARGUMENTS,
@@ -148,11 +148,13 @@ class ModelDescription:
         fields: arguments of `Transformer`.
         parts: parameters beyond the fields, by name of the component [1].
         not_modelled: features without a field, with the effect on time and memory.
+        length: origin of the sequence length, in words.
     """
 
     fields: Mapping[str, Any]
     parts: Mapping[str, float] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = ()
+    length: str = "as the model is made for"
 
     def transformer(self, where: str, **changes: Any) -> Transformer:
         """The model, with single fields replaced.
@@ -164,6 +166,10 @@ class ModelDescription:
             return Transformer(**{**self.fields, **changes})
         except (ValueError, TypeError) as error:
             raise InputError(f"{where}: {error}") from None
+
+    def length_remark(self, seq_len: Any) -> str:
+        """Words about the sequence length that is taken where none is stated."""
+        return f"sequences of {float(seq_len):,.0f} tokens, {self.length}"
 
 
 def model(name: str | Path, **changes: Any) -> Transformer:
@@ -210,7 +216,9 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
 
 def _from_file(path: Path) -> ModelDescription:
     if path.suffix.lower() == ".toml":
-        return ModelDescription(_toml_fields(path))
+        fields = _toml_fields(path)
+        length = "as the file says" if "seq_len" in fields else "as the file names no seq_len"
+        return ModelDescription(fields, length=length)
     # The reader of Hugging Face's configurations is larger than the catalogue.
     from jaxscale.models.hf.hf_model import converted
 
@@ -225,7 +233,7 @@ def _from_file(path: Path) -> ModelDescription:
         raise InputError(f"{path}: a value of another kind ({error}); expected numbers as in a config.json") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return ModelDescription(result.fields, result.parts, result.not_modelled)
+    return ModelDescription(*result)
 
 
 def read_json(path: Path) -> Any:
@@ -239,7 +247,7 @@ def read_json(path: Path) -> Any:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+        raise not_valid(path, "JSON", error) from None
 
 
 def _toml_fields(path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from jaxscale.plans.choice import (
     nothing_fits,
     nothing_valid,
 )
-from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
+from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.score import FoundPlans, PlanTask, detailed
@@ -248,6 +248,17 @@ def _choice(
     )
 
 
+def plans_of_any_batch(task: PlanTask) -> PlanTable:
+    """Plans that are valid for a batch that is a multiple of all degrees."""
+    return enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
+
+
+def stated_degrees(task: PlanTask) -> dict[str, int]:
+    """Degrees that are not searched, by name [1]."""
+    choices = {name: getattr(task.space, name) for name in DEGREES}
+    return {name: values[0] for name, values in choices.items() if values is not None and len(values) == 1}
+
+
 def refuse_none(task: PlanTask, found: FoundPlans) -> None:
     """Refuse a search without a valid plan or without a plan that fits.
 
@@ -255,11 +266,8 @@ def refuse_none(task: PlanTask, found: FoundPlans) -> None:
         InputError: no valid plan, with valid batches or chips; or no plan that fits, with a remedy.
     """
     if not len(found.table):
-        # Degrees for any batch tell the valid batches.
-        unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
-        choices = {name: getattr(task.space, name) for name in DEGREES}
-        stated = {name: values[0] for name, values in choices.items() if values is not None and len(values) == 1}
-        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched, stated)
+        unbatched = plans_of_any_batch(task)
+        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched, stated_degrees(task))
     if not found.fits.any():
         (leanest,) = detailed(task.model, [found.table.plan(found.best)], task.cluster, task.coefficients)
         raise nothing_fits(found, leanest.memory_terms, task.cluster)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.base.units import plural
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.tables.categorical import Categorical, together
@@ -238,7 +239,8 @@ CONTINUOUS_RULES = (
         "sequences",
         lambda n_microbatches, replica_batch: np.greater_equal(replica_batch, n_microbatches * (1.0 - 1e-9)),
         lambda n_microbatches, replica_batch: (
-            f"a replica gets {replica_batch:g} sequences for {n_microbatches:g} microbatches on the most chips; "
+            f"a replica gets {replica_batch:.3g} sequences for {n_microbatches:g} "
+            f"{plural(n_microbatches, 'microbatch')} on the most chips; "
             "expected at least one each: a larger batch, more of tp, pp or cp, or fewer chips"
         ),
     ),

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
+from jaxscale.base.units import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -294,10 +295,4 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 def seconds(value: float) -> str:
     """Text of a time in a suitable unit: `3.2 s`, `870 ms`, `41 us`."""
-    # From a thousand on, three significant digits would need an exponent.
-    if abs(value) >= 1000.0:
-        return f"{value:.0f} s"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g} s"
+    return quantity(value, "s")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.base.units import GB, quantity
+from jaxscale.base.units import GB, in_digits, quantity
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.plans.plan import in_short, recomputed
 
@@ -19,8 +19,7 @@ def rounded_text(value: float | None, digits: int = 3) -> str:
     """Text of a number with the given digits, without exponent below a million; a dash for None."""
     if value is None or not np.isfinite(value):
         return "-"
-    # From 10^digits on, format g would write an exponent.
-    return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
+    return in_digits(value, digits)
 
 
 CHIP_COLUMNS = {

@@ -331,11 +331,16 @@ class Meanings:
         def told(row: tuple[Any, ...]) -> str:
             factor, *opened = row
             named = {column: word for (column, word), is_one in zip(words.items(), opened, strict=True) if is_one}
-            return f"blank cells: {_cells(named)} would take {factor:g} times as long, which the interval covers"
+            return f"blank cells: {_cells(named)} would take {_times_as_long(factor)}, which the interval covers"
 
         # Rows of nearly equal effect share a note.
         texts = together(Categorical.of_numbers(np.round(ratio, 2)), *flags).map(told)
         self.notes = joined([self.notes, texts.spread(rows, len(runs), "")])
+
+
+def _times_as_long(factor: float) -> str:
+    """Words for a ratio of times: `0.9 times as long`, `as long` for 1."""
+    return "as long" if factor == 1.0 else f"{factor:g} times as long"
 
 
 def remedies(found: Answers, predicted: Predict) -> Categorical:
@@ -371,7 +376,7 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
         figures = np.round(peaks[place, rows] / GB), np.round(ratios[place, rows], 2)
         texts = together(*map(Categorical.of_numbers, figures)).map(
             lambda row, cells=cells: (
-                f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB and {row[1]:g} times the time"
+                f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB, and take {_times_as_long(row[1])}"
             )
         )
         notes = joined([notes, texts.spread(rows, len(left), "")])

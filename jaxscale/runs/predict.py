@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from jaxscale.base.errors import similar
 from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
@@ -20,7 +21,7 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.defaults import Meanings, remedies
+from jaxscale.runs.defaults import Meanings, known_frameworks, remedies
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
@@ -36,6 +37,9 @@ EVALUATED = ("step_time", "memory", "mfu", *TERM_NAMES)
 
 BESIDE = "memory_framework"
 """Column of the memory that the driver holds beside a program's own."""
+
+MISSPELT = 0.7
+"""Likeness (`difflib`) from which an unknown framework may be a misspelt known one [1]."""
 
 NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability", "mfu")
 """Predicted figures of every row, besides the terms of its step."""
@@ -191,7 +195,8 @@ def _shown(prediction: Prediction) -> Printout:
     measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
     rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
     heads = ("model", "chips", "plan", "step", "90 % interval", "MFU", "memory")
-    return Printout(f"Prediction of {len(prediction)} runs{measured}", heads, rows, n_left=3)
+    title = f"Prediction of {len(prediction)} runs{measured}"
+    return Printout(title, heads, rows, prediction.runs.doubts, n_left=3)
 
 
 def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
@@ -395,9 +400,19 @@ def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
     """Notes on every row: assumptions, broken rules of the plan, levels new to the fit, columns worth stating [row]."""
     levels, n_chips = described.levels, np.asarray(batch.cluster.n_chips)
     told = (Categorical.of(texts.tolist()) for texts in (fit.notes(levels, n_chips), worth_stating(fit, levels)))
+    misspelt = Categorical.of(levels.column("framework")).map(lambda name: _framework_meant(name, fit))
     n_rows = len(described.notes)
-    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), *told))
+    remarks = (column.spread(described.index, n_rows, "") for column in (misspelt, _broken_rules(batch), *told))
     return joined([described.notes, *remarks])
+
+
+def _framework_meant(name: str | None, fit: Fit) -> str:
+    """Question about a framework that neither defaults nor fits know, if it resembles a known one; else empty."""
+    known, place = known_frameworks(), ("framework", name or "")
+    if not name or name in known or fit.seen.knows(*place) or fit.seen.ancestor_knows(*place):
+        return ""
+    alike = similar(name, known, lambda other, part: False, most=1, likeness=MISSPELT)
+    return f"framework {name} is unknown: is {alike[0]} meant?" if alike else ""
 
 
 def _broken_rules(batch: RunBatch) -> Categorical:

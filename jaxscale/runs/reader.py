@@ -1,7 +1,6 @@
 """Reader of runs tables, with checks against the catalogues of chips and models, and against named model files."""
 
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +11,15 @@ from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, batches_in_sequences, run_headings
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import SHAPE, ModelLookup, Names, show
+from jaxscale.tables.cells import SHAPE, ModelLookup, Names
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import (
     AbstractSchema,
     CellProblems,
     Check,
-    ColumnHeading,
     Header,
-    in_unit_of_column,
+    Headings,
+    in_units_of_columns,
 )
 from jaxscale.tables.table import AbstractTable
 
@@ -83,42 +82,29 @@ class RunsSchema(AbstractSchema[Runs]):
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
 
-    def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Column and unit of each heading, with the spellings of common tools."""
-        own = super().headings(header)
-        # Tables with columns by their names need no further names.
-        return own if all(one.column in self.columns for one in own) else run_headings().meanings(header, self.columns)
+    @classmethod
+    def further_headings(cls) -> Headings:
+        """Names of columns and units as tools and people write them."""
+        return run_headings()
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells converted to the units of the columns, such as seconds below `step (ms)`.
-
-        Batches below a heading in tokens become texts such as `4M tokens`.
-        """
-        written = {
-            heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
-            for heading in header.meant
-            if heading.unit or heading.factor != 1.0
-        }
-        return replace(cells, cells={**cells.cells, **written})
+        """Cells converted to the units of the columns, such as seconds below `step (ms)`."""
+        return in_units_of_columns(cells, header)
 
     def lacks(self, header: Header) -> str:
         """Message about absent required columns that no present column replaces; empty for none."""
-        columns = header.columns
-        needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
-        # A model or a file of the model fills the shape.
-        missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
+        needed = OF_A_WORKLOAD if "workload" in header.columns else NEEDED
+        missing = self.missing(header, needed, _FILLED_BY)
         if not missing:
             return ""
-        names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
         expected = [f"model (or {', '.join(SHAPE)})", *(name for name in NEEDED if name not in SHAPE)]
-        told = f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
-        is_no_table = not any(name in BY_NAME for name in columns)
+        serving = "a table of serving is read by `jaxscale serving predict`"
+        told = f"{missing}; expected at least {', '.join(expected)}"
+        told += self.told_elsewhere(
+            header, ("serving_names",), ("input_len", "output_len", "ttft_s", "tpot_s"), serving
+        )
+        is_no_table = not any(name in BY_NAME for name in header.columns)
         return f"{told}; a launch file or log is read by `jaxscale read`" if is_no_table else told
-
-    def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
-        """Question about the first column that resembles a missing column; empty if none does."""
-        meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
-        return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Runs with batches in sequences and shapes from model files."""
@@ -145,7 +131,7 @@ class RunsSchema(AbstractSchema[Runs]):
         judged = ~of_a_kind(table)
         # A row with a problem is not judged twice.
         judged[list(bad)] = False
-        yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))
+        yield self.unknown_models(table, judged, self.hint(SHAPE, table.columns))
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:

@@ -14,7 +14,7 @@ from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan import PLAN
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.cells import SHAPE, Column, Names, Value, parse_cells, show, vocabularies, without_separators
-from jaxscale.tables.schema import Headings
+from jaxscale.tables.schema import Headings, headings_in
 from jaxscale.tables.table import AbstractTable
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -61,10 +61,8 @@ CARRIED = (
 
 @functools.cache
 def run_headings() -> Headings:
-    """Alternative names of columns, and units, from `data/run_headings.toml`."""
-    tables = read_toml(data_path("run_headings.toml"))
-    column_of = {heading: column for column, names in tables["names"].items() for heading in names}
-    return Headings(column_of, tables["units"], in_tokens=(BATCH,))
+    """Alternative names of columns of a runs table, and units."""
+    return headings_in(("names",), COLUMNS, in_tokens=(BATCH,))
 
 
 def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:

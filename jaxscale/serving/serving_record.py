@@ -22,7 +22,13 @@ from jaxscale.calibration.base_record import NUMBER, Record, tables_of_entries
 from jaxscale.calibration.intervals import looked_up, widest
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
-from jaxscale.serving.serving_coefficients import ServingCoefficients, model_level, serving_coefficients, serving_spec
+from jaxscale.serving.serving_coefficients import (
+    ServingCoefficients,
+    model_level,
+    serving_coefficients,
+    serving_facts,
+    serving_spec,
+)
 
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
@@ -201,6 +207,13 @@ class ServingFit(Record):
     def spec(cls) -> Spec:
         """Table of the coefficients of serving."""
         return serving_spec()
+
+    @property
+    def frameworks(self) -> set[str]:
+        """Frameworks of the fit and of the fits that it started from, and those whose defaults are known."""
+        parents = self.parent.frameworks if isinstance(self.parent, ServingFit) else ()
+        facts = serving_facts()
+        return {*parents, *self.level_shifts.by_kind.get("framework", ()), *facts["releases"], *facts["memory"]}
 
     def coefficients(self, **levels: str) -> ServingCoefficients:
         """Coefficients of a stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import shape_checks
 from jaxscale.runs.schema import MAX_BATCH, Runs
@@ -15,7 +14,15 @@ from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.serving.under_load import PERCENTILES
 from jaxscale.tables.cells import SHAPE, Column, Names
 from jaxscale.tables.reader import AnyTable, read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.schema import (
+    AbstractSchema,
+    CellProblems,
+    Check,
+    Header,
+    Headings,
+    headings_in,
+    in_units_of_columns,
+)
 from jaxscale.tables.table import AbstractTable
 
 MAX_LENGTH = 1e8
@@ -170,13 +177,22 @@ class ServingSchema(AbstractSchema[Runs]):
     row = "measurement"
     says_nothing = ("source_row", "notes")
 
+    @classmethod
+    def further_headings(cls) -> Headings:
+        """Names of columns and units as tools and people write them."""
+        return headings_in(("names", "serving_names"), SERVING_COLUMNS)
+
+    def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
+        """Cells in the units of the columns."""
+        return in_units_of_columns(cells, header)
+
     def lacks(self, header: Header) -> str:
-        """Message about the first absent required column, with a model or its shape required; empty for none."""
-        columns = header.columns
-        shape = () if "model" in columns else SHAPE
-        missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
-        least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SHAPE)}"
-        return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
+        """Message about absent required columns, with a model or its shape required; empty for none."""
+        missing = self.missing(header, (*SERVING_REQUIRED, *SHAPE), dict.fromkeys(SHAPE, ("model",)))
+        least = f"{', '.join(SERVING_REQUIRED)} and model (or {', '.join(SHAPE)})"
+        runs = "a table of training runs is read by `jaxscale predict`"
+        other = self.told_elsewhere(header, ("names",), ("seq_len", "global_batch_size_seqs", "step_time_s"), runs)
+        return missing and f"{missing}; expected at least {least}{other}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Table of runs with the cells unchanged."""

@@ -231,7 +231,8 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     """
     texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "amount", "share"):
-        return _parse_numbers(column, texts)
+        is_ratio = column.unit == "1" and column.kind != "integer"
+        return _parse_numbers(column, list(map(_without_percent, texts)) if is_ratio else texts)
     if column.kind == "text":
         return Parsed([text or None for text in texts], {})
     several = partial(_parse_words, column)
@@ -239,6 +240,12 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
+
+
+def _without_percent(text: str) -> str:
+    """A ratio of 1 in place of `45 %`; any different text unchanged."""
+    plain = text[:-1].strip() if text.endswith("%") else ""
+    return f"{float(plain) / 100.0:.15g}" if _NUMBER.fullmatch(plain) else text
 
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:

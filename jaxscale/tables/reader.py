@@ -132,7 +132,9 @@ def read(
     problems |= _told(_cell_problems(table, header, bad))
     for found in schema.row_problems(table, problems.keys()):
         problems |= _told(found)
-    return _without_bad_rows(table, problems, skip_bad)
+    # Columns by which rows are selected are read.
+    others = [name for name in header.columns if name not in (where or {})]
+    return replace(_without_bad_rows(table, problems, skip_bad), doubts=schema.doubts(others))
 
 
 def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:

@@ -1,14 +1,16 @@
 """Schemas of tables: known columns, meaning of headings, required columns, contradictions between cells."""
 
 import abc
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like, similar
 from jaxscale.tables.cells import SHAPE, Column, Names, Parsed, parse_cells, show, without_separators
 from jaxscale.tables.table import AbstractTable
@@ -88,10 +90,18 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         """Take the valid names."""
         self.names = names
 
+    @classmethod
+    def further_headings(cls) -> "Headings":
+        """Further names of columns, and units behind them; none for tables with columns by their own names."""
+        return Headings({}, {})
+
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Column and unit of each heading; known columns match in any case."""
+        """Meanings of headings, as tools and people write them; known columns match in any case."""
         names = [name.strip() for name in header]
-        return [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
+        own = [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
+        # Tables with columns by their names need no further names.
+        is_plain = all(one.column in self.columns for one in own)
+        return own if is_plain else self.further_headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
         """Cells as texts in the units of the columns, converted from the units of the headings."""
@@ -109,6 +119,45 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
         close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in cls.unread(columns)}
         return {name: alike[0] for name, alike in close.items() if alike}
+
+    @classmethod
+    def doubts(cls, columns: Sequence[str]) -> tuple[str, ...]:
+        """A line for each column that may be misspelt, and a line for all others that are not read."""
+        misspelt = cls.misspelt(columns)
+        lines = [f"column {name!r} is not read (is {meant!r} meant?)" for name, meant in misspelt.items()]
+        others = [repr(name) for name in cls.unread(columns) if name not in misspelt]
+        return (*lines, *([f"not read: {', '.join(others)}"] if others else []))
+
+    def missing(self, header: Header, needed: Iterable[str], filled_by: Mapping[str, Collection[str]]) -> str:
+        """Message about absent required columns, with a question about a misspelt column; empty where none is absent.
+
+        Args:
+            header: first line of the table.
+            needed: required columns.
+            filled_by: columns of which any fills a required column [required column].
+        """
+        columns = header.columns
+        absent = [name for name in needed if not {name, *filled_by.get(name, ())}.intersection(columns)]
+        names = f"{', '.join(map(repr, absent))}{self.hint(absent, columns)}"
+        return f"missing column{'s' * (len(absent) > 1)} {names}" if absent else ""
+
+    def told_elsewhere(self, header: Header, names: Sequence[str], others: Collection[str], reader: str) -> str:
+        """Words on the reader of another kind of table; empty without one of its columns.
+
+        Args:
+            header: first line of the table.
+            names: tables of names in `data/headings.toml` of the other kind.
+            others: columns of the other kind alone.
+            reader: what reads it.
+        """
+        column_of = headings_in(names, ()).column_of
+        words = {joined_words(heading) for heading in header.written}
+        return f"; {reader}" if {*words, *map(column_of.get, words)} & set(others) else ""
+
+    def hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
+        """Question about the first column that resembles a missing column; empty if none does."""
+        meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
+        return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
 
     @abc.abstractmethod
     def lacks(self, header: Header) -> str:
@@ -241,22 +290,51 @@ class Headings:
         return found
 
     def meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
-        """Column and unit factor of a heading, whose last word may be a unit; the heading itself if unknown."""
+        """Column and factor of a heading, whose last words may be a unit; the heading itself where unknown."""
         text = heading.strip().lower()
-        words = text if text in columns else joined_words(text.replace("%", " percent"))
-        name, _, unit = words.rpartition("_")
-        if column := self.column(words, columns):
-            return ColumnHeading(column)
-        if (column := self.column(name, columns)) is None:
-            return ColumnHeading(heading.strip())
-        if column in self.in_tokens and unit in ("tokens", "token"):
-            return ColumnHeading(column, unit="tokens")
-        factor = self.units.get(column, {}).get(unit)
-        return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
+        words = [text] if text in columns else joined_words(text.replace("%", " percent")).split("_")
+        for place in range(len(words), 0, -1):
+            column, unit = self.column("_".join(words[:place]), columns), "_".join(words[place:])
+            if column is None:
+                continue
+            if column in self.in_tokens and unit in ("tokens", "token"):
+                return ColumnHeading(column, unit="tokens")
+            factor = self.units.get(column, {}).get(unit) if unit else 1.0
+            return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
+        return ColumnHeading(heading.strip())
 
     def column(self, words: str, columns: Collection[str]) -> str | None:
-        """Column of the words of a heading without unit; None if unknown."""
-        return words if words in columns else self.column_of.get(words)
+        """Column of a heading without unit."""
+        named = words if words in columns else self.column_of.get(words)
+        return named if named in columns else None
+
+
+def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Collection[str] = ()) -> Headings:
+    """Further names of columns, and units, from `data/headings.toml`.
+
+    Args:
+        names: tables of names in the file; the last one decides.
+        columns: columns that may be named.
+        in_tokens: columns that count tokens where a heading says tokens.
+    """
+    tables = read_toml(data_path("headings.toml"))
+    column_of = {name: column for table in names for column, several in tables[table].items() for name in several}
+    units = {
+        # Units of a column itself, else of what has its unit, else of its kind.
+        one.name: next((tables["units"][key] for key in (one.name, one.unit, one.kind) if key in tables["units"]), {})
+        for one in columns
+    }
+    return Headings(column_of, units, in_tokens)
+
+
+def in_units_of_columns(cells: AbstractTable, header: Header) -> AbstractTable:
+    """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
+    written = {
+        heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
+        for heading in header.meant
+        if heading.unit or heading.factor != 1.0
+    }
+    return replace(cells, cells={**cells.cells, **written})
 
 
 def joined_words(text: str) -> str:

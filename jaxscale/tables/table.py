@@ -53,7 +53,8 @@ class AbstractTable(abc.ABC):
         lines: first line of each kept row in the file [1], [row].
         cells: cells of each column as written [column, row].
         values: values of the known columns, None for an empty cell; numbers are floats [column, row].
-        problems: a line of text for each dropped bad row.
+        problems: a line for each dropped bad row.
+        doubts: lines about columns that are not read.
     """
 
     path: Path
@@ -62,14 +63,17 @@ class AbstractTable(abc.ABC):
     cells: Mapping[str, Categorical]
     values: Mapping[str, Categorical]
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     shown: ClassVar[tuple[str, ...]] = ()
     """Columns shown in a printed table."""
 
     @classmethod
     def of(cls: type[Own], table: "AbstractTable", **more: Any) -> Own:
-        """Table of this class with the columns of a given table, and the further fields of the class."""
-        return cls(table.path, table.columns, table.lines, table.cells, table.values, table.problems, **more)
+        """A table of this class with the columns of a given table, and the further fields of the class."""
+        return cls(
+            table.path, table.columns, table.lines, table.cells, table.values, table.problems, table.doubts, **more
+        )
 
     def with_values(self: Own, columns: Mapping[str, Categorical]) -> Own:
         """Table with the values of some columns replaced, the cells as written kept."""
@@ -130,8 +134,8 @@ class AbstractTable(abc.ABC):
         known = dict.fromkeys((*self.values, *other.values))
         values = {name: _chained(self, other, lambda table, name=name: table.values.get(name), None) for name in known}
         lines = np.concatenate([self.lines, other.lines])
-        problems = (*self.problems, *other.problems)
-        return replace(self, columns=columns, lines=lines, cells=cells, values=values, problems=problems)
+        told = {name: (*getattr(self, name), *getattr(other, name)) for name in ("problems", "doubts")}
+        return replace(self, columns=columns, lines=lines, cells=cells, values=values, **told)
 
     def take(self: Own, rows: np.ndarray) -> Own:
         """Table of the given rows, by index or mask."""
@@ -173,7 +177,7 @@ def _shown(table: AbstractTable) -> Printout:
     rows = [[str(row.line), *(_cell_text(row[name]) for name in names)] for row in table.rows[:MOST_LINES]]
     dropped = f", {table.n_skipped} bad ones dropped" if table.n_skipped else ""
     title = f"{type(table).__name__}: {len(table)} rows of {len(table.columns)} columns from {table.path}{dropped}"
-    return Printout(title, ("line", *names), rows)
+    return Printout(title, ("line", *names), rows, table.doubts)
 
 
 def _cell_text(value: Any) -> str:

@@ -210,8 +210,10 @@ def memory_line(deployment: Deployment, trend: Trend) -> str:
     short = np.asarray(trend.outcome.n_chips)[~np.asarray(trend.memory.fits)]
     if not len(short):
         return ""
-    most, capacity = (float(np.max(bytes)) / GB for bytes in (trend.memory.total, trend.memory.capacity))
-    need = f"{most:.0f} of {capacity:.0f} GB each on the fewest"
+    memory = trend.memory
+    held, most, capacity = (float(np.max(size)) / GB for size in (memory.allocated, memory.total, memory.capacity))
+    # The table has what a program allocates.
+    need = f"{held:.0f} GB and {most - held:.1f} beside the program, of {capacity:.0f} GB each, on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 

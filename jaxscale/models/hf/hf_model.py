@@ -178,11 +178,13 @@ class Converted(NamedTuple):
         fields: arguments of `Transformer`.
         parts: parameters beyond the fields, by name of the component [1].
         not_modelled: features without a field.
+        length: origin of the sequence length.
     """
 
     fields: dict[str, Any]
     parts: dict[str, float]
     not_modelled: tuple[str, ...]
+    length: str
 
 
 def converted(config: Mapping[str, Any]) -> Converted:
@@ -207,7 +209,9 @@ def converted(config: Mapping[str, Any]) -> Converted:
     if settings.vision is not None:
         parts["vision tower"] = vision_params(settings.vision)
     parts = {name: params for name, params in parts.items() if params}
-    return Converted(fields, parts, tuple(told_remarks(settings, fields, parts, scans)))
+    longest = 0.0 if settings.kind in IMAGES else _longest(settings)
+    length = f"as in pretraining; the file allows {longest:,.0f}" if longest > TRAINED_LENGTH else "as the file says"
+    return Converted(fields, parts, tuple(told_remarks(settings, fields, parts, scans)), length)
 
 
 def _counts(kinds: LayerKinds) -> dict[str, Any]:
@@ -222,20 +226,24 @@ def _vocabulary(settings: Settings, d_model: float) -> dict[str, Any]:
     if settings.kind in IMAGES:
         return _image_patches(settings)
     tied = settings.flag("tie_word_embeddings", "tie_embeddings", default=settings.kind in TIED)
-    longest = settings.number(
-        "rope_scaling.original_max_position_embeddings", "initial_context_length", "max_position_embeddings",
-        "n_positions", "seq_length", "max_seq_len", "model_max_length", default=TRAINED_LENGTH,
-    )  # fmt: skip
     fields: dict[str, Any] = {
         "vocab_size": settings.number("vocab_size", "padded_vocab_size"),
         "tied_embeddings": tied,
-        "seq_len": min(longest, TRAINED_LENGTH),
+        "seq_len": min(_longest(settings), TRAINED_LENGTH),
     }
     if settings.kind in LEARNED_POSITIONS:
         fields["position_embeddings"] = settings.number("max_position_embeddings", "n_positions", "n_ctx", default=0)
     if settings.kind in ENCODERS:
         fields["causal"] = False
     return fields
+
+
+def _longest(settings: Settings) -> float:
+    """Longest sequence before any extension of the context [token]."""
+    return settings.number(
+        "rope_scaling.original_max_position_embeddings", "initial_context_length", "max_position_embeddings",
+        "n_positions", "seq_length", "max_seq_len", "model_max_length", default=TRAINED_LENGTH,
+    )  # fmt: skip
 
 
 def _image_patches(settings: Settings) -> dict[str, Any]:
