@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
         # Exit code 0: help was printed.
         if not stop.code:
             return None
-    if spelled := in_digits(arguments, one_line(refusal.getvalue())):
+    if spelled := spelled_in_digits(arguments, one_line(refusal.getvalue())):
         return parse(spelled, commands, program, description)
     name, *command = program.split()
     below = _path(arguments)[: 2 - len(command)]
@@ -96,7 +96,7 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
     raise InputError(f"{line} (see {' '.join((name, *path))} --help)") from None
 
 
-def in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
+def spelled_in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
     """Arguments with the refused number in digits, a length `8k` as 8192 and `15T` as 15e12; empty for other refusals.
 
     Args:
