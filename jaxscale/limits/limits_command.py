@@ -150,5 +150,5 @@ class LimitsCommand(Outputs, SoftwareOptions):
 
 
 def one_or_all(documents: "list[dict[str, Any]]") -> Any:
-    """The only document, or the list of several."""
+    """The only document of a list, or the list if there are several."""
     return documents if len(documents) > 1 else documents[0]

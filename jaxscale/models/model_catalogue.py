@@ -1,7 +1,7 @@
 """Models by name or file: the catalogue of public models, from `data/models.toml`, TOML files and config.json files.
 
-Organisation, separators and type of tuning in the spelling of a name do not matter. `model_figures` are what
-`jaxscale model` prints: parameters, flop and cache per token.
+Organisation, separators and type of tuning in the spelling of a name do not matter. `model_figures` gives the output
+of `jaxscale model`: parameters, flop and cache per token.
 """
 
 import functools
@@ -46,14 +46,14 @@ _VARIANT = re.compile(
 
 
 def variant_ending(name: str) -> str:
-    """Ending by which a name tells of narrower weights or a longer context, in lower case; empty for none."""
+    """Ending of a model name for narrower weights or a longer context, such as `fp8` or `128k`; empty for none."""
     found = _VARIANT.search(name.strip().lower().rsplit("/", 1)[-1])
     return found[1] if found else ""
 
 
 @functools.cache
 def model_keys(name: str) -> tuple[str, ...]:
-    """Keys of a name in the catalogue, the closest first.
+    """Catalogue keys for the spelling of a model name, the closest first.
 
     `meta-llama/Llama-3.1-8B-Instruct` gives `llama318binstruct` and `llama318b`: without the organisation, and then
     without the endings that do not change a shape.
@@ -124,7 +124,7 @@ def catalogue_model(name: str) -> Mapping[str, Any] | None:
 
 
 def variant_note(name: str | None) -> str:
-    """Note on the features of a variant that its base model, which stands in for the variant, lacks; may be empty."""
+    """Note that a variant of a model is predicted as its base model, and on what to state; empty if no variant."""
     ending, found = variant_ending(name or ""), model_id(name or "")
     if not ending or found is None or ending in found.lower():
         return ""
@@ -134,7 +134,7 @@ def variant_note(name: str | None) -> str:
 
 
 def unknown_model(name: str) -> str:
-    """End of an error message for an unknown model: the nearest valid names."""
+    """End of an error message for an unknown model: the nearest valid names, or alternatives to a catalogue name."""
     like = similar(name, sorted(model_fields()), lambda other, part: part in other, most=3, likeness=0.75)
     close = f"did you mean {', '.join(like)}? Else give" if like else "`jaxscale model` lists the catalogue; else give"
     return f"is not in the catalogue; {close} {WHAT_ELSE}"
@@ -142,11 +142,11 @@ def unknown_model(name: str) -> str:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Model as arguments of `Transformer`, and parts beyond the arguments.
+    """Arguments of `Transformer` of a model, and model components beyond the arguments.
 
     Attributes:
         fields: arguments of `Transformer`.
-        parts: parameters beyond the fields, by part of the model [1].
+        parts: parameters beyond the fields, by name of the component [1].
         not_modelled: features without a field, with the effect on time and memory.
         length: origin of the sequence length, in words.
     """
@@ -187,7 +187,7 @@ def model(name: str | Path, **changes: Any) -> Transformer:
 
 
 def described_model(name: str | Path) -> ModelDescription:
-    """Fields of a model by name or file, and parts beyond the fields.
+    """Fields of a model by name or file, and model components beyond the fields.
 
     Raises:
         InputError: unknown name, or a malformed file.
@@ -240,7 +240,7 @@ def read_json(path: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        InputError: the file is missing, too large, not text or not JSON within the bounds of documents.
+        InputError: the file is missing, too large, not text, or not valid JSON of bounded depth and size.
     """
     try:
         return parsed_json(read_text(path), finite=True)
@@ -274,9 +274,9 @@ CACHE_BYTES = 2.0
 
 
 def cached_width(model: Transformer) -> Array:
-    """Cached numbers per token of an attention layer [1].
+    """Cached numbers per token and attention layer [1].
 
-    K (h + h_v), half where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
+    K (h + h_v), half where keys serve as values; for latent attention the latent of rank r_kv and the rotary dimension
     of a head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
     """
     full = mean_over_heads(model, key_value_numbers)
@@ -293,15 +293,15 @@ def kv_bytes_per_token(model: Transformer) -> float:
 
 
 def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:
-    """Figures of a model.
+    """Parameters, flop per token and key/value cache of a model.
 
     Args:
         name: name or file of the model.
-        description: fields of the model, and parts beyond the fields.
+        description: fields of the model, and components beyond the fields.
 
     Returns:
         Parameters in all, active per token and of the embeddings [1], flop of a training step and bytes
-        of keys and values per token, fields, parts beyond the fields [1], and features that are not modelled.
+        of keys and values per token, fields, parameters beyond the fields [1], and features that are not modelled.
 
     Raises:
         InputError: a shape that no transformer can have.

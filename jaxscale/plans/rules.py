@@ -56,7 +56,7 @@ class Rule:
 
 
 def divides(divisor: Any, number: Any) -> Any:
-    """Whether a number is a whole multiple of a divisor, for each pair."""
+    """Whether a number is a whole multiple of a divisor, elementwise."""
     return np.mod(number, divisor) == 0
 
 
@@ -250,21 +250,21 @@ dp."""
 
 
 def decided(fields: Iterable[str], rules: Sequence[Rule] = RULES) -> tuple[Rule, ...]:
-    """Rules whose fields are all given."""
+    """Rules whose fields are all among the given fields."""
     there = set(fields)
     return tuple(rule for rule in rules if there.issuperset(rule.fields))
 
 
 def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] = RULES) -> Any:
-    """Whether each row obeys every rule that the columns decide.
+    """Whether each row obeys every rule whose fields are all columns.
 
     Args:
         columns: fields by name, numbers or arrays [row].
-        about: if given, only rules that read this field are checked; the remaining rules count as checked before.
+        about: if given, only rules that read this field are checked.
         rules: rules to check.
 
     Returns:
-        The result of each row [row]; True where no rule is decided.
+        The result of each row [row]; True without a rule to check.
     """
     kept: Any = np.True_
     for rule in decided(columns, rules):

@@ -1,4 +1,4 @@
-"""Runs tables, read and checked against the catalogues of chips and models, and against model files that rows name."""
+"""Reader of runs tables, with checks against the catalogues of chips and models, and against named model files."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
         runs: the table; paths are relative to the table's folder, or to the current folder.
 
     Returns:
-        The table; problems by column and by the code of the file's name in it.
+        The table; problems by column and by code of the file's name in the column.
     """
     named = runs.categories(MODEL_FILE)
     if not named.matches(bool).any():
@@ -77,22 +77,22 @@ _FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 
 class RunsSchema(AbstractSchema[Runs]):
-    """Tables of training runs."""
+    """Schema of tables of training runs."""
 
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
 
     @classmethod
     def further_headings(cls) -> Headings:
-        """Names of columns and units as tools and people write them."""
+        """Alternative names of columns, and units, of common tools and of people."""
         return run_headings()
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells in the units of the columns."""
+        """Cells converted to the units of the columns, such as seconds below `step (ms)`."""
         return in_units_of_columns(cells, header)
 
     def lacks(self, header: Header) -> str:
-        """Absent required columns that no present column fills."""
+        """Message about absent required columns that no present column replaces; empty for none."""
         needed = OF_A_WORKLOAD if "workload" in header.columns else NEEDED
         missing = self.missing(header, needed, _FILLED_BY)
         if not missing:
@@ -119,11 +119,11 @@ class RunsSchema(AbstractSchema[Runs]):
         return runs
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, microbatches against the batch, heads and experts."""
+        """Checks of degrees against chips, microbatches against the batch, heads and experts."""
         return row_checks(table, self.names.lookup)
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, problems of rows without a transformer, and rows of unknown models."""
+        """Problems of valid cells by row: contradictions, invalid rows of further kinds, unknown models."""
         yield from super().row_problems(table, bad)
         for kind, is_kind in kinds_in(table):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
@@ -135,7 +135,7 @@ class RunsSchema(AbstractSchema[Runs]):
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a runs table against the catalogues, `js.read_runs("runs.csv")`.
+    """Read a runs table and check it against the catalogues, `js.read_runs("runs.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header; or a DataFrame of pandas or polars, a table of
@@ -163,7 +163,7 @@ def read_table(
     known_models: Collection[str] = (),
     skip_bad: bool = False,
 ) -> Runs:
-    """Read and check a runs table against the given names.
+    """Read a runs table and check it against given names of chips and models.
 
     A row with contradictory or invalid cells is bad. A row with empty required cells is
     incomplete and kept: `describe_rows` names the missing columns.
@@ -172,7 +172,7 @@ def read_table(
         table: a path, or a table in memory, as for `read_runs`.
         known_gpus: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        known_models: names for the message about an unknown one.
+        known_models: names suggested in the message about an unknown model.
         skip_bad: drop bad rows instead of refusing the file.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Columns of a runs table, from `data/run_columns.toml`; batches in tokens as sequences; and the table in memory."""
+"""Columns of a runs table, from `data/run_columns.toml`, the table in memory, and conversion of batches in tokens."""
 
 import functools
 import re
@@ -61,7 +61,7 @@ CARRIED = (
 
 @functools.cache
 def run_headings() -> Headings:
-    """Further names of columns of a runs table, and units."""
+    """Alternative names of columns, and units, from `data/headings.toml`."""
     return headings_in(("names",), COLUMNS, in_tokens=(BATCH,))
 
 
@@ -113,7 +113,7 @@ def batches_in_sequences(
     Args:
         texts: cells of the batch column.
         parsed: values by code of the cells, None where a cell holds no plain number.
-        seq_len: S of each row, None for a table without it [token].
+        seq_len: S of each row, None for a table without the column [token].
         problems: errors of cells, by code.
 
     Returns:
@@ -142,7 +142,8 @@ def _is_in_tokens(text: str) -> bool:
 def sequences_in(text: str, seq_len: int | float) -> float | None:
     """Batch in sequences from a text in tokens, such as `4M tokens`, or in sequences [1].
 
-    A prefix is a power of ten, or a power of two where this alone gives whole sequences; else the result is rounded.
+    A prefix is a power of ten, or a power of two where only the power of two gives whole sequences; else the result is
+    rounded.
 
     Args:
         text: a number with or without separators, alone or with `tokens`.

@@ -1,4 +1,4 @@
-"""Serving tables: meaning, valid values and defaults of their columns; reader and checks."""
+"""Serving tables: reader, checks, and the meaning, valid values and defaults of columns."""
 
 from collections.abc import Collection, Iterator
 
@@ -171,7 +171,7 @@ SERVING_REQUIRED = ("gpu", "input_len", "output_len")
 
 
 class ServingSchema(AbstractSchema[Runs]):
-    """Tables of measured or planned serving."""
+    """Schema of tables of measured or planned serving."""
 
     columns = SERVING_BY_NAME
     row = "measurement"
@@ -179,15 +179,15 @@ class ServingSchema(AbstractSchema[Runs]):
 
     @classmethod
     def further_headings(cls) -> Headings:
-        """Names of columns and units as tools and people write them."""
+        """Alternative names of columns, and units, of common tools and of people."""
         return headings_in(("names", "serving_names"), SERVING_COLUMNS)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells in the units of the columns."""
+        """Cells converted to the units of the columns."""
         return in_units_of_columns(cells, header)
 
     def lacks(self, header: Header) -> str:
-        """Absent required columns; a model or its shape is required."""
+        """Message about absent required columns, with a model or its shape required; empty for none."""
         missing = self.missing(header, (*SERVING_REQUIRED, *SHAPE), dict.fromkeys(SHAPE, ("model",)))
         least = f"{', '.join(SERVING_REQUIRED)} and model (or {', '.join(SHAPE)})"
         runs = "a table of training runs is read by `jaxscale predict`"
@@ -195,12 +195,12 @@ class ServingSchema(AbstractSchema[Runs]):
         return missing and f"{missing}; expected at least {least}{other}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """Cells without change."""
+        """Table of runs with the cells unchanged."""
         del header, problems
         return Runs.of(table)
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, numbers of a model against its domain."""
+        """Checks of degrees against chips, arrivals against rates, and sizes of a model against valid ranges."""
         chips = table.numbers("n_gpus")
         tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
         few_chips = Check(
@@ -240,7 +240,7 @@ class ServingSchema(AbstractSchema[Runs]):
         ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, and rows with an unknown model in a table without shape columns."""
+        """Problems of valid cells by row: contradictions, and unknown models in a table without shape columns."""
         yield from super().row_problems(table, bad)
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
@@ -249,7 +249,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
 
 def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
+    """Read a serving table and check it against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header, or a further argument of `js.read_runs`. A

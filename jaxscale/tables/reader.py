@@ -30,7 +30,7 @@ HANDED_IN = Path("table")
 
 
 def table_in_memory(table: Any) -> tuple[list[str], Records]:
-    """Header and records of a table in memory, as of a CSV file; rows count from 1.
+    """Header and records of a table in memory, in the form of a CSV file; rows count from 1.
 
     Raises:
         InputError: not a table, or columns of unequal length.
@@ -94,7 +94,7 @@ class _TextTable(AbstractTable):
 def read(
     source: AnyTable, schema: AbstractSchema[Kind], *, skip_bad: bool = False, where: Mapping[str, str] | None = None
 ) -> Kind:
-    """Read and check a table.
+    """Read a table and check it by a schema.
 
     Args:
         source: path of a CSV file, UTF-8, comma-separated, with a header; or a table in memory, see `AnyTable`.

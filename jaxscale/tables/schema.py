@@ -28,12 +28,12 @@ a column from which the likeness is taken for granted [1]."""
 
 
 class ColumnHeading(NamedTuple):
-    """Meaning of a heading.
+    """Column and unit of a heading of a table.
 
     Attributes:
-        column: column of the schema; the heading where the schema has none.
+        column: column of the schema; the heading itself if unknown to the schema.
         factor: factor of the numbers below the heading [1].
-        unit: unit of the numbers where the schema has a different unit, else empty.
+        unit: unit of the numbers if different from the schema's, else empty.
     """
 
     column: str
@@ -46,7 +46,7 @@ class Header(NamedTuple):
 
     Attributes:
         written: headings as in the file.
-        meant: meanings of the headings.
+        meant: column and unit of each heading.
     """
 
     written: tuple[str, ...]
@@ -54,7 +54,7 @@ class Header(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column of each heading."""
+        """Column of the schema for each heading."""
         return tuple(heading.column for heading in self.meant)
 
 
@@ -92,11 +92,11 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @classmethod
     def further_headings(cls) -> "Headings":
-        """Further names of columns, and units behind them; none for tables with columns by their own names."""
+        """Alternative names of columns, and units; none for tables with columns by their own names."""
         return Headings({}, {})
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings, as tools and people write them; known columns match in any case."""
+        """Column and unit of each heading, with alternative names; known columns match in any case."""
         names = [name.strip() for name in header]
         own = [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
         # Tables with columns by their names need no further names.
@@ -104,18 +104,18 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         return own if is_plain else self.further_headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells as written, in the units of the columns where headings have others."""
+        """Cells as texts in the units of the columns, converted from the units of the headings."""
         del header
         return cells
 
     @classmethod
     def unread(cls, columns: Sequence[str]) -> list[str]:
-        """Columns of a table that the schema does not know, predictions of earlier runs left out."""
+        """Columns of a table that are unknown to the schema, without predictions of earlier runs."""
         return [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
 
     @classmethod
     def misspelt(cls, columns: Sequence[str]) -> dict[str, str]:
-        """Unknown columns of a table that resemble an absent known column, with the name of the known column."""
+        """Unknown columns that resemble an absent known column, with the name of the known column."""
         absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
         close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in cls.unread(columns)}
         return {name: alike[0] for name, alike in close.items() if alike}
@@ -161,15 +161,15 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @abc.abstractmethod
     def lacks(self, header: Header) -> str:
-        """Message about missing required columns with the valid columns; empty for a complete header."""
+        """Message about missing required columns, with the valid columns; empty for a complete header."""
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
-        """Values of the distinct cells of a known column."""
+        """Values of the distinct cells of a known column, and problems of cells."""
         return parse_cells(self.columns[heading.column], texts, self.names)
 
     @abc.abstractmethod
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
-        """Table of the class of the schema, empty cells filled in from related cells.
+        """Table of the class of the schema, with empty cells filled in from related cells.
 
         Args:
             table: cells and values as read.
@@ -183,7 +183,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         return ()
 
     def row_problems(self, table: Kind, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Problems of rows whose cells are all valid.
+        """Problems of rows with valid cells, such as contradictions between cells.
 
         Args:
             table: all rows, bad rows included.
@@ -200,7 +200,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         yield problems
 
     def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
-        """Rows with an unknown model and without a shape.
+        """Problems of the rows with an unknown model and without a shape.
 
         In a table with shape columns, an unknown model is a problem only if no row has a shape.
 
@@ -261,12 +261,12 @@ def _holds(other: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Headings:
-    """Further names of columns, and units.
+    """Alternative names of columns, and units.
 
     Attributes:
         column_of: column by heading, in lower case with words joined by underscores.
         units: factor to the unit of the column, by unit, by column [1].
-        in_tokens: columns that count tokens where a heading says tokens.
+        in_tokens: columns that count tokens if the heading ends in `tokens`.
     """
 
     column_of: Mapping[str, str]
@@ -274,7 +274,7 @@ class Headings:
     in_tokens: Collection[str] = ()
 
     def meanings(self, header: Sequence[str], columns: Collection[str]) -> list[ColumnHeading]:
-        """Meanings of all headings; a column is taken from its own name, else from the first further name.
+        """Column and unit of each heading; for a column with several headings its own name counts, else the first.
 
         Args:
             header: headings as written.
@@ -290,7 +290,7 @@ class Headings:
         return found
 
     def meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
-        """Column and factor of a heading, whose last words may be a unit; the heading itself where unknown."""
+        """Column and unit factor of a heading, whose last words may be a unit; the heading itself if unknown."""
         text = heading.strip().lower()
         words = [text] if text in columns else joined_words(text.replace("%", " percent")).split("_")
         for place in range(len(words), 0, -1):
@@ -304,13 +304,13 @@ class Headings:
         return ColumnHeading(heading.strip())
 
     def column(self, words: str, columns: Collection[str]) -> str | None:
-        """Column of a heading without unit."""
+        """Column of the words of a heading without unit; None if unknown."""
         named = words if words in columns else self.column_of.get(words)
         return named if named in columns else None
 
 
 def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Collection[str] = ()) -> Headings:
-    """Further names of columns, and units, from `data/headings.toml`.
+    """Alternative names of columns, and units, from `data/headings.toml`.
 
     Args:
         names: tables of names in the file; the last one decides.
@@ -328,7 +328,7 @@ def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Coll
 
 
 def in_units_of_columns(cells: AbstractTable, header: Header) -> AbstractTable:
-    """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
+    """Cells converted to the units of the columns, batches below a heading in tokens to texts such as `4M tokens`."""
     written = {
         heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
         for heading in header.meant
@@ -338,7 +338,7 @@ def in_units_of_columns(cells: AbstractTable, header: Header) -> AbstractTable:
 
 
 def joined_words(text: str) -> str:
-    """Words of a heading in lower case, joined by underscores; brackets are blanks."""
+    """Words of a heading in lower case, joined by underscores; other characters separate words."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 

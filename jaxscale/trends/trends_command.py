@@ -1,4 +1,4 @@
-"""`jaxscale trends`: what more chips return, in speed, power and money."""
+"""`jaxscale trends`: throughput, power, cost and marginal returns of training against the number of chips."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -210,7 +210,8 @@ def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.M
     def solved(*_, **__):
         raise Solving
 
-    problem, told = SimpleNamespace(row=[0], mixed=None), []
+    mixed = SimpleNamespace(weights=lambda counted: np.ones(1))
+    problem, told = SimpleNamespace(mixed=mixed), []
     groups = MeasuredServing._fields.index("groups")
     fields = [np.zeros(2) if at == groups else None for at in range(len(MeasuredServing._fields))]
     measured = tuple.__new__(MeasuredServing, fields)
@@ -220,6 +221,23 @@ def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.M
         with pytest.raises(Solving):
             module.fit_and_hold_out(measured, progress=progress)
     assert told == ["fitting 1 measurements of 2 rows"]
+
+
+def test_percentiles_without_stated_arrivals_do_not_count(tmp_path):
+    """A row of a client says nothing of how requests arrive: the percentiles beside its mean change no fit."""
+
+    def with_percentile(row):
+        return {**row, "ttft_p99_s": "9.9"}
+
+    def keeps(row):
+        return row["serving"] == "online" and row["model"] == "llama3-8b" and row["status"] != "oom"
+
+    plain, told = (
+        subset(tmp_path / f"{name}.csv", "aiconfigurator_silicon.csv", keeps, change).take(np.arange(12))
+        for name, change in {"plain": dict, "told": with_percentile}.items()
+    )
+    effects = [serving.fit_serving(runs, name="own").effects for runs in (plain, told)]
+    assert effects[0] == effects[1]
 
 
 def test_arrivals_have_widths_of_their_own():
