@@ -84,7 +84,7 @@ class RunsSchema(AbstractSchema[Runs]):
 
     @classmethod
     def further_headings(cls) -> Headings:
-        """Names of columns and units as tools and people write them."""
+        """Alternative names of columns, and units, of common tools and of people."""
         return run_headings()
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:

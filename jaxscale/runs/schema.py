@@ -61,7 +61,7 @@ CARRIED = (
 
 @functools.cache
 def run_headings() -> Headings:
-    """Alternative names of columns of a runs table, and units."""
+    """Alternative names of columns, and units, from `data/headings.toml`."""
     return headings_in(("names",), COLUMNS, in_tokens=(BATCH,))
 
 

@@ -179,11 +179,11 @@ class ServingSchema(AbstractSchema[Runs]):
 
     @classmethod
     def further_headings(cls) -> Headings:
-        """Names of columns and units as tools and people write them."""
+        """Alternative names of columns, and units, of common tools and of people."""
         return headings_in(("names", "serving_names"), SERVING_COLUMNS)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells in the units of the columns."""
+        """Cells converted to the units of the columns."""
         return in_units_of_columns(cells, header)
 
     def lacks(self, header: Header) -> str:

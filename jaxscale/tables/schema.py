@@ -92,11 +92,11 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
 
     @classmethod
     def further_headings(cls) -> "Headings":
-        """Further names of columns, and units behind them; none for tables with columns by their own names."""
+        """Alternative names of columns, and units; none for tables with columns by their own names."""
         return Headings({}, {})
 
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings, as tools and people write them; known columns match in any case."""
+        """Column and unit of each heading, with alternative names; known columns match in any case."""
         names = [name.strip() for name in header]
         own = [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
         # Tables with columns by their names need no further names.
@@ -290,7 +290,7 @@ class Headings:
         return found
 
     def meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
-        """Column and factor of a heading, whose last words may be a unit; the heading itself where unknown."""
+        """Column and unit factor of a heading, whose last words may be a unit; the heading itself if unknown."""
         text = heading.strip().lower()
         words = [text] if text in columns else joined_words(text.replace("%", " percent")).split("_")
         for place in range(len(words), 0, -1):
@@ -304,13 +304,13 @@ class Headings:
         return ColumnHeading(heading.strip())
 
     def column(self, words: str, columns: Collection[str]) -> str | None:
-        """Column of a heading without unit."""
+        """Column of the words of a heading without unit; None if unknown."""
         named = words if words in columns else self.column_of.get(words)
         return named if named in columns else None
 
 
 def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Collection[str] = ()) -> Headings:
-    """Further names of columns, and units, from `data/headings.toml`.
+    """Alternative names of columns, and units, from `data/headings.toml`.
 
     Args:
         names: tables of names in the file; the last one decides.
@@ -328,7 +328,7 @@ def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Coll
 
 
 def in_units_of_columns(cells: AbstractTable, header: Header) -> AbstractTable:
-    """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
+    """Cells converted to the units of the columns, batches below a heading in tokens to texts such as `4M tokens`."""
     written = {
         heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
         for heading in header.meant

@@ -53,8 +53,8 @@ class AbstractTable(abc.ABC):
         lines: first line of each kept row in the file [1], [row].
         cells: cells of each column as written [column, row].
         values: values of the known columns, None for an empty cell; numbers are floats [column, row].
-        problems: a line for each dropped bad row.
-        doubts: lines about columns that are not read.
+        problems: a line of text for each dropped bad row.
+        doubts: lines of text about columns that are not read.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class AbstractTable(abc.ABC):
 
     @classmethod
     def of(cls: type[Own], table: "AbstractTable", **more: Any) -> Own:
-        """A table of this class with the columns of a given table, and the further fields of the class."""
+        """Table of this class with the columns of a given table, and the further fields of the class."""
         return cls(
             table.path, table.columns, table.lines, table.cells, table.values, table.problems, table.doubts, **more
         )

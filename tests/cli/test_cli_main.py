@@ -11,7 +11,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.jit import cache_folder
 from jaxscale.cli.console import PAGES
-from jaxscale.cli.parsing import spelled_in_digits, one_line
+from jaxscale.cli.parsing import one_line, spelled_in_digits
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")

@@ -178,7 +178,7 @@ class Converted(NamedTuple):
         fields: arguments of `Transformer`.
         parts: parameters beyond the fields, by name of the component [1].
         not_modelled: features without a field.
-        length: origin of the sequence length.
+        length: origin of the sequence length, in words.
     """
 
     fields: dict[str, Any]
