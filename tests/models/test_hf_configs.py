@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hf_builders import EVERY_SIXTH, decoder, latent
 from hf_dense import DENSE
@@ -54,6 +56,17 @@ def test_no_remark_moves_the_time_by_much():
     for name, released in RELEASED.items():
         shares = [word for text in converted(released.config).not_modelled for word in text.split(" %")[:-1]]
         assert all(float(share.split()[-1]) < 5.0 for share in shares), name
+
+
+def test_remarked_shares_are_in_proportion():
+    """Twice the heads of an indexer and twice the residual streams take twice the time, within the printed digit."""
+    config = RELEASED["DeepSeek-V4-Flash"].config
+    twice = {key: 2 * config[key] for key in ("index_n_heads", "hc_mult")}
+    shares = [
+        [float(share) for share in re.findall(r"([\d.]+) %", " ".join(converted(one).not_modelled))]
+        for one in (config, config | twice)
+    ]
+    assert len(shares[0]) == 2 and shares[1] == pytest.approx(2.0 * np.asarray(shares[0]), abs=0.15)
 
 
 def test_prediction_layers_and_vision_towers_are_parts():

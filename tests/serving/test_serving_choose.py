@@ -147,14 +147,20 @@ def test_memory_is_never_exceeded():
         lengths = (float(10 ** rng.uniform(1.5, 5.0)), float(10 ** rng.uniform(1.0, 4.0)))
         limit = float(10 ** rng.uniform(-2.2, 0.0))
         try:
-            choice = serving.best_serving_plan(model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1)
+            choice = serving.best_serving_plan(
+                model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1, dollars_per_chip_hour=3.6
+            )
         except InputError as error:
             assert "no engine" in str(error)
             continue
         answered += 1
         best = choice.best
         assert best.memory <= 0.92 * float(cluster.chip.hbm_bytes) and best.tpot <= limit
-        assert best.engine.n_chips <= n_chips
+        chips = best.engine.n_chips * (1.0 + best.n_prefill / best.engine.copies)
+        assert chips <= n_chips
+        # 3.6 dollars an hour are a thousandth of a dollar a second.
+        assert best.throughput_per_chip == pytest.approx(best.throughput / chips)
+        assert best.dollars_per_million_tokens == pytest.approx(1e3 / best.throughput_per_chip)
     assert answered >= 40
 
 
