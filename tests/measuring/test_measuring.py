@@ -283,6 +283,18 @@ def test_timed_programs_count_their_flop():
     assert square.function(x, w).shape == (64, 16)
 
 
+def test_timed_programs_compute_what_they_count():
+    """One of each kind by its traced program: half the pairs of attention count, and scores twice in its gradient."""
+    shares = {("attention", "forward"): 1.0 / 2.0, ("attention", "backward"): 7.0 / 6.0 / 2.0}
+    kinds = {one[:2]: one for one in every_kernel("gpu") if one.op != "optimizer"}
+    assert {op for op, _ in kinds} >= {"attention", "grouped_matmul", "launch", "matmul", "stream"}
+    for kind, one in kinds.items():
+        program = program_of(one)
+        counted = float(trace(program.function, *program.shapes).flop("matmul"))
+        assert program.flop == pytest.approx(shares.get(kind, 1.0) * counted), kind
+        assert program.bytes > 0.0
+
+
 def test_gradients_of_a_layer_have_the_flop_of_its_matmuls():
     """Up and down projection with both gradients, 8 t d^2 each, for t = 2 d and 8 d tokens at every width."""
     matmuls = [one for one in every_kernel("gpu") if one.op == "matmul" and not one.m == one.k == one.n]

@@ -69,6 +69,15 @@ def test_remarked_shares_are_in_proportion():
     assert len(shares[0]) == 2 and shares[1] == pytest.approx(2.0 * np.asarray(shares[0]), abs=0.15)
 
 
+@pytest.mark.parametrize(("pattern", "heads"), [(0, (64.0, 4.0)), (1, (32.0, 8.0))], ids=["full", "windows"])
+def test_layers_of_one_kind_have_the_heads_of_that_kind(pattern: int, heads: tuple[float, float]):
+    config = next(one.config for one in MIXTURES.values() if one.config["model_type"] == "mimo_v2_flash")
+    layers = [pattern] * config["num_hidden_layers"]
+    fields = converted(config | {"hybrid_layer_pattern": layers, "swa_num_attention_heads": 32}).fields
+    assert (fields["n_heads"], fields["n_kv_heads"]) == heads
+    assert not fields.keys() & {"window_heads", "window_kv_heads"}
+
+
 def test_prediction_layers_and_vision_towers_are_parts():
     """DeepSeek-V3: 671e9 and one prediction layer of 11.5e9 (technical report, table of its weights)."""
     parts = converted(RELEASED["DeepSeek-V3"].config).parts
