@@ -66,7 +66,8 @@ def test_remarked_shares_are_in_proportion():
         [float(share) for share in re.findall(r"([\d.]+) %", " ".join(converted(one).not_modelled))]
         for one in (config, config | twice)
     ]
-    assert len(shares[0]) == 2 and shares[1] == pytest.approx(2.0 * np.asarray(shares[0]), abs=0.15)
+    assert len(shares[0]) == 2 and min(shares[0]) > 0.5
+    assert shares[1] == pytest.approx(2.0 * np.asarray(shares[0]), abs=0.15)
 
 
 @pytest.mark.parametrize(("pattern", "heads"), [(0, (64.0, 4.0)), (1, (32.0, 8.0))], ids=["full", "windows"])
