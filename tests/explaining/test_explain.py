@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from jaxscale.cli.main import main
 from jaxscale.explaining.explain_report import explanation_figure, parts_table
 from jaxscale.explaining.explanation import PartGap, _cause, _ranked
 from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, kernel_term_table, predicted_parts
+from jaxscale.report.style import seconds
 from jaxscale.runs.measured import describe_runs
 
 DENSE = {
@@ -177,6 +179,15 @@ def test_a_trace_as_predicted_has_no_part_outside(untouched: js.Explanation):
     assert all(0.0 <= part.lo <= part.predicted <= part.hi for part in found.parts)
     matmul = next(part for part in found.parts if part.name == "matmul")
     assert matmul.lo > 0.5 * matmul.predicted
+
+
+def test_a_notebook_shows_every_part_with_its_interval(untouched: js.Explanation):
+    shown = untouched._repr_html_()
+    heads, *rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", shown)]
+    assert {len(row) for row in (heads, *rows)} == {5}
+    ends = [(f"{seconds(part.lo)} to {seconds(part.hi)}", part.verdict) for part in untouched.parts]
+    middle = [(part.name, seconds(part.measured), seconds(part.predicted)) for part in untouched.parts]
+    assert [tuple(row) for row in rows] == [first + last for first, last in zip(middle, ends, strict=True)]
 
 
 LOG = Path(__file__).parents[1] / "launch" / "files" / "torchtitan.log"

@@ -12,6 +12,8 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, times
 import jaxscale as js
 from jaxscale import InputError, serving
 from jaxscale.laws import LossLaw
+from jaxscale.laws.loss import shape_law
+from jaxscale.models.transformer import n_active_params
 from jaxscale.serving import best_engine
 from jaxscale.serving.best_engine import engine_table, score_engines
 from jaxscale.serving.lifetime import least_params, tokens_for_loss
@@ -106,6 +108,17 @@ def test_the_chip_time_of_a_lifetime_and_its_gradient_by_the_shape():
     deep, wide = (cost(jnp.log(jnp.asarray(shape)))[1] for shape in ([64.0, 4096.0 / np.sqrt(2)], [32.0, 4096.0]))
     assert float(deep.tpot) > float(wide.tpot)
     assert float(parts.total) == pytest.approx(float(parts.training + parts.serving))
+
+
+def test_embeddings_are_no_part_of_a_shape():
+    """A narrow model loses by its layers alone, whatever its vocabulary."""
+    load, rises = serving.Requests(concurrency=32.0, input_len=1000.0, output_len=500.0), []
+    for words in (32e3, 512e3):
+        model = js.Transformer(64, 2048, 16, d_ff=8192, vocab_size=words)
+        arguments = (model, serving.Engine(tp=4), H100, load, USUAL, EPOCH, 2.4, 1e13)
+        tokens = serving.lifetime_cost(*arguments, shape=shape_law()).tokens
+        rises.append(2.4 / float(EPOCH.loss(n_active_params(model), tokens)) - 1.0)
+    assert rises[0] == pytest.approx(rises[1], rel=1e-6) and rises[0] > 1e-3
 
 
 SMALL = serving.ServingSpace(precisions=("bf16", "fp8"), pp=(1,))
