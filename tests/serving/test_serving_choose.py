@@ -116,7 +116,7 @@ def test_embeddings_are_no_part_of_a_shape():
     for words in (32e3, 512e3):
         model = js.Transformer(64, 2048, 16, d_ff=8192, vocab_size=words)
         arguments = (model, serving.Engine(tp=4), H100, load, USUAL, EPOCH, 2.4, 1e13)
-        tokens = serving.lifetime_cost(*arguments, shape=shape_law()).tokens
+        tokens = serving.lifetime_cost(*arguments, shape=shape_law()).n_tokens
         rises.append(2.4 / float(EPOCH.loss(n_active_params(model), tokens)) - 1.0)
     assert rises[0] == pytest.approx(rises[1], rel=1e-6) and rises[0] > 1e-3
 
