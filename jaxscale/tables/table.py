@@ -259,7 +259,7 @@ def _texts(values: np.ndarray) -> list[str]:
     return [texts[code] for code in numbers.codes.tolist()]
 
 
-def cell_of(value: float | bool | str | None) -> str:
+def cell_of(value: float | int | bool | str | None) -> str:
     """Text of a value in the cell of a table; numbers have seven digits, more than the precision of measurements."""
     if isinstance(value, float):
         return f"{value:.7g}" if math.isfinite(value) else ""

@@ -63,6 +63,23 @@ def test_stacks_that_few_groups_tell_of_share_their_width():
     assert large[1] - large[0] == pytest.approx(0.33, abs=0.12)
 
 
+def test_small_stacks_share_their_width_with_models_of_their_density():
+    """Mixtures err by 0.6 on every small stack, dense models by 0.1."""
+    n_groups, each = 24, 4
+    stacks = np.repeat([f"engine-{i} h100" for i in range(n_groups // 2)], 2 * each)
+    is_mixture = np.repeat(np.arange(n_groups) % 2 == 1, each)
+    errors = np.where(is_mixture, 0.6, 0.1) * np.random.default_rng(0).normal(size=n_groups * each)
+    kinds = np.where(is_mixture, "gqa mixture", "gqa dense").tolist()
+    columns = {"serving": ["static"] * len(stacks), "kind": kinds, "stack": stacks.tolist()}
+    targets, groups = np.full(len(stacks), "tpot_s", dtype=object), np.repeat(np.arange(n_groups), each).astype(str)
+    widths = ServingWidths(widths_of({"seen": errors}, targets, Levels.of_columns(columns, len(stacks)), groups))
+    dense, mixture = (
+        np.diff(widths.interval("tpot_s", "static", density, "engine-3 h100", "seen"))[0]
+        for density in ("dense", "mixture")
+    )
+    assert mixture > 3.0 * dense > 0.0
+
+
 def test_the_shipped_fit_answers_its_own_tables(tmp_path):
     """Static FasterTransformer runs in sample within 10 % at the median, the 22 runs of arXiv 2407.14645 within 5 %."""
     for source, most in (("nvidia_fastertransformer.csv", 10.0), ("nvidia_nemo_llama2.csv", 5.0)):
