@@ -222,7 +222,9 @@ def predict_serving(
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
     values = {name: found[name] for name in names}
     lo, hi = _intervals(values, rows.levels, record, is_open)
-    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
+    requests = rows.batch.requests
+    tokens = requests.n_requests * requests.output_len
+    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open), np.where(tokens > 0.0, tokens, np.inf))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
     further = (_lacking_memory(rows.batch, found), _overload(rows.batch, found))
@@ -276,16 +278,22 @@ def _possible(
     lo: Mapping[str, np.ndarray],
     hi: Mapping[str, np.ndarray],
     limits: Mapping[str, np.ndarray],
+    tokens: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Ends of intervals that are possible: percentiles in order, no time or rate beyond the hardware [answer, row].
+    """Ends of intervals that are possible [answer, row].
+
+    Percentiles are in order, no time or rate is beyond the hardware, and no request takes longer than its run, which
+    lasts as long as its answer tokens take at the lowest throughput.
 
     Args:
         values: predictions, inside their intervals.
         lo: lower ends.
         hi: upper ends.
         limits: shortest times and highest rates.
+        tokens: answer tokens of a run, infinite for an endless one [token], [row].
     """
     lo, hi = dict(lo), dict(hi)
+    longest = tokens / lo[RATE]
     for kind in KINDS:
         names = [f"{kind}_{percentile}_s" for percentile in QUANTILES]
         for lower, upper in itertools.pairwise(names if names[0] in values else []):
@@ -297,6 +305,7 @@ def _possible(
             hi[name] = np.maximum(np.minimum(hi[name], limits[name]), value)
         else:
             lo[name] = np.minimum(np.maximum(lo[name], limits[name]), value)
+            hi[name] = np.maximum(np.minimum(hi[name], longest), value)
     return lo, hi
 
 
