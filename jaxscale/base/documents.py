@@ -254,4 +254,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        raise not_valid(path, "TOML", error) from None
+
+
+def not_valid(path: Path, language: str, error: ValueError) -> InputError:
+    """Refusal of a file that is no document of a language; a table is told which commands take it."""
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        takers = "`jaxscale predict` takes tables of runs, `serving predict` of serving, `law fit` of losses"
+        return InputError(f"{path}: a table, where {language} is expected; {takers}")
+    return InputError(f"{path}: not valid {language}: {error}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxscale.base.documents import read_toml
-from jaxscale.base.errors import InputError
+from jaxscale.base.errors import InputError, unreadable
 from jaxscale.base.files import write_whole
 
 
@@ -135,7 +135,7 @@ class RecordFile:
         try:
             state = path.stat()
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+            raise unreadable(path, error) from None
         return _read(self, path, path.absolute(), state.st_mtime_ns, state.st_size, parse)
 
     def checked(self, path: Path, table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,17 +32,26 @@ def plural(count: float | int, noun: str) -> str:
     """Singular or plural of a noun for a count: `chip` for 1, else `chips`; `copies` of `copy`."""
     if count == 1:
         return noun
-    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeo" else f"{noun}s"
+    if noun.endswith("y") and noun[-2] not in "aeo":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+
+
+def in_digits(value: float, digits: int = 3) -> str:
+    """Text of a number with the given digits, without exponent below a million."""
+    # From 10^digits on, format g would write an exponent.
+    plain = f"{value:.{digits}g}"
+    return f"{value:.0f}" if 10**digits <= abs(float(plain)) < 1e6 else plain
 
 
 def quantity(value: float, unit: str) -> str:
     """Text of a quantity with three digits, SI prefix and unit, such as `3.2 s` or `989 Tflop/s`; bytes in GB."""
     if unit == "byte":
-        return f"{value / GB:.3g} GB"
-    if unit == "s" and abs(value) >= 1000.0:
-        # Times have no prefix above a second, and three digits would need an exponent.
+        return f"{in_digits(value / GB)} GB"
+    # 999.7 ms are 1 s.
+    rounded = float(f"{value:.3g}")
+    if unit == "s" and abs(rounded) >= 1000.0:
+        # Times have no prefix above a second.
         return f"{value:.0f} s"
-    for factor, prefix in PREFIXES:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    factor, prefix = next((one for one in PREFIXES if abs(rounded) >= one[0]), (1.0, ""))
+    return f"{in_digits(rounded / factor)} {prefix}{unit}"

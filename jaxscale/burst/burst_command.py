@@ -1,8 +1,10 @@
 """Command `jaxscale burst`: plan of a network in bursts, with background jobs in the GPU time left free."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import Json, PlotFile, Quiet, ReportFolder, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, stage
 
@@ -44,6 +46,11 @@ class BurstCommand:
         from jaxscale.base.units import GB
         from jaxscale.burst.burst_report import burst_comparison, burst_layers, burst_report, burst_verdict
 
+        # Units differ from those of the function, whose refusal would show another number.
+        if not 0.0 < self.bandwidth_gb_per_s < inf:
+            raise InputError(f"--bandwidth-gb-per-s = {self.bandwidth_gb_per_s:g} is out of range; expected above 0")
+        if not 0.0 <= self.latency_us < inf:
+            raise InputError(f"--latency-us = {self.latency_us:g} is out of range; expected 0 or more")
         check_pictures(self.plot, self.report)
         stage("planning the layers")
         document = burst_report(

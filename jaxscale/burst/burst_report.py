@@ -204,7 +204,7 @@ def layer_time_of(network: str, source: str = "auto", per_shape: bool = True) ->
 def _check(n_chips: int, batch: int, **positive: float) -> None:
     options_for(n_chips)
     if n_chips > MAX_CHIPS:
-        raise InputError(f"gpus = {n_chips}: expected a power of two up to {MAX_CHIPS}")
+        raise InputError(f"n_chips = {n_chips} is out of range; expected a power of two up to {MAX_CHIPS}")
     if batch < 1:
         raise InputError(f"batch = {batch}: expected at least 1 sample")
     # A single GPU has amplification 1 and must stay below the limit.

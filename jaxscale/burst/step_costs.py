@@ -150,7 +150,7 @@ def options_for(n_chips: int) -> int:
         InputError: `n_chips` is not a power of two.
     """
     if n_chips < 1 or n_chips & (n_chips - 1):
-        raise InputError(f"gpus = {n_chips}: expected a power of two, for example 8")
+        raise InputError(f"n_chips = {n_chips} is out of range; expected a power of two, for example 8")
     return n_chips.bit_length()
 
 

@@ -229,18 +229,20 @@ def software_cells(
     options: SoftwareOptions,
     fitted: "Fit",
     *,
+    is_dense: bool,
     otherwise: str | None = None,
     own: Mapping[str, str] | None = None,
     unused: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Values of plan and software by column, from options of a command; input of `plan_questions.plan_question`.
+    """Cells of plan and software, for `plans.plan_questions.plan_question`; what says nothing of the model is told.
 
     Args:
-        options: options of the command.
-        fitted: the fit, which may know further frameworks from a user's runs.
-        otherwise: framework if the options name none.
-        own: further options of the command, by the equivalent column.
-        unused: columns without effect on the command.
+        options: of the command.
+        fitted: the fit, whose runs may be of frameworks of the user's own.
+        is_dense: whether the model has no experts.
+        otherwise: framework where the options name none.
+        own: further options of the command by the columns that say the same.
+        unused: columns that say nothing to the command.
 
     Returns:
         Values by column, `framework` and `precision` included.
@@ -249,6 +251,8 @@ def software_cells(
         InputError: an unknown column or value, a column with a separate option or without effect, or two frameworks or
             precisions.
     """
+    from jaxscale.cli.console import remark
+    from jaxscale.runs.description import without_experts
     from jaxscale.runs.schema import stated_values
 
     stated = stated_values("--set", pairs("--set", options.set))
@@ -265,6 +269,8 @@ def software_cells(
         chosen = getattr(options, name)
         if chosen is not None and name in stated:
             raise InputError(f"--{name} {chosen} beside --set {name}={stated[name]}; expected one of them")
+    for told in without_experts(stated) if is_dense else ():
+        remark(told)
     framework, precision = (
         str(value) if (value := getattr(options, name) or stated.get(name) or usual) else None
         for name, usual in (("framework", otherwise), ("precision", "bf16"))
@@ -286,15 +292,23 @@ def checked_framework(name: str | None, fitted: "Fit") -> str | None:
         InputError: a framework unknown to defaults and fit; lists the known frameworks.
     """
     from jaxscale.runs.defaults import known_frameworks
-    from jaxscale.tables.cells import respelt
 
     frameworks = {*known_frameworks(), *(level for kind, level in fitted.known if kind == "framework")}
     if name is None:
         # The framework common to all fitted runs.
         return dict(fitted.own).get("framework")
-    if name in frameworks:
-        return name
-    for spelling in (name.lower(), respelt("framework", name)):
-        if spelling in frameworks:
+    return framework_among("--framework", name, frameworks)
+
+
+def framework_among(flag: str, name: str, known: Collection[str]) -> str:
+    """Framework by name in any spelling.
+
+    Raises:
+        InputError: none of the known frameworks; names the option.
+    """
+    from jaxscale.tables.cells import respelt
+
+    for spelling in (name, name.lower(), respelt("framework", name)):
+        if spelling in known:
             return spelling
-    raise InputError(f"--framework = {name!r} is unknown; {nearest(name.lower(), frameworks)}")
+    raise InputError(f"{flag} = {name!r} is unknown; {nearest(name.lower(), known)}")

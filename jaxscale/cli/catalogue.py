@@ -1,6 +1,7 @@
 """Commands `jaxscale model` and `jaxscale hardware`: models and chips of the catalogues, or of a user's file."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -40,17 +41,20 @@ class ModelCommand:
             table = make_table("", columns, [(name, ", ".join(aliases)) for name, aliases in rows])
             answer(self.json, lambda: {"models": names}, lambda: [table])
             return
-        figures = model_figures(self.model, described_model(self.model))
-        answer(self.json, lambda: figures, lambda: model_lines(figures))
+        described = described_model(self.model)
+        figures = model_figures(self.model, described)
+        told = described.length_remark(described.transformer(self.model).seq_len)
+        answer(self.json, lambda: figures, lambda: model_lines(figures, told))
 
 
-def model_lines(figures: dict) -> list[str]:
-    """Lines of text with the parameters, flop, cache and fields of a model."""
+def model_lines(figures: dict, length: str) -> list[str]:
+    """Figures of a model, and words about its sequence length, as lines."""
     giga = {name: figures[name] / 1e9 for name in ("n_params", "n_active_params", "flop_per_token")}
     lines = [
         f"{figures['name']}: {giga['n_params']:.2f}e9 parameters, {giga['n_active_params']:.2f}e9 active",
         f"{giga['flop_per_token']:.1f}e9 flop per token of a training step, attention in full",
         f"{figures['kv_bytes_per_token'] / 1e3:.1f} kB of keys and values per token in 16 bits",
+        length,
         "",
         *(f"{name} = {value}" for name, value in figures["fields"].items()),
     ]
@@ -65,9 +69,10 @@ def model_lines(figures: dict) -> list[str]:
 class HardwareCommand:
     """List the chips of the catalogue, show one, or check a file of your own."""
 
-    id: Annotated[tyro.conf.Positional[str | None], option(metavar="ID", help="chip to show; all where left out")] = (
-        None
-    )
+    id: Annotated[
+        tyro.conf.Positional[str | None],
+        option(metavar="ID|FILE.toml", help="chip to show, or a file to check; all chips where left out"),
+    ] = None
     hardware: HardwareFile = None
     json: Json = False
     quiet: Quiet = False
@@ -81,12 +86,15 @@ class HardwareCommand:
         from jaxscale.hardware.catalogue import load_hardware
         from jaxscale.report.terminal_tables import chip_list, chip_numbers
 
-        shipped, catalogue = load_hardware(), load_hardware(self.hardware)
+        # A file in place of a chip is one to check.
+        is_file = self.hardware is None and self.id is not None and Path(self.id).suffix.lower() == ".toml"
+        file, chip = (self.id, None) if is_file else (self.hardware, self.id)
+        shipped, catalogue = load_hardware(), load_hardware(file)
         # An entry unlike the shipped entry comes from the user's file.
         own = {entry.id for name, entry in catalogue.chips.items() if shipped.chips.get(name) is not entry}
-        if self.hardware is not None:
-            say(f"{self.hardware}: valid; {len(own)} {plural(len(own), 'chip')}: {', '.join(sorted(own))}")
-        if self.id is None:
+        if file is not None:
+            say(f"{file}: valid; {len(own)} {plural(len(own), 'chip')}: {', '.join(sorted(own))}")
+        if chip is None:
             # By id, as aliases name an entry several times.
             entries = {entry.id: entry for entry in catalogue.chips.values()}
             answer(
@@ -95,7 +103,7 @@ class HardwareCommand:
                 lambda: [chip_list(entries.values()), *(chip_numbers(entries[key]) for key in sorted(own))],
             )
             return
-        entry = catalogue[self.id]
+        entry = catalogue[chip]
         answer(self.json, lambda: chip_document(entry), lambda: [chip_numbers(entry)])
 
 

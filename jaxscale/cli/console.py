@@ -164,18 +164,20 @@ class State:
     """Settings of messages and progress display, global to the process.
 
     Attributes:
-        is_quiet: whether messages and progress are suppressed.
-        indicator: progress display of the running command; None without a terminal.
+        is_quiet: whether messages and progress are left out.
+        indicator: progress display of the running command, on a terminal.
+        remarks: messages that stand beside the answer of the running command.
     """
 
     is_quiet = False
     indicator: "Indicator | None" = None
+    remarks: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
 def working(is_quiet: bool) -> Iterator[None]:
-    """Context of a running command, with messages and, on a terminal, a progress display unless quiet."""
-    State.is_quiet = is_quiet
+    """Context of a running command: messages unless quiet, and on a terminal a line with the stage of long work."""
+    State.is_quiet, State.remarks = is_quiet, ()
     # No display where stderr is a file or a pipe.
     if not is_quiet and columns_of(sys.stderr):
         State.indicator = Indicator(console_on(sys.stderr))
@@ -200,6 +202,10 @@ def aside(is_answer: bool = False) -> "contextlib.AbstractContextManager[None]":
     Args:
         is_answer: whether the printed text is the result of the command.
     """
+    if is_answer:
+        remarks, State.remarks = State.remarks, ()
+        for remark in remarks:
+            say(remark)
     return contextlib.nullcontext() if State.indicator is None else State.indicator.aside(is_answer)
 
 
@@ -240,6 +246,11 @@ def say(text: str) -> None:
     """Print a message on stderr, except with `--quiet`."""
     if not State.is_quiet:
         write_message(text)
+
+
+def remark(text: str) -> None:
+    """Print a message on stderr beside the answer of a command, if there is one: a refusal stands alone."""
+    State.remarks += (text,)
 
 
 def write_message(text: str) -> None:

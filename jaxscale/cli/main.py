@@ -14,7 +14,7 @@ import tyro
 from jaxscale.base.errors import InputError, one_like, reason_of
 from jaxscale.base.lazy import loaded
 from jaxscale.cli.console import page_of, print_text, working, write_message
-from jaxscale.cli.parsing import parse
+from jaxscale.cli.parsing import as_typed, parse
 from jaxscale.cli.registry import COMMANDS
 from jaxscale.cli.startup import INTERRUPTED, collect_rarely, configure_jax, stopped_by_signal
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         page = page_of(error)
         # The page in docs/ behind the error.
-        write_message(f"{PROGRAM}: {error}" + (f" (see {page})" if page else ""))
+        write_message(f"{PROGRAM}: {as_typed(str(error), arguments)}" + (f" (see {page})" if page else ""))
         return 2
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         # At exit Python would report the broken pipe once more.

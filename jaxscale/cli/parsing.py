@@ -26,6 +26,16 @@ OTHER_NAMES = {
 """Options as other programs and earlier releases call them."""
 
 
+ELSEWHERE = (
+    *("--model", "--gpu", "--n-gpus", "--global-batch", "--seq-len", "--framework", "--precision", "--set"),
+    *("--fit", "--hardware", "--out"),
+)
+"""Options that mean one thing wherever a command has them: none is a misspelling of another."""
+
+ARGUMENTS = {"n_chips": "n_gpus", "generation_chips": "generation_gpus", "batch": "global_batch"}
+"""Arguments in Python that differ from the option of the same meaning, and the option."""
+
+
 class Listed(NamedTuple):
     """Entry of an argument in the help text of a command.
 
@@ -67,7 +77,7 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
         # Exit code 0: help was printed.
         if not stop.code:
             return None
-    if spelled := in_digits(arguments, one_line(refusal.getvalue())):
+    if spelled := spelled_in_digits(arguments, one_line(refusal.getvalue())):
         return parse(spelled, commands, program, description)
     name, *command = program.split()
     below = _path(arguments)[: 2 - len(command)]
@@ -86,10 +96,8 @@ def parse(arguments: Sequence[str], commands: Any, program: str, description: st
     raise InputError(f"{line} (see {' '.join((name, *path))} --help)") from None
 
 
-def in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
-    """Arguments with a refused number such as `8k` or `15T` written in digits (8192, 15e12); empty for other errors.
-
-    A prefix is a power of 1,024 for whole numbers, else a power of 1,000.
+def spelled_in_digits(arguments: Sequence[str], refusal: str) -> list[str]:
+    """Arguments with the refused number in digits, a length `8k` as 8192 and `15T` as 15e12; empty for other refusals.
 
     Args:
         refusal: error message of the parser, in a line.
@@ -190,6 +198,8 @@ def _unknown(arguments: Sequence[str], listed: Sequence[Listed]) -> str:
             continue
         # A name of a known program before any likeness of spelling.
         meant = [OTHER_NAMES.get(option, "")]
+        if meant[0] not in known and option in ELSEWHERE:
+            return f"{option} is an option of other commands, not of this one"
         if meant[0] not in known:
             long = [name for name in known if name.startswith("--")]
             meant = similar(option, long, lambda other, begun: other.startswith(begun), most=1, likeness=LIKE)
@@ -202,6 +212,31 @@ def _missing(arguments: Sequence[str], listed: Sequence[Listed], path: Sequence[
     given = set(_options(arguments))
     lacking = [one.label for one in listed if one.names and one.is_required and not given & set(one.names)]
     return f"{' '.join(path)} needs {', '.join(lacking)}" if lacking else ""
+
+
+def as_typed(message: str, arguments: Sequence[str]) -> str:
+    """Message about an argument of a function, with the option that stated it, as typed on the command line.
+
+    Args:
+        message: a refusal, such as `price = -1 is out of range` or `RolloutBatch.answers = 0 ...`.
+        arguments: arguments of the process.
+    """
+    begun = re.match(r"(?:[A-Z]\w*\.)?([a-z]\w*)(?: =)? '?([^\s',;]+)", message)
+    if begun is None or message[begun.end(1) :][:2] not in (" =", " '"):
+        return message
+    stated: dict[str, str] = {}
+    for word, behind in zip(arguments, (*arguments[1:], ""), strict=True):
+        option, is_joined, value = word.partition("=")
+        if option.startswith("--"):
+            stated[option] = value if is_joined else behind
+    argument = f"-{ARGUMENTS.get(begun[1], begun[1])}".replace("_", "-")
+    # The value tells the precision of an engine from that of training, and a model from a model that rewards.
+    holding = [option for option in stated if begun[2] in stated[option].split(",")]
+    ending = [option for option in holding if option.replace("_", "-").endswith(argument)]
+    # A number may be written in another way: 1e30, 1e+30.
+    others = holding if begun[2][0].isalpha() else [o for o in stated if o.replace("_", "-") == f"-{argument}"]
+    found = next(iter((*ending, *others)), "")
+    return f"{found}{message[begun.end(1) :]}" if found else message
 
 
 _DIGITS = "; expected digits, as 4096, or 4k"
@@ -224,6 +259,7 @@ REWRITTEN = (
         r"\1 = \2 is no number" + _NUMBER,
     ),
     (r"Missing from jaxscale (.*?): (\S+) .*", r"\1 needs \2"),
+    (r"Missing value for argument '(\S+)'\. Expected 1 values\.", r"\1 needs a value"),
     (r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.", r"\2 = \1; expected one of \3"),
     (r"Unrecognized options: (.*)", r"not understood: \1"),
 )

@@ -19,7 +19,7 @@ from jaxscale.cli.arguments import (
     command,
     option,
 )
-from jaxscale.cli.console import answer, check_pictures, print_text, save_pictures, save_timeline, say, stage
+from jaxscale.cli.console import answer, check_pictures, print_text, remark, save_pictures, save_timeline, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.base.table import Table
@@ -107,7 +107,6 @@ class PlanCommand(Outputs, SoftwareOptions):
         import jaxscale as js
         from jaxscale.base.files import check_writable
         from jaxscale.plans.plan_questions import plan_question
-        from jaxscale.runs.description import without_experts
 
         goal = self._goal()
         self._refuse_pairs(goal)
@@ -123,11 +122,9 @@ class PlanCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
-        stated = self._stated(fitted, theirs, written)
+        stated = self._stated(fitted, theirs, written, is_dense=bool(model.n_experts <= 1))
         if lacking := chip.lacks(stated["precision"]):
             say(lacking)
-        for told in without_experts(stated) if model.n_experts <= 1 else ():
-            say(told)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
         batch = checked_batch(self.global_batch, model.seq_len)
         question = plan_question(model, cluster, batch, {"gpu": chip.id, **stated})
@@ -172,13 +169,16 @@ class PlanCommand(Outputs, SoftwareOptions):
 
         return load_links(self.links)
 
-    def _stated(self, fitted: "Fit", theirs: dict[str, Any] | None, written: str | None) -> dict[str, Any]:
+    def _stated(
+        self, fitted: "Fit", theirs: dict[str, Any] | None, written: str | None, *, is_dense: bool
+    ) -> dict[str, Any]:
         """Cells of plan and software by column, with remarks on the framework.
 
         Args:
             fitted: calibration.
             theirs: row of the file of `--against`.
             written: framework whose settings are written.
+            is_dense: whether the model has no experts.
         """
         from jaxscale.cli.arguments import software_cells
         from jaxscale.runs.defaults import known_frameworks
@@ -187,7 +187,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         named = written and written.removesuffix("-toml")
         if theirs and theirs.get("framework") in known_frameworks():
             named = theirs["framework"]
-        stated = software_cells(self, fitted, otherwise=named)
+        stated = software_cells(self, fitted, is_dense=is_dense, otherwise=named)
         framework = stated["framework"]
         if theirs and self.framework is None and framework and framework == named:
             say(f"framework {named}, as {self.against} says")
@@ -238,6 +238,8 @@ class PlanCommand(Outputs, SoftwareOptions):
             return None
         from jaxscale.designs.whole_run import RunGoal
 
+        if self.tokens is not None and self.loss is not None:
+            raise InputError("--tokens beside --loss; expected one of them")
         if self.objective == "price" and self.price is None:
             raise InputError("--objective price needs --price, of a chip and hour")
         return RunGoal(self.tokens, self.loss)
@@ -452,7 +454,7 @@ def fitted_frameworks(fitted: "Fit") -> list[str]:
 
 
 def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
-    """Model from a name or file, with the sequence length of the model or a given one.
+    """Model by name or file, at its own or a given sequence length; its own is told.
 
     Args:
         name_or_path: catalogue name, or a TOML or config.json file.
@@ -461,8 +463,11 @@ def load_model(name_or_path: str, seq_len: int | None) -> "Transformer":
     Raises:
         InputError: unknown name, a malformed file, or a length out of range.
     """
-    from jaxscale.models import model
+    from jaxscale.models import described_model
 
+    described = described_model(name_or_path)
     if seq_len is not None:
-        checked_count("--seq-len", seq_len)
-    return model(name_or_path, **({} if seq_len is None else {"seq_len": seq_len}))
+        return described.transformer(name_or_path, seq_len=checked_count("--seq-len", seq_len))
+    model = described.transformer(name_or_path)
+    remark(f"{described.length_remark(model.seq_len)}; state --seq-len")
+    return model

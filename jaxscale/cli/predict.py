@@ -15,6 +15,7 @@ from jaxscale.cli.arguments import (
     SoftwareOptions,
     Texts,
     TimelineFile,
+    checked_framework,
     command,
     option,
     pairs,
@@ -163,6 +164,7 @@ class PredictCommand(Outputs, SoftwareOptions):
 
     def _one_run(self, hardware: "Hardware") -> "Runs":
         """The run that the options describe."""
+        import jaxscale as js
         from jaxscale.cli.runs_tables import one_run
 
         missing = [name for name in ("model", "gpu", "n_gpus") if getattr(self, name) is None]
@@ -171,7 +173,7 @@ class PredictCommand(Outputs, SoftwareOptions):
             raise InputError(f"no table and no {options}; expected RUNS.csv, or --model, --gpu and --n-gpus at least")
         named = ("model", "gpu", "n_gpus", "seq_len", "framework", "precision")
         options = {name: getattr(self, name) for name in named} | {"global_batch_size_seqs": self.global_batch}
-        run = one_run(options, pairs("--set", self.set), hardware)
-        if self.seq_len is None:
-            say(f"sequences of {run.numbers('seq_len')[0]:,.0f} tokens, as the model is made for; state --seq-len")
-        return run
+        stated = pairs("--set", self.set)
+        for named in (self.framework, stated.get("framework")):
+            checked_framework(named, js.load_fit(self.fit, hardware))
+        return one_run(options, stated, hardware)

@@ -1,6 +1,7 @@
 """Runs tables of the commands: read from a file or from options, and written with the predictions."""
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,33 +9,29 @@ from typing import Any
 from jaxscale.base.arrays import as_whole
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import whole_file
-from jaxscale.cli.console import say
+from jaxscale.cli.arguments import OWN
+from jaxscale.cli.console import remark, say
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.models import catalogue_model, described_model
 from jaxscale.runs import Runs, read_runs
 from jaxscale.runs.predict import Prediction
-from jaxscale.runs.reader import RunsSchema
 from jaxscale.runs.schema import BY_NAME, sequences_in, stated_values
-from jaxscale.tables.schema import AbstractSchema
-from jaxscale.tables.table import cell_of, write_extended
+from jaxscale.tables.table import AbstractTable, cell_of, write_extended
 
 
 def runs_from_file(path: Path, skip_bad: bool, hardware: Hardware) -> Runs:
     """Read a runs table, with messages on dropped bad rows and on columns that may be misspelt."""
     runs = read_runs(path, skip_bad=skip_bad, hardware=hardware)
-    say_doubts(runs, RunsSchema)
+    say_doubts(runs)
     return runs
 
 
-def say_doubts(runs: Runs, schema: type[AbstractSchema]) -> None:
-    """Print messages on columns that may be misspelt, on unread columns and on dropped bad rows."""
-    misspelt = schema.misspelt(runs.columns)
-    for name, meant in misspelt.items():
-        say(f"{runs.path}: column {name!r} is not read (is {meant!r} meant?)")
-    if unread := [repr(name) for name in schema.unread(runs.columns) if name not in misspelt]:
-        say(f"{runs.path}: not read: {', '.join(unread)}")
-    if runs.n_skipped:
-        say(f"{runs.path}: {runs.n_skipped} bad rows dropped, {len(runs)} kept; first: {runs.problems[0]}")
+def say_doubts(table: AbstractTable) -> None:
+    """Say which columns of a table are not read, and how many bad rows were dropped."""
+    for doubt in table.doubts:
+        say(f"{table.path}: {doubt}")
+    if table.n_skipped:
+        say(f"{table.path}: {table.n_skipped} bad rows dropped, {len(table)} kept; first: {table.problems[0]}")
 
 
 def say_unanswered(n_rows: int, n_answered: int) -> None:
@@ -104,19 +101,27 @@ def one_run(options: Mapping[str, Any], stated: Mapping[str, str], hardware: Har
     description = described_model(cells["model"])
     if catalogue_model(cells["model"]) is None:
         # The table knows no names of files: the fields stand for the model.
-        cells |= {name: value for name, value in description.fields.items() if name in BY_NAME}
-        cells["model"] = Path(cells["model"]).stem
-    cells.setdefault("seq_len", description.transformer(str(options["model"])).seq_len)
+        shape = {name: value for name, value in description.fields.items() if name in BY_NAME and name != "seq_len"}
+        cells = {**shape, **cells, "model": Path(cells["model"]).stem}
     for name, value in stated_values("--set", stated).items():
         if options.get(name) not in (None, value):
             raise InputError(f"--set {name} has an option of its own beside it; expected one of them")
         cells[name] = value
+    if "seq_len" not in cells:
+        cells["seq_len"] = description.transformer(str(options["model"])).seq_len
+        remark(f"{description.length_remark(cells['seq_len'])}; state --seq-len")
     cells["global_batch_size_seqs"] = _batch(cells)
     try:
         return read_runs(cells, hardware=hardware)
     except InputError as error:
         # A user of options knows no table, line or column.
-        raise InputError(str(error).replace("table:1: ", "").replace("column ", "")) from None
+        told = re.sub(r"column '(\w+)'", lambda column: _option_of(column[1]), str(error).replace("table:1: ", ""))
+        raise InputError(told) from None
+
+
+def _option_of(column: str) -> str:
+    """Option that states a column of one run."""
+    return OWN.get(column) or ("--" if column in ("framework", "precision") else "--set ") + column
 
 
 def _batch(cells: Mapping[str, Any]) -> Any:

@@ -74,10 +74,14 @@ class ShapeCommand(Outputs, SoftwareOptions):
         from jaxscale.designs.shape_report import shape_report
 
         check_pictures(self.plot, self.report, self.law, self.fit, self.hardware)
+        kinds = ("days", "loss", "flop", "params")
+        if len(given := [f"--{kind}" for kind in kinds if getattr(self, kind) is not None]) != 1:
+            told = " beside ".join(given) or "no budget"
+            raise InputError(f"{told}; expected exactly one of {', '.join(f'--{kind}' for kind in kinds)}")
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
-        cells = software_cells(self, js.load_fit(self.fit))
         law = self._law()
         template = load_model(self.model, self.seq_len)
+        cells = software_cells(self, js.load_fit(self.fit), is_dense=bool(template.n_experts <= 1))
         # The built model at the sequence length of the template.
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
         if like is not None and law is not None:

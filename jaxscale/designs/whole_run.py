@@ -24,7 +24,7 @@ from jaxscale.base.arrays import filled_rows, host_arrays, number, with_fields
 from jaxscale.base.errors import InputError, check_known
 from jaxscale.base.jit import filter_jit
 from jaxscale.base.show import Printout, printed
-from jaxscale.base.units import DAY, HOUR
+from jaxscale.base.units import DAY, HOUR, in_digits
 from jaxscale.calibration.memory_limit import ACCEPTED_RISK
 from jaxscale.calibration.record import AnyFit, Fit, fit_of
 from jaxscale.costs.power import ChipPower, mean_chip_power
@@ -306,9 +306,12 @@ class RunChoice:
         run, (lo, hi) = self.chosen.run, self.days_interval
         days, count, between = (run[name] for name in ("days", "interruptions", "checkpoint_interval_s"))
         # Hours between interruptions.
-        failures = f"{count:.3g} interruptions, one in {24.0 * days / count:.3g} h"
-        checkpoints = f"checkpoints every {between / 60.0:.3g} min"
-        return (f"90 % interval of the days: {lo:.3g} to {hi:.3g}; {failures}; {checkpoints}", *self.differences())
+        failures = f"{in_digits(count)} interruptions, one in {in_digits(24.0 * days / count)} h"
+        checkpoints = f"checkpoints every {in_digits(between / 60.0)} min"
+        return (
+            f"90 % interval of the days: {in_digits(lo)} to {in_digits(hi)}; {failures}; {checkpoints}",
+            *self.differences(),
+        )
 
     def differences(self) -> tuple[str, ...]:
         """Sentence per objective on savings and costs of its best plan, compared with the plan of the fastest step."""

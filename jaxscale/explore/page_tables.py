@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscale.base.arrays import number
 from jaxscale.base.table import html_table
-from jaxscale.base.units import DAY, GB
+from jaxscale.base.units import DAY, GB, in_digits
 from jaxscale.explore.page_work import PageView
 from jaxscale.plans.plan import DEGREES, in_short
 from jaxscale.report.style import seconds
@@ -58,7 +58,7 @@ def count(number: float) -> str:
 
 def days(duration: float) -> str:
     """Text of the duration of a run: `4.23 days`."""
-    return f"{duration / DAY:.3g} days"
+    return f"{in_digits(duration / DAY)} days"
 
 
 def phrases_of(words: Mapping[str, Any]) -> list[str]:

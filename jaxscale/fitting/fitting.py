@@ -156,7 +156,7 @@ def fit_measured(
     attempts = []
     # Widths of priors compete by the held-out error.
     for tightness, tight in candidates(problem, start, n).items():
-        say(f"priors with {tightness:g} times their spreads")
+        say("priors with their own spreads" if tightness == 1.0 else f"priors with {tightness:g} times their spreads")
         # A fixed seed: equal runs give equal fits.
         starts = random_starts(jr.key(0), n_starts, tight.parametrisation.n_parameters)
         known = [] if resumed is None else [jnp.asarray(parameters_of(resumed, tight, effects))]

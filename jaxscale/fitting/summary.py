@@ -104,8 +104,12 @@ def remarks(result: FitEstimates) -> list[str]:
     return [*limits, *cautions(result)]
 
 
-def parameter_table(result: FitEstimates) -> Table:
-    """Table of the coefficients with interval and unit."""
+MOST_OPEN = 8
+"""Open coefficients that a summary names one by one [1]."""
+
+
+def parameter_table(result: FitEstimates, *, decided: bool = False) -> Table:
+    """Table of the coefficients, of all or of those that the runs decide."""
     rows = [
         (
             name,
@@ -115,8 +119,18 @@ def parameter_table(result: FitEstimates) -> Table:
             "the runs" if entry["identified"] else "prior",
         )
         for name, entry in result.parameters.items()
+        if entry["identified"] or not decided
     ]
-    return make_table("Coefficients", PARAMETER_COLUMNS, rows)
+    return make_table("Coefficients that the runs decide" if decided else "Coefficients", PARAMETER_COLUMNS, rows)
+
+
+def open_lines(result: FitEstimates) -> list[str]:
+    """Runs that would tell the first open coefficients that act in the fitted runs, and a count of the others."""
+    told = telling_runs(result)
+    acting = [name for name in told if informs(result.batch, name).any()][:MOST_OPEN]
+    lines = [f"{name} is not identified; {told[name]} would tell it" for name in acting]
+    left = len(told) - len(acting)
+    return [*lines, f"{left} more are not identified: --json and --report list all"] if left else lines
 
 
 def error_table(result: FitEstimates) -> Table:
@@ -144,8 +158,8 @@ def error_table(result: FitEstimates) -> Table:
 def summary_parts(result: FitEstimates) -> list[str | Table]:
     """Lines and tables of the report, in order: errors, coefficients, remarks, and paces of workloads."""
     errors = error_table(result)
-    parts = [*headlines(result), *([errors] if errors.rows else []), parameter_table(result), *remarks(result)]
-    parts += [f"{name} is not identified; {run} would tell it" for name, run in telling_runs(result).items()]
+    tables = [table for table in (errors, parameter_table(result, decided=True)) if table.rows]
+    parts = [*headlines(result), *tables, *remarks(result), *open_lines(result)]
     return [*parts, *(["", *result.paces.parts()] if result.paces is not None else [])]
 
 
@@ -158,7 +172,8 @@ def summary_html(result: FitEstimates) -> str:
         (*table.columns, TableColumn("meaning", is_text=True)),
         [(*row, meaning) for row, meaning in zip(table.rows, meanings, strict=True)],
     )
-    return html_of([explained if part == table else part for part in summary_parts(result)])
+    decided = parameter_table(result, decided=True)
+    return html_of([*(part for part in summary_parts(result) if part != decided), explained])
 
 
 def summary_json(result: FitEstimates) -> dict[str, Any]:

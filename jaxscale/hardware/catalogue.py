@@ -102,6 +102,8 @@ class ChipNames:
         """
         if meant:
             return f"ambiguous, as chips of that name differ in form or memory; expected one of {', '.join(meant)}"
+        if name.lower().endswith(".toml"):
+            return f"a file; expected the id of one of its chips, beside --hardware {name}"
         like = (nearest if asks else one_like)(name.lower(), self.ids)
         return f"not in the hardware catalogue; {like}"
 

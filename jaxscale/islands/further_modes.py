@@ -107,7 +107,8 @@ def published_modes(stated: Mapping[str, float] | None = None) -> dict[str, Publ
     """
     modes = dict(_shipped_modes())
     for key, value in (stated or {}).items():
-        name, _, field = key.rpartition(".")
+        # Names have no dots.
+        name, _, field = key.partition(".")
         if name not in modes:
             raise InputError(f"mode {name!r} is unknown; {nearest(name, modes)}")
         if field not in STATED:

@@ -37,6 +37,8 @@ from jaxscale.calibration.record import Fit
 from jaxscale.hardware.cluster import Cluster
 from jaxscale.islands.fleet import Fleet, PerIsland, as_indexable
 from jaxscale.models.transformer import Transformer
+from jaxscale.plans.best_plan import plans_of_any_batch, stated_degrees
+from jaxscale.plans.choice import nothing_valid
 from jaxscale.plans.plan import Plan
 from jaxscale.plans.plan_questions import every_plan, plan_question
 from jaxscale.plans.score import PlanTask, time_plans
@@ -361,6 +363,10 @@ def _plan_or_part(task: PlanTask, sequences: int, name: str) -> tuple["_ScoredPl
     if best is None:
         capacity, chips = number(task.cluster.chip.hbm_bytes) / GB, number(task.cluster.n_chips)
         named = name if name.startswith("island") else f"island {name}"
+        # Stated degrees may allow no plan, whatever the memory.
+        if not len(valid := plans_of_any_batch(task)):
+            told = nothing_valid(task.model, chips, task.stated_batch, valid, stated_degrees(task))
+            raise InputError(f"{named}: {told}")
         raise InputError(
             f"{named}: {chips:g} {plural(chips, 'chip')} of {capacity:g} GB cannot hold one layer of the "
             "model with one sequence; expected more chips, more memory, or the island left out"

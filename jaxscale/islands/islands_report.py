@@ -108,7 +108,7 @@ def verdict(choice: IslandsChoice) -> list[str]:
         single = alone[0]
         lines.append(
             f"{single.islands[0]} alone takes {rounded_text(single.days)} days: joining is "
-            f"{single.days / best.days:.3g} times as fast"
+            f"{rounded_text(single.days / best.days)} times as fast"
         )
     if choice.sweep is not None and 0.0 < choice.sweep.break_even < np.inf:
         rate = choice.sweep.break_even / GBIT

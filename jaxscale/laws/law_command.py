@@ -67,6 +67,7 @@ class Source:
         Raises:
             InputError: neither or both of file and table are given, or the file is malformed.
         """
+        from jaxscale.cli.runs_tables import say_doubts
         from jaxscale.laws.loss_reader import best_of, loss_table, read_losses
 
         if (self.runs is None) == (self.table is None):
@@ -78,6 +79,7 @@ class Source:
         else:
             assert self.runs is not None
             table = read_losses(self.runs, count=self.count, where=pairs("--where", self.where, may_be_empty=True))
+            say_doubts(table)
         return best_of(table, ("n_params", "tokens")) if self.best else table
 
 
@@ -211,6 +213,7 @@ class LawPredict:
             InputError: a malformed law or table, a different parameter count, or an output that cannot be written.
         """
         from jaxscale.base.files import check_writable
+        from jaxscale.cli.runs_tables import say_doubts
         from jaxscale.laws.fitted_law import load_law
         from jaxscale.laws.law_report import prediction_table
         from jaxscale.laws.loss_fit import check_needed
@@ -225,6 +228,7 @@ class LawPredict:
         if law.count and table.count and table.count != law.count:
             table = with_count(table, law.count)
         check_needed(table, law.terms)
+        say_doubts(table)
         for note in table.notes:
             say(note)
         told = law.predict_table(table)

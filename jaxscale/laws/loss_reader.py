@@ -230,7 +230,9 @@ class LossSchema(AbstractSchema[Losses]):
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
         there = ", ".join(map(str.strip, header.written))
         names = ", ".join(map(repr, missing))
-        return names and f"missing {names} among {there}; expected at least the columns {told}"
+        runs = "a table of training runs is read by `jaxscale predict`"
+        other = self.told_elsewhere(header, ("names",), ("n_gpus", "global_batch_size_seqs", "step_time_s"), runs)
+        return names and f"missing {names} among {there}; expected at least the columns {told}{other}"
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Numbers of a column with the factor of the heading applied, and losses in nats."""

@@ -1,9 +1,9 @@
-"""Limits of scaling in the frontier model: a data-movement model apart from the calibrated step time.
+"""Limits of scaling of training runs: utilisation against training compute, its thresholds and the latency wall.
 
-Utilisation against training compute, its thresholds and the wall, by the analytic model of arXiv 2411.01137: stacks of
-MLP blocks whose size, batch and depth follow scaling laws, on chips that may not exist. Nothing is fitted to runs,
-because no run lies near the limits; it is smooth and cheap enough to choose the best plan of thousands of scenarios
-anew. `transformer_curve` draws the same curve with the calibrated step time of whole transformers on catalogue chips.
+The analytic data-movement model of arXiv 2411.01137 gives the time of a batch: stacks of MLP blocks whose size, batch
+and depth follow scaling laws, on existing or assumed chips. Nothing is fitted to measured runs, because no run lies
+near the limits. The model is smooth and cheap, so that the best plan of each of thousands of scenarios is searched
+for. `transformer_curve` gives the same curve with the calibrated step time of whole transformers on catalogue chips.
 """
 
 from typing import TYPE_CHECKING

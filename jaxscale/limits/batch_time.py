@@ -1,13 +1,15 @@
 r"""Time of a batch on a plan: the data-movement model of Erdil and Schneider-Joseph, arXiv 2411.01137.
 
-Groups are rows of arrays, in the order in which they fill a domain, the most talkative first: `TP_FF` (ranks along the
-MLP width), `TP_WIDTH` (along the model width), `EP` (experts), `DP` (replicas), `PP` (stages).
+Groups of ranks are rows of arrays, in the order in which they fill a scale-up domain, the group with most traffic
+first: `TP_FF` (ranks along the MLP width), `TP_WIDTH` (along the model width), `EP` (experts), `DP` (replicas), `PP`
+(pipeline stages).
 
 $$ t_{mat} = \lVert t_{arith}, t_{mem}, t_{link}, t_{net} \rVert + t_{lat}, \quad
    t_{stage} = \lVert \tfrac{2 L}{PP} t_{mat}, t_{send} \rVert + t_{hop}, \quad
    t_{batch} = \lVert s\, t_{stage}, t_{grad} \rVert + t_{tree} $$
 
-with $s$ the stage times that pass from the first microbatch's start to the last one's end.
+with $s$ the stage times from the start of the first microbatch to the end of the last, and $\lVert \cdot \rVert$ the
+time of overlapping activities: their maximum or their p-norm.
 """
 
 import abc
@@ -28,22 +30,22 @@ SHARPNESS = 16
 
 
 class AbstractOverlap(eqx.Module):
-    """Rules for the time of overlapping activities and for ranks of a group inside a scale-up domain."""
+    """Rules for the time of overlapping activities and for the ranks of a group inside a scale-up domain."""
 
     @abc.abstractmethod
     def longest(self, times: Float[Array, " n"]) -> Array:
-        """Time of activities that overlap [s]."""
+        """Time of overlapping activities, from the time of each [s]."""
 
     @abc.abstractmethod
     def smaller(self, first: Array, second: Array) -> Array:
-        """Smaller of two logarithms of numbers of at least one; zero where one of them is [1]."""
+        """Smaller of two logarithms of numbers of at least one, exactly or smoothly; zero if either is zero [1]."""
 
 
 class ExactOverlap(AbstractOverlap):
-    """Overlapping activities take the longest time, and domains fill up exactly: for plans of whole degrees."""
+    """Maximum of overlapping times and sharp filling of domains: for plans of whole degrees."""
 
     def longest(self, times: Float[Array, " n"]) -> Array:
-        """Time of activities that overlap: the longest [s]."""
+        """Time of overlapping activities: the maximum of the times [s]."""
         return jnp.max(times)
 
     def smaller(self, first: Array, second: Array) -> Array:
@@ -52,7 +54,7 @@ class ExactOverlap(AbstractOverlap):
 
 
 class SmoothOverlap(AbstractOverlap):
-    r"""Overlapping activities take the p-norm of their times, and domains fill up smoothly: for relaxed plans.
+    r"""p-norm of overlapping times and smooth filling of domains: for plans of real-valued degrees.
 
     Attributes:
         exponent: p of the norm $(\sum t^p)^{1/p}$, at least one [1].
@@ -61,11 +63,11 @@ class SmoothOverlap(AbstractOverlap):
     exponent: Number = eqx.field(converter=as_float)
 
     def longest(self, times: Float[Array, " n"]) -> Array:
-        """Time of activities that overlap: the p-norm of the times [s]."""
+        """Time of overlapping activities: the p-norm of the times [s]."""
         return p_norm(times, self.exponent)
 
     def smaller(self, first: Array, second: Array) -> Array:
-        r"""$(x^{-q} + y^{-q})^{-1/q}$: never above the smaller, never negative, zero where one of them is [1]."""
+        r"""Smooth minimum of two logarithms, $(x^{-q} + y^{-q})^{-1/q}$, never above either; zero if one is zero."""
         return p_norm_smaller(first, second, SHARPNESS)
 
 
@@ -73,12 +75,12 @@ TP_FF, TP_WIDTH, EP, DP, PP = range(5)
 
 
 class Degrees(NamedTuple):
-    """Natural logarithms of the degrees of a plan, whole or not.
+    """Natural logarithms of the degrees of parallelism of a plan; degrees may be real-valued.
 
     Attributes:
-        groups: ranks of each group [group].
-        n_microbatches: microbatches of a replica, m [1].
-        interleave: virtual stages of a rank, i [1].
+        groups: log number of ranks of each group [1], [group].
+        n_microbatches: log number of microbatches of a replica, ln m [1].
+        interleave: log number of virtual stages of a rank, ln i [1].
     """
 
     groups: Float[Array, " 5"]
@@ -87,12 +89,12 @@ class Degrees(NamedTuple):
 
     @property
     def chips(self) -> Array:
-        """Natural logarithm of the number of chips."""
+        """Natural logarithm of the number of chips [1]."""
         return jnp.sum(self.groups)
 
 
 class Placement(NamedTuple):
-    """Natural logarithms of the ranks of each group.
+    """Natural logarithms of the ranks of each group inside a scale-up domain and of the domains of each group.
 
     Attributes:
         inside: log number of ranks of the group inside one domain [1], [group].
@@ -104,25 +106,26 @@ class Placement(NamedTuple):
 
     @property
     def inside_share(self) -> Array:
-        """Share of the data or hops of a group on links inside a domain: 1 - 1/ranks [1], [group]."""
+        """Share of the data or hops of a group on links inside a domain, 1 - 1/ranks [1], [group]."""
         # expm1 is exact for degrees near 1.
         return -jnp.expm1(-self.inside)
 
     @property
     def outside_share(self) -> Array:
-        """Share of the data or hops of a group between domains: 1 - 1/domains [1], [group]."""
+        """Share of the data or hops of a group between domains, 1 - 1/domains [1], [group]."""
         return -jnp.expm1(-self.outside)
 
 
 def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Placement:
-    """Fill a domain with the groups in their order.
+    """Placement of a plan's groups of ranks, which fill the scale-up domain in their order.
 
     Args:
-        log_domain: natural logarithm of the chips in a domain.
-        overlap: sharp or soft edges.
+        degrees: degrees of the plan.
+        log_domain: natural logarithm of the chips in a domain [1].
+        overlap: sharp or smooth filling of the domain.
 
     Returns:
-        Ranks of each group inside and outside the domain.
+        Logarithms of the ranks of each group inside a domain and of the domains of each group.
     """
     # Ranks of the groups so far, cut off at the domain.
     filled = overlap.smaller(jnp.cumsum(degrees.groups), log_domain)
@@ -131,28 +134,28 @@ def place(degrees: Degrees, log_domain: Array, overlap: AbstractOverlap) -> Plac
 
 
 def tree_latencies(placement: Placement, scenario: FrontierScenario) -> Float[Array, " 5"]:
-    """One hop for every doubling of a group: log2 of the ranks on each level times its latency [s], [group]."""
+    """Latency of a tree over each group: log2 of ranks times hop latency, inside and between domains [s], [group]."""
     hops = placement.inside * scenario.link_latency + placement.outside * scenario.network_latency
     # From natural logarithms to doublings.
     return hops / math.log(2.0)
 
 
 def matmul_latency(tree: Float[Array, " 5"], scenario: FrontierScenario) -> Array:
-    """Latency of a matrix and microbatch, forward and backward [s]."""
+    """Latency of the matmuls of one matrix for one microbatch, forward and backward [s]."""
     # Two consecutive matmuls; the gradient of the weights waits for nobody.
     # All-reduces go up and down a tree, over t_m or t_f by turns; half an exchange there and back.
     return 2.0 * (scenario.kernel_latency + tree[TP_FF] + tree[TP_WIDTH] + tree[EP])
 
 
 def stage_send_latency(degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> Array:
-    """Latency of the sends and receives of a microbatch between stages on one rank, 2 i hops [s]."""
+    """Latency of the sends of a microbatch between the stages of one rank, 2 i hops for i virtual stages [s]."""
     inside, outside = placement.inside_share[PP], placement.outside_share[PP]
     hop = inside * scenario.link_latency + outside * scenario.network_latency
     return 2.0 * jnp.exp(degrees.interleave) * hop
 
 
 def gradient_latency(tree: Float[Array, " 5"]) -> Array:
-    """Latency of the gradients' all-reduce, up and down the tree [s]."""
+    """Latency of the all-reduce of gradients, up and down the tree of replicas [s]."""
     return 2.0 * tree[DP]
 
 
@@ -161,14 +164,14 @@ N_MATMULS = 3.0
 
 
 class Slice(NamedTuple):
-    """Slice of a matrix and a microbatch on one chip, as natural logarithms.
+    """Size of the slice of a weight matrix and of a microbatch on one chip, as natural logarithms.
 
     Attributes:
-        tokens: token visits to the chip's experts, b k / EP [token].
-        width: rows of the slice, w_m.
-        ff: columns of the slice, w_f.
-        experts: experts on the chip, E / EP.
-        matrices: weight matrices on the chip, of each expert, 2 L / PP.
+        tokens: visits of tokens to the chip's experts, b k / EP [token].
+        width: rows of the slice, w_m [1].
+        ff: columns of the slice, w_f [1].
+        experts: experts on the chip, E / EP [1].
+        matrices: weight matrices on the chip per expert, 2 L / PP [1].
     """
 
     tokens: Array
@@ -179,12 +182,12 @@ class Slice(NamedTuple):
 
     @property
     def weights(self) -> Array:
-        """Weights of a layer's matrix on the chip, all its experts."""
+        """Natural logarithm of the weights of one matrix on the chip, over all experts of the chip [1]."""
         return self.experts + self.width + self.ff
 
 
 def local_slice(degrees: Degrees, work: FrontierWork) -> Slice:
-    """Slice of a matrix and a microbatch on one chip."""
+    """Size of the slice of a weight matrix and of a microbatch on one chip."""
     groups = degrees.groups
     return Slice(
         # ln(B k / (DP EP m))
@@ -198,13 +201,16 @@ def local_slice(degrees: Degrees, work: FrontierWork) -> Slice:
 
 
 def arithmetic_time(local: Slice, scenario: FrontierScenario) -> Array:
-    """Time of the arithmetic, 2 * 3 b w_m w_f / (u C) [s]."""
+    """Time of the arithmetic of one matrix and microbatch, 2 * 3 b w_m w_f / (u C) [s]."""
     rate = scenario.max_utilisation * scenario.peak_flops
     return 2.0 * N_MATMULS * jnp.exp(local.tokens + local.width + local.ff - jnp.log(rate))
 
 
 def memory_time(local: Slice, scenario: FrontierScenario) -> Array:
-    """Time to move weights and activations to and from DRAM, 3 p (w_m w_f + b w_m + b w_f) / W [s]."""
+    """Time to move weights and activations to and from DRAM, 3 (p_w e w_m w_f + p_a b (w_m + w_f)) / W [s].
+
+    e is the number of experts on the chip.
+    """
     words: Float[Array, " 3"] = jnp.stack([local.weights, local.tokens + local.width, local.tokens + local.ff])
     sizes = jnp.stack([scenario.weight_bytes, scenario.activation_bytes, scenario.activation_bytes])
     return N_MATMULS * jnp.sum(sizes * jnp.exp(words - jnp.log(scenario.memory_bandwidth)))
@@ -218,11 +224,11 @@ EXCHANGED = np.asarray([0.0, 0.0, 1.0, 0.0, 0.0])
 
 
 class TransferTimes(NamedTuple):
-    """Time of each group's transfers on each level of the network.
+    """Time of each group's transfers inside a scale-up domain and between domains.
 
     Attributes:
-        inside: within the domain [s], [group].
-        outside: between domains [s], [group].
+        inside: time on links inside a domain [s], [group].
+        outside: time on the network between domains [s], [group].
     """
 
     inside: Float[Array, " 5"]
@@ -230,14 +236,15 @@ class TransferTimes(NamedTuple):
 
 
 def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float[Array, " 5"]:
-    r"""Data that each group handles, natural logarithm [byte].
+    r"""Natural logarithm of the data that each group transfers per chip [byte], [group].
 
-    For one of a layer's two matrices and a microbatch, forward and backward:
+    For one of a layer's two matrices and one microbatch, forward and backward, with p bytes per activation:
 
-    * t_f, t_m: partial sums, $p\,b\,w_m$ and $p\,b\,w_f$: one of the two after each matrix, so half of both;
+    * TP_FF and TP_WIDTH: partial sums, $p\,b\,w_m$ and $p\,b\,w_f$. A matrix has one of the two sums, so half of both
+      counts for each matrix.
     * EP: dispatch and combine, $2 p\,b\,d / TP$.
 
-    For a microbatch: PP, $2 i\,p\,b\,d / TP$. For a batch: DP, $p_g$ for every weight on the chip.
+    For one microbatch: PP, $2 i\,p\,b\,d / TP$. For one batch: DP, $p_g$ bytes for every weight on the chip.
     """
     share = local.width - degrees.groups[TP_FF]  # of d on one rank
     log_two = jnp.log(2.0)
@@ -256,11 +263,11 @@ def volumes(local: Slice, degrees: Degrees, scenario: FrontierScenario) -> Float
 
 
 def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenario: FrontierScenario) -> TransferTimes:
-    """Time of the transfers of `volumes`.
+    """Time of the transfers of `volumes` on links and network [s], [group].
 
-    All-reduce, hierarchical: twice the whole inside a domain, what is left of it between domains. All-to-all: what has
-    its end in another domain goes outside, the rest but for the own part inside. Sends between stages: averaged
-    over the chain.
+    An all-reduce is hierarchical: twice all data inside a domain, then twice the share of one rank between domains. In
+    an all-to-all exchange the data for ranks in other domains crosses the network. Sends between stages are averaged
+    over the chain of stages.
     """
     size = jnp.exp(volumes(local, degrees, scenario))
     # An all-reduce moves the data twice.
@@ -275,15 +282,15 @@ def transfer_times(local: Slice, degrees: Degrees, placement: Placement, scenari
 
 
 class BatchTime(NamedTuple):
-    """Time of a batch and its parts.
+    """Time of a batch and of its components.
 
     Attributes:
-        busy: arithmetic, DRAM, links and network of one matrix and microbatch, forward and backward, which overlap
-            [s], [activity].
-        matrix: time of that matrix and microbatch, with latency [s].
-        stage: of a microbatch on a stage [s].
-        gradients: transfers of the gradients, which overlap with the rest [s].
-        total: of the batch [s].
+        busy: overlapping times of arithmetic, DRAM, links and network of one matrix and microbatch, forward and
+            backward [s], [activity].
+        matrix: time of one matrix and microbatch, with latency [s].
+        stage: time of a microbatch on a stage [s].
+        gradients: time of the transfers of gradients, which overlap with computation [s].
+        total: time of the batch [s].
     """
 
     busy: Float[Array, " 4"]
@@ -294,11 +301,11 @@ class BatchTime(NamedTuple):
 
 
 def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> Array:
-    r"""Stage times in a batch, $m + (PP - 1) / i + w (PP - \min(m, PP)) (1 - 1/i)$.
+    r"""Length of a batch in stage times, $m + (PP - 1) / i + w (PP - \min(m, PP)) (1 - 1/i)$ [1].
 
     The first two terms are the interleaved schedule with at least as many microbatches as stages (Narayanan et al.
-    2021, arXiv 2104.04473, section 2.2). With fewer, each rank waits for the first microbatch to come round: the
-    last term.
+    2021, arXiv 2104.04473, section 2.2). With fewer microbatches, each rank waits for the return of the first
+    microbatch: the last term, with the scenario's `pipeline_wait` w.
     """
     n_microbatches, n_stages = jnp.exp(degrees.n_microbatches), jnp.exp(degrees.groups[PP])
     fewer = jnp.exp(overlap.smaller(degrees.n_microbatches, degrees.groups[PP]))
@@ -308,10 +315,13 @@ def pipeline_slots(degrees: Degrees, wait: Array, overlap: AbstractOverlap) -> A
 
 
 def batch_time(degrees: Degrees, work: FrontierWork, scenario: FrontierScenario, overlap: AbstractOverlap) -> BatchTime:
-    """Time of a batch.
+    """Time of a batch on a plan, with the times of its components [s].
 
     Args:
-        overlap: smooth or exact.
+        degrees: degrees of the plan.
+        work: model and batch.
+        scenario: hardware and number formats.
+        overlap: exact or smooth rules for overlapping times.
     """
     placement = place(degrees, jnp.log(scenario.domain_size), overlap)
     local = local_slice(degrees, work)

@@ -1,12 +1,12 @@
-r"""The plan search as a nonlinear programme in log coordinates u, nearly a geometric one and so nearly convex.
+r"""The plan search as a nonlinear programme in log coordinates u, nearly a geometric programme and so nearly convex.
 
-A plan is a point u: logarithms of the degrees of the five groups, of m and of i, the expert-parallel one as its
-share of ln E, which a dense model has too; and an excess, by which deadline and memory may be missed at a price. Limits
-read A u <= a.
+The eight coordinates of a plan are the logarithms of the degrees of the five groups, of the microbatches m and of the
+virtual stages i, and an excess e, by which deadline and memory may be exceeded at a price. The coordinate of expert
+parallelism is a share of ln E, so that a dense model has the same coordinates.
 
 $$ \min_u\; w \ln n(u) + \ln t(u) + \rho\, e \quad\text{s.t.}\quad A u \le a, \quad \ln t(u) - \ln t_{max} - e \le 0 $$
 
-n chips, t the batch's time, e the excess; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 finds the fastest
+with n chips and the batch's time t; w = 1 maximises the utilisation $6 N B / (n C t)$, w = 0 minimises the time of a
 batch and has no deadline.
 """
 
@@ -38,14 +38,14 @@ MARGIN = 1e-6
 
 
 def degrees_at(point: Float[Array, " 8"], work: FrontierWork) -> Degrees:
-    """The plan at a point."""
+    """Degrees of parallelism at a point of the search."""
     # The coordinate of EP is a share of ln E.
     groups = point[:N_GROUPS].at[EP].multiply(work.log_experts)
     return Degrees(groups, point[MICRO], point[INTERLEAVE])
 
 
 class LinearLimits(NamedTuple):
-    """Linear limits A u <= a.
+    """Linear limits A u <= a on the coordinates of a plan.
 
     Attributes:
         matrix: A [limit, coordinate].
@@ -57,14 +57,14 @@ class LinearLimits(NamedTuple):
 
 
 def log_state_bytes(work: FrontierWork, scenario: FrontierScenario) -> Array:
-    """Weights, gradients and optimizer state of the whole model, natural logarithm [byte]."""
+    """Natural logarithm of the size of weights, gradients and optimizer state of the whole model [byte]."""
     per_param = scenario.weight_bytes + scenario.gradient_bytes + scenario.optimizer_bytes
     # N E / k: idle experts have a state too.
     return work.log_params + work.log_experts - work.log_active + jnp.log(per_param)
 
 
 def linear_limits(work: FrontierWork, scenario: FrontierScenario) -> LinearLimits:
-    """Limits on the degrees: all at least 1, b >= 1, m DP <= B, PP i <= L, slices of a row at least, memory."""
+    """Linear limits on a plan: degrees >= 1, b >= 1, m DP <= B, PP i <= L, tensor slices of a row or more, memory."""
     eye = jnp.eye(N_COORDINATES)
     upper = jnp.stack(
         [
@@ -101,14 +101,14 @@ N_LIMITS = N_LINEAR + 1
 
 
 class FrontierProblem(NamedTuple):
-    """Search for a plan: a `CurvedProblem` whose only log quantity is ln t.
+    """Search for the best plan of a run: a `CurvedProblem` whose only curved quantity is ln t, the time of a batch.
 
     Attributes:
         work: model and tokens of the run.
-        scenario: assumptions.
-        limits: linear limits.
-        log_deadline: natural logarithm of the longest batch [s].
-        chip_weight: w; one for utilisation, zero for speed [1].
+        scenario: assumptions on hardware and scaling.
+        limits: linear limits on the plan.
+        log_deadline: natural logarithm of the longest allowed time of a batch [s].
+        chip_weight: weight w of the chips: one for the highest utilisation, zero for the fastest batch [1].
     """
 
     work: FrontierWork
@@ -119,51 +119,55 @@ class FrontierProblem(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of the log quantity: the batch's time."""
+        """Name of the only log quantity, the batch's time."""
         return ("time",)
 
     def log_quantities(self, point: Float[Array, " 8"]) -> Float[Array, " 1"]:
-        """Ln t of the smooth model at a point [s]."""
+        """Natural logarithm of the batch's time at a point, by the smooth model [s], [1]."""
         overlap = SmoothOverlap(self.scenario.overlap_exponent)
         return jnp.log(batch_time(degrees_at(point, self.work), self.work, self.scenario, overlap).total)[None]
 
     def objective(self, point: Float[Array, " 8"], values: Float[Array, " 1"]) -> Float[Array, ""]:
-        """Chips, weighted, time and the priced excess, natural logarithm, given ln t at the point."""
+        """Objective w ln n + ln t + rho e at a point, given ln t."""
         return self.chip_weight * degrees_at(point, self.work).chips + values[0] + PRICE * point[EXCESS]
 
     def slacks(self, point: Float[Array, " 8"], values: Float[Array, " 1"]) -> Float[Array, " 15"]:
-        """Room left in every limit, the deadline last, given ln t at the point."""
+        """Slack of every limit at a point, the deadline last, given ln t [limit]."""
         linear = self.limits.bound - self.limits.matrix @ point
         return jnp.append(linear, self.log_deadline + point[EXCESS] - values[0])
 
     def slopes(self, point: Float[Array, " 8"], slope: Float[Array, " 8"]) -> tuple[Array, Float[Array, "15 8"]]:
-        """Slopes of the objective and of every limit, given that of ln t."""
+        """Gradients of the objective and of every limit, given the gradient of ln t."""
         chips = jax.grad(lambda at: degrees_at(at, self.work).chips)(point)
         gradient = (self.chip_weight * chips + slope).at[EXCESS].add(PRICE)
         return gradient, jnp.concatenate([self.limits.matrix, slope.at[EXCESS].add(-1.0)[None]])
 
     def multiplier_scale(self, multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
-        """Largest multiplier, that of the excess left out."""
+        """Largest multiplier except that of the excess [1]."""
         # The multiplier of the excess follows from the price.
         return jnp.max(multipliers.at[EXCESS].set(0.0))
 
     def lagrangian(self, point: Float[Array, " 8"], multipliers: Float[Array, " 15"]) -> Float[Array, ""]:
-        """Objective less multipliers times slacks; its slope in the scenario is the optimum's (envelope theorem)."""
+        """Lagrangian: objective less multipliers times slacks.
+
+        By the envelope theorem its derivative in the scenario is the derivative of the optimum.
+        """
         values = self.log_quantities(point)
         return self.objective(point, values) - multipliers @ self.slacks(point, values)
 
     def log_utilisation(self, point: Float[Array, " 8"], log_time: Array) -> Array:
-        """Logarithm of the share of the peak that the run sustains, 6 N B / (n C t), given ln t at the point."""
+        """Natural logarithm of the utilisation of the chips' peak, 6 N B / (n C t), given ln t at the point [1]."""
         chips = degrees_at(point, self.work).chips
         return log_ideal_chip_seconds(self.work, self.scenario) - chips - log_time
 
 
 def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Array | bool = False) -> FrontierProblem:
-    """Highest utilisation at a training compute, or the fastest batch.
+    """Search for the plan of highest utilisation, or of the fastest batch, at a training compute.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        speed: whether the fastest batch is wanted.
+        scenario: assumptions on hardware and scaling.
+        speed: whether the goal is the fastest batch instead of the highest utilisation.
     """
     work = workload(log_flop, scenario)
     deadline = log_step_limit(work, scenario)
@@ -173,6 +177,9 @@ def utilisation_problem(log_flop: Array, scenario: FrontierScenario, speed: Arra
 
 
 def fastest(problem: FrontierProblem) -> FrontierProblem:
-    """The search for the fastest batch on any number of chips; no plan is feasible where that batch is late."""
+    """The search for the fastest batch on any number of chips.
+
+    If the fastest batch misses the deadline, no plan is feasible.
+    """
     unbounded = jnp.full_like(problem.log_deadline, NO_DEADLINE)
     return problem._replace(log_deadline=unbounded, chip_weight=jnp.zeros_like(problem.chip_weight))

@@ -1,10 +1,8 @@
 r"""Assumptions of the data-movement model, named scenarios of `data/limits.toml`, and their scaling laws.
 
-Tokens and parameters follow Hoffmann et al. 2022: $D = r N$ with $T = 6 N D$. The batch follows
+Tokens D and parameters N follow Hoffmann et al. 2022: $D = r N$ with $T = 6 N D$. The batch follows
 $B = B_0 (T / T_0)^\beta$ (Erdil and Schneider-Joseph, arXiv 2411.01137), the depth
 $L = L_0 (N / N_0)^\lambda + \kappa \ln(d / d_0)$: a power law, or the logarithm of Levine et al., arXiv 2006.12467.
-
-Reference: Erdil and Schneider-Joseph, arXiv 2411.01137; the forms follow from the equations of `batch_time`.
 """
 
 import dataclasses
@@ -31,41 +29,41 @@ from jaxscale.hardware.formats import FORMATS, PRECISIONS
 
 
 class FrontierScenario(eqx.Module):
-    """Hardware, words, scaling laws and run of a scenario.
+    """Hardware, number formats, scaling laws and longest duration of a run in the data-movement model.
 
     Attributes:
         peak_flops: peak of a chip, two flop for a multiply-add [flop/s].
         max_utilisation: largest share of the peak that a matmul sustains [1].
-        memory_bandwidth: of the chip's DRAM [byte/s].
-        memory_bytes: of the chip's DRAM [byte].
+        memory_bandwidth: bandwidth of the chip's DRAM [byte/s].
+        memory_bytes: size of the chip's DRAM [byte].
         domain_size: chips in a scale-up domain [1].
-        link_bandwidth: inside a domain, per chip and direction [byte/s].
-        network_bandwidth: between domains, likewise [byte/s].
-        link_latency: of a hop inside a domain [s].
-        network_latency: of a hop between domains [s].
+        link_bandwidth: bandwidth inside a domain, per chip and direction [byte/s].
+        network_bandwidth: bandwidth between domains, per chip and direction [byte/s].
+        link_latency: latency of a hop inside a domain [s].
+        network_latency: latency of a hop between domains [s].
         kernel_latency: least time between the starts of consecutive matmuls [s].
-        weight_bytes: of a weight [byte].
-        activation_bytes: of an activation, in memory and on the wire [byte].
-        gradient_bytes: of a gradient on the wire [byte].
-        optimizer_bytes: of the optimizer's state, per parameter [byte].
-        tokens_per_param: training tokens per active parameter [1].
-        reference_batch: batch at `reference_flop` [token].
-        reference_flop: training compute at which the batch is known [flop].
-        batch_exponent: growth of the batch with training compute [1].
+        weight_bytes: size of a weight [byte].
+        activation_bytes: size of an activation, in memory and on the wire [byte].
+        gradient_bytes: size of a gradient on the wire [byte].
+        optimizer_bytes: size of the optimizer's state, per parameter [byte].
+        tokens_per_param: training tokens per active parameter, r [1].
+        reference_batch: batch at `reference_flop`, B_0 [token].
+        reference_flop: training compute at which the batch is known, T_0 [flop].
+        batch_exponent: exponent of the batch in the training compute, beta [1].
         batch_multiplier: factor on the batch [1].
-        batch_sparsity_exponent: growth of the batch with the sparsity [1].
-        sparsity: experts for each expert that a token visits, E / k [1].
-        active_experts: experts that a token visits, k [1].
-        reference_layers: depth at `reference_params` [1].
-        reference_params: active parameters at which the depth is known [1].
-        depth_exponent: growth of the depth with the active parameters [1].
-        log_depth: layers per e-fold of width, added to the power law; zero without [1].
-        log_depth_width: width at which that addition is zero [1].
+        batch_sparsity_exponent: exponent of the batch in the sparsity [1].
+        sparsity: experts per active expert, E / k [1].
+        active_experts: active experts of a token, k [1].
+        reference_layers: depth at `reference_params`, L_0 [1].
+        reference_params: active parameters at which the depth is known, N_0 [1].
+        depth_exponent: exponent of the depth in the active parameters, lambda [1].
+        log_depth: layers per e-fold of width, added to the power law of the depth, kappa; zero for none [1].
+        log_depth_width: width at which the added layers are zero, d_0 [1].
         ff_ratio: MLP width over model width [1].
-        training_time: longest run [s].
-        overlap_exponent: exponent of the norm of overlapping times: 1 adds up, infinity takes the longest [1].
-        pipeline_wait: share of a lone microbatch's way through the stages that is waited for: one in a real pipeline,
-            zero where bubbles are reckoned as if microbatches were plenty [1].
+        training_time: longest duration of the run [s].
+        overlap_exponent: exponent of the p-norm of overlapping times: 1 is their sum, infinity their maximum [1].
+        pipeline_wait: share of the passage of a lone microbatch through the stages for which a rank waits: one in
+            a real pipeline, zero with the bubble of many microbatches [1].
     """
 
     peak_flops: Number = eqx.field(converter=as_float)
@@ -102,16 +100,16 @@ class FrontierScenario(eqx.Module):
 
 
 def stack_scenarios(scenarios: Sequence[FrontierScenario]) -> FrontierScenario:
-    """Stacked scenarios, every leaf an array [scenario]."""
+    """Scenarios stacked into one, every leaf an array [scenario]."""
     return host_arrays(stacked(scenarios))
 
 
 def repeated(scenario: FrontierScenario, changes: Mapping[str, np.ndarray]) -> FrontierScenario:
-    """Copies of a scenario with different fields, every leaf an array [scenario].
+    """Copies of a scenario with changed fields, every leaf an array [scenario].
 
     Args:
         scenario: the common fields.
-        changes: values by field, all equally many [scenario].
+        changes: values of the changed fields by name, all of equal length [scenario].
     """
     count = len(next(iter(changes.values())))
     return dataclasses.replace(jax.tree.map(lambda leaf: np.full(count, leaf), scenario), **changes)
@@ -144,10 +142,9 @@ WORDS = ("fp8", "bf16", "fp32")
 
 
 def chip_fields(entry: ChipEntry) -> dict[str, float]:
-    """Chip-dependent fields of a scenario, in the narrowest number format with a higher peak than wider formats.
+    """Fields of a scenario from a catalogue chip and its network, in SI units.
 
-    Returns:
-        Fields of `FrontierScenario`.
+    The number format is the narrowest that the catalogue states a peak for: fp8, else bf16, else fp32.
     """
     numbers = entry.numbers
     precision = next(name for name in WORDS if f"peak_tflops_{name}" in entry.stated)
@@ -169,7 +166,12 @@ def chip_fields(entry: ChipEntry) -> dict[str, float]:
 
 
 def checked_number(where: str, name: str, value: Any) -> float:
-    """Value of a field, from a number or a table with a `value`.
+    """Checked value of a scenario's field, from a number or a table with a `value`; infinity becomes `LARGEST`.
+
+    Args:
+        where: place of the value for error messages.
+        name: field of `FrontierScenario`.
+        value: number, or table with a `value`.
 
     Raises:
         InputError: not a number, or out of range.
@@ -203,21 +205,22 @@ def _fields(where: str, table: Mapping[str, Any], hardware: Hardware) -> dict[st
 
 @functools.cache
 def tables() -> dict[str, Any]:
-    """The shipped file."""
+    """Content of the shipped `data/limits.toml`."""
     return read_toml(data_path("limits.toml"))
 
 
 def evolve(fields: Mapping[str, float], years: float) -> dict[str, float]:
-    """Hardware after years of the trends of `data/limits.toml` [trends], growth factors per year."""
+    """Fields of a chip after some years of the growth factors per year in `data/limits.toml` [trends]."""
     growth = {name: entry["value"] for name, entry in tables()["trends"].items()}
     return {name: value * growth.get(name, 1.0) ** years for name, value in fields.items()}
 
 
 def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = None) -> dict[str, FrontierScenario]:
-    """Scenarios by name, `default` among them.
+    """Scenarios by name: `default`, the other shipped scenarios, and those of a file.
 
     Args:
-        path: a TOML file of the user's own, whose scenarios are added to the shipped ones; None for those alone.
+        path: a TOML file with further scenarios; None for the shipped scenarios alone.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Raises:
         InputError: a file that is missing or malformed, an unknown field or chip, a number out of range; one line.
@@ -245,7 +248,7 @@ def load_scenarios(path: str | Path | None = None, hardware: Hardware | None = N
 
 
 def scenario_tables(path: str | Path | None = None) -> dict[str, Mapping[str, Any]]:
-    """Tables of the scenarios as their files state them, by name; all have the chip of `default` or their own."""
+    """Tables of the scenarios as stated in their files, by name; a table without a chip gets the chip of `default`."""
     own = {} if path is None else read_toml(Path(path)).get("scenarios", {})
     default = tables()["default"]
     named = {"default": default, **tables()["scenarios"], **own}
@@ -258,11 +261,12 @@ def scenario_descriptions(path: str | Path | None = None) -> dict[str, str]:
 
 
 def scenario(name: str = "default", *, chip_id: str | None = None, **changes: float | int) -> FrontierScenario:
-    """A shipped scenario, `scenario("batch-x10")`.
+    """A shipped scenario, with changed fields: `scenario("batch-x10")`.
 
     Args:
-        chip_id: catalogue id of a chip that replaces the scenario's.
-        changes: fields that differ.
+        name: name of the scenario.
+        chip_id: catalogue id of a chip that replaces the scenario's chip.
+        changes: changed fields of `FrontierScenario`.
 
     Raises:
         InputError: unknown name, chip or field, or a number out of range.
@@ -274,12 +278,12 @@ def scenario(name: str = "default", *, chip_id: str | None = None, **changes: fl
 
 
 def on_chip(scenario: FrontierScenario, entry: ChipEntry) -> FrontierScenario:
-    """The scenario on another chip and its network."""
+    """Scenario with another chip and the network of the chip."""
     return dataclasses.replace(scenario, **chip_fields(entry))
 
 
 def scenario_named(name: str, library: Mapping[str, FrontierScenario]) -> FrontierScenario:
-    """A scenario by name.
+    """Scenario of a name in a library of scenarios.
 
     Raises:
         InputError: unknown name.
@@ -294,17 +298,17 @@ DEPTH_STEPS = 6
 
 
 class FrontierWork(NamedTuple):
-    """Model, data and batch of a training compute, as natural logarithms where the name says so.
+    """Model, data and batch at a training compute, as natural logarithms.
 
     Attributes:
-        log_params: active parameters N.
+        log_params: active parameters N [1].
         log_tokens: training tokens D [token].
         log_batch: batch B [token].
-        log_layers: depth L.
-        log_width: model width d.
-        log_ff: width of an expert's MLP f.
-        log_experts: experts of a layer E.
-        log_active: experts that a token visits k.
+        log_layers: depth L [1].
+        log_width: model width d [1].
+        log_ff: width f of an expert's MLP [1].
+        log_experts: experts of a layer E [1].
+        log_active: active experts of a token k [1].
     """
 
     log_params: Array
@@ -318,7 +322,7 @@ class FrontierWork(NamedTuple):
 
 
 def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Array, Array]:
-    """Log depth and log width of a stack of MLP blocks, N = 2 k L d f."""
+    """Natural logarithms of depth L and width d of a stack of MLP blocks with N = 2 k L d f parameters [1]."""
     log_shape = log_params - jnp.log(2.0 * scenario.ff_ratio * scenario.active_experts)  # of L d^2
     power = jnp.log(scenario.reference_layers) + scenario.depth_exponent * (
         log_params - jnp.log(scenario.reference_params)
@@ -336,10 +340,11 @@ def depth_and_width(log_params: Array, scenario: FrontierScenario) -> tuple[Arra
 
 
 def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> FrontierWork:
-    """Model, data and batch by the scaling laws of a scenario.
+    """Model, data and batch at a training compute, by the scaling laws of a scenario.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
+        scenario: assumptions with the scaling laws.
     """
     # T = 6 r N^2
     log_params = 0.5 * jnp.subtract(log_flop, jnp.log(6.0 * scenario.tokens_per_param))
@@ -366,12 +371,12 @@ def workload(log_flop: Float[ArrayLike, ""], scenario: FrontierScenario) -> Fron
 
 
 def log_step_limit(work: FrontierWork, scenario: FrontierScenario) -> Array:
-    """Longest time of a batch that lets the run end in time, t_train B / D, natural logarithm [s]."""
+    """Natural logarithm of the longest time of a batch with which the run ends in time, t_train B / D [s]."""
     return jnp.log(scenario.training_time) + work.log_batch - work.log_tokens
 
 
 def log_ideal_chip_seconds(work: FrontierWork, scenario: FrontierScenario) -> Array:
-    """Chips times seconds of a batch at the chip's peak, 6 N B / C, natural logarithm [chip s]."""
+    """Natural logarithm of the chips times seconds of a batch at the chip's peak, 6 N B / C [chip s]."""
     return math.log(6.0) + work.log_params + work.log_batch - jnp.log(scenario.peak_flops)
 
 
@@ -380,9 +385,10 @@ SEQUENTIAL_MATMULS = 4.0
 
 
 def wall_exponent(scenario: FrontierScenario) -> Array:
-    r"""Growth of the wall with run length and batch, $1 / (1/2 - \beta + \lambda/2)$; latency and depth lower it so.
+    r"""Exponent of the latency wall in run length and batch, $1 / (1/2 - \beta + \lambda/2)$ [1].
 
-    Zero or negative: there is no wall, since steps become fewer faster than layers become more.
+    The training compute of the wall is proportional to this power of (run length times batch) / (latency times depth).
+    With an exponent of zero or less no wall exists: the number of steps falls faster with compute than depth rises.
     """
     return jnp.asarray(1.0 / (0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent))
 
@@ -390,14 +396,14 @@ def wall_exponent(scenario: FrontierScenario) -> Array:
 def log_latency_wall(scenario: FrontierScenario) -> Array:
     r"""Training compute beyond which latency alone takes longer than the run, natural logarithm [flop].
 
-    Every batch takes at least $c\,\tau L$ with $\tau$ the latency of a kernel: $(D / B)\, c\, \tau L = t_{train}$, a
-    power of T.
+    Every batch takes at least $c\,\tau L$ with kernel latency $\tau$ and $c$ sequential matmuls per layer. The wall
+    solves $(D / B)\, c\, \tau L = t_{train}$, in which every factor is a power of T.
 
     Args:
-        scenario: assumptions; the depth is its power law, `log_depth` is left out.
+        scenario: assumptions; `log_depth` is ignored, the depth is its power law.
 
     Returns:
-        The wall; infinite where there is none.
+        Logarithm of the wall; infinite if there is none.
     """
     exponent = 0.5 - scenario.batch_exponent + 0.5 * scenario.depth_exponent
     log_start = jnp.log(scenario.reference_flop)

@@ -1,14 +1,14 @@
-r"""Depth, width, batch and plan chosen together at each training compute, in place of fixed scaling laws.
+r"""Depth, width, batch and plan chosen jointly at each training compute, in place of fixed scaling laws.
 
-A run of N parameters by the fixed laws takes $T = 6 N D$. With x times the law's batch and y times its depth, at the
-same N and for the same loss, it takes q times the tokens:
+A run of N parameters by the fixed laws takes $T = 6 N D$. A run of the same N and loss with x times the law's batch and
+y times its depth takes q times the tokens:
 
 $$ q = \frac{1 + o\,x}{1 + o}\, e^{(\kappa / c)(\ln^2(a / r) - \ln^2(a_0 / r))}, \qquad a = a_0\, y^{-3/2} $$
 
-The first factor is the price of batches (McCandlish et al. 2018, arXiv 1812.06162, equation 2.11), o the extra tokens
-of the law's own batch; the second that of the aspect ratio a of width to depth (Kaplan et al. 2020, arXiv 2001.08361,
-figure 5), its rise of the loss turned into compute by $L \propto T^{-c}$. What is minimised is the chip time,
-in proportion to $q T / U^*$ with $U^*$ the utilisation of the best plan.
+The first factor is the price of larger batches (McCandlish et al. 2018, arXiv 1812.06162, equation 2.11), with o the
+extra tokens of the law's own batch. The second factor is the price of the aspect ratio a of width to depth (Kaplan et
+al. 2020, arXiv 2001.08361, figure 5), with the rise of the loss turned into compute by $L \propto T^{-c}$. The search
+minimises the chip time, proportional to $q T / U^*$ with $U^*$ the utilisation of the best plan.
 """
 
 from dataclasses import dataclass
@@ -37,17 +37,18 @@ N_ROUNDS = 5
 
 @dataclass(frozen=True)
 class JointOptimum:
-    """Best designs along a curve.
+    """Jointly chosen batch, depth and plan along a curve of training computes.
 
     Attributes:
         training_flop: T of the run by the fixed laws with the same parameters and loss [flop], [size].
-        utilisation: of the peak, by the flop that the run of the joint choice computes; zero where no design ends in
+        utilisation: utilisation of the peak by the jointly chosen run, for its own flop; zero where no design ends in
             time [1], [size].
         fixed: utilisation by the fixed laws [1], [size].
-        chip_time: of the joint choice over that of the fixed laws; nan where these do not end in time [1], [size].
-        batch_factor: x [1], [size].
-        depth_factor: y [1], [size].
-        extra_tokens: q [1], [size].
+        chip_time: chip time of the joint choice over that of the fixed laws; nan where a run by the fixed laws does not
+            end in time [1], [size].
+        batch_factor: batch over the law's batch, x [1], [size].
+        depth_factor: depth over the law's depth, y [1], [size].
+        extra_tokens: tokens over the law's tokens, q [1], [size].
     """
 
     training_flop: np.ndarray
@@ -61,12 +62,12 @@ class JointOptimum:
 
 @dataclass(frozen=True)
 class TokenPrice:
-    """Price of other batches and depths in tokens.
+    """Price in tokens of batches and depths that depart from the fixed laws.
 
     Attributes:
-        overhead: o, extra tokens of the law's own batch [1].
+        overhead: o, extra tokens of the law's own batch as a share of the least tokens [1].
         shape: kappa / c, strength of the aspect ratio's price [1].
-        aspect: r, best width over depth [1].
+        aspect: r, best ratio of width to depth [1].
     """
 
     overhead: float
@@ -74,7 +75,13 @@ class TokenPrice:
     aspect: float
 
     def log_extra(self, log_batch: np.ndarray, log_depth: np.ndarray, log_aspect: np.ndarray) -> np.ndarray:
-        """Ln q for factors on batch and depth, and the fixed laws' aspect ratio, all natural logarithms [1]."""
+        """Natural logarithm of the factor q of the tokens over those of the fixed laws, at equal loss [1].
+
+        Args:
+            log_batch: logarithm of the factor on the batch, ln x [1].
+            log_depth: logarithm of the factor on the depth, ln y [1].
+            log_aspect: logarithm of the aspect ratio by the fixed laws, ln a_0 [1].
+        """
         # ln((1 + o x) / (1 + o))
         batch = np.log1p(self.overhead * np.exp(log_batch)) - np.log1p(self.overhead)
         fixed = log_aspect - np.log(self.aspect)
@@ -83,7 +90,7 @@ class TokenPrice:
 
 
 def published_price() -> TokenPrice:
-    """Prices by the laws of `data/laws.toml`: batch `erdil`, shape and compute `kaplan`."""
+    """Price of batches and depths by `data/laws.toml`: batch law `erdil`, shape and compute laws `kaplan`."""
     shape, overhead = shape_law("kaplan"), batch_law("erdil").overhead
     return TokenPrice(*(float(np.asarray(x)) for x in (overhead, shape.kappa / compute_exponent(), shape.ratio)))
 
@@ -91,15 +98,15 @@ def published_price() -> TokenPrice:
 def joint_optimum(
     training_flop: np.ndarray, scenario: FrontierScenario, price: TokenPrice | None = None
 ) -> JointOptimum:
-    """Batch, depth, width and plan that train a model to the fixed laws' loss with least chip time.
+    """Batch, depth, width and plan that reach the fixed laws' loss with least chip time, at each training compute.
 
     Args:
         training_flop: T by the fixed laws [flop].
-        scenario: assumptions; its laws of batch and depth are where factors count from.
-        price: of other batches and depths; as published where None.
+        scenario: assumptions, with the laws of batch and depth to which the factors apply.
+        price: price of other batches and depths in tokens; `published_price` where None.
 
     Returns:
-        The designs, nowhere worse than the fixed laws.
+        The designs; the chip time is never above that of the fixed laws.
     """
     price = published_price() if price is None else price
     log_flop = np.log(np.asarray(training_flop, float))

@@ -124,7 +124,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
         if self.gpu is None:
             raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
         gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit, hardware)
-        cells = software_cells(self, fit, unused=("dp", "n_microbatches"))
+        cells = software_cells(self, fit, is_dense=True, unused=("dp", "n_microbatches"))
         if self.scenario:
             say(
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "
@@ -150,5 +150,5 @@ class LimitsCommand(Outputs, SoftwareOptions):
 
 
 def one_or_all(documents: "list[dict[str, Any]]") -> Any:
-    """The only document, or the list of several."""
+    """The only document of a list, or the list if there are several."""
     return documents if len(documents) > 1 else documents[0]

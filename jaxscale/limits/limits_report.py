@@ -1,4 +1,4 @@
-"""Tables, figure and reports of `jaxscale limits`: of a study, or of transformers on real chips."""
+"""Tables, figures and reports of `jaxscale limits`: of scenarios, or of transformers on catalogue chips."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -40,19 +40,19 @@ NOTHING = 1e-3
 
 
 def published_curve() -> np.ndarray:
-    """Curve of arXiv 2411.01137: training compute [flop] and utilisation [1], [point, 2]."""
+    """Digitised curve of arXiv 2411.01137: training compute [flop] and utilisation [1], [point, 2]."""
     table = np.loadtxt(data_path(PUBLISHED), delimiter=",")
     # Columns: log10 of the compute, and per cent.
     return np.stack([10.0 ** table[:, 0], table[:, 1] / 100.0], axis=1)
 
 
 def power_of_ten(value: float) -> str:
-    """A training compute as 10^x; `none` where it is infinite."""
+    """Text of a training compute as a power of ten, `10^x`; `none` if infinite."""
     return f"10^{np.log10(value):.2f}" if np.isfinite(value) else "none"
 
 
 def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
-    """Plateau and thresholds of each scenario."""
+    """Table of the plateau and the thresholds of each scenario."""
     columns = (
         text_column("scenario"),
         TableColumn("plateau", unit="%"),
@@ -72,7 +72,7 @@ def threshold_table(study: Study, descriptions: Mapping[str, str]) -> Table:
 
 
 def cost_table(study: Study, costs: Mapping[str, RunCost | None]) -> Table:
-    """Power of a chip, price of optics, and the runs that cost less than in the first scenario."""
+    """Table of power per chip, price of optics, largest run for 1e9 $, and savings over the first scenario."""
     columns = (
         text_column("scenario"),
         TableColumn("chip and host", "chip W", "W"),
@@ -96,7 +96,7 @@ def cost_table(study: Study, costs: Mapping[str, RunCost | None]) -> Table:
 
 
 def elasticity_table(study: Study, row: int = 0) -> Table:
-    """Elasticities of a scenario's thresholds from `SMALLEST` on, the largest first."""
+    """Table of the elasticities of a scenario's thresholds of at least `SMALLEST`, the largest first."""
     by_threshold = study.limits.by_field(row)
     present = [name for name in NAMES if name in by_threshold]
     fields = list(next(iter(by_threshold.values()), {}))
@@ -112,7 +112,7 @@ def elasticity_table(study: Study, row: int = 0) -> Table:
 
 
 def transformer_table(curves: Mapping[str, TransformerCurve]) -> Table:
-    """Largest utilisation and thresholds of transformers on real chips."""
+    """Table of the largest utilisation and the thresholds of transformers on catalogue chips."""
     columns = (text_column("curve"), TableColumn("highest", unit="%"), *TITLES.values())
     rows = [
         (
@@ -126,7 +126,7 @@ def transformer_table(curves: Mapping[str, TransformerCurve]) -> Table:
 
 
 def law_line(laws: FrontierScenario) -> str:
-    """Laws of a scenario that decide where a transformer's curve ends, as a clause."""
+    """Longest duration and batch law of a scenario, as a clause of a sentence."""
     batch = laws.reference_batch * laws.batch_multiplier / 1e6
     flop = f"{laws.reference_flop:.2g}".replace("e+", "e")
     return (
@@ -143,14 +143,15 @@ def curve_figure(
     title: str = "How far training scales",
     peak: str = "peak in the format used",
 ) -> "Figure":
-    """Utilisation against training compute.
+    """Figure of utilisation against training compute.
 
     Args:
         training_flop: T [flop], [size].
         curves: utilisation by name [1], [size].
-        bands: lower and upper utilisation of the curves that have a band, by name [1], [size].
-        published: whether the published curve is drawn too.
-        peak: rate that utilisation is a share of.
+        bands: lower and upper utilisation by name of the curve [1], [size].
+        published: whether the published curve of arXiv 2411.01137 is drawn too.
+        title: title of the figure.
+        peak: name of the rate to which utilisation is relative, for the axis label.
     """
     with style():
         figure = new_figure(7.6, 4.8)
@@ -178,10 +179,11 @@ def curve_figure(
 def transformer_figure(
     curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> "Figure":
-    """Utilisation of transformers on a chip against training compute; the legend has the cause of each end.
+    """Figure of the utilisation of transformers on a chip against training compute, with the laws in the legend.
 
     Args:
-        curves: by name of their scenario.
+        curves: curves by name of the scenario.
+        laws: scenarios with the scaling laws, by name.
         gpu: catalogue id of the chip.
     """
     sizes = next(iter(curves.values())).training_flop
@@ -198,12 +200,10 @@ def study_report(
     """Report of scenarios: curves with bands, thresholds, costs, elasticities.
 
     Args:
-        descriptions: of each, by name.
+        study: curves and thresholds of the scenarios.
+        descriptions: description of each scenario, by name.
         bands: lower and upper utilisation by name [1], [size].
         costs: energy and money by name.
-
-    Returns:
-        The report; `save` writes it.
     """
     report = Report("How far training scales")
     report.add(threshold_table(study, descriptions))
@@ -220,14 +220,12 @@ def study_report(
 def transformers_report(
     curves: Mapping[str, TransformerCurve], laws: Mapping[str, FrontierScenario], gpu: str
 ) -> Report:
-    """Report of transformers on real chips: curves, thresholds, and the laws that make the wall.
+    """Report of transformers on a catalogue chip: curves, thresholds, and the laws that decide the wall.
 
     Args:
-        curves: by name of their scenario.
+        curves: curves by name of the scenario.
+        laws: scenarios with the scaling laws, by name.
         gpu: catalogue id of the chip.
-
-    Returns:
-        The report; `save` writes it.
     """
     report = Report(f"How far training scales on {gpu}")
     report.add(transformer_table(curves))

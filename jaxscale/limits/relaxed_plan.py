@@ -1,6 +1,7 @@
-"""Best relaxed plan of every scenario and training compute, from scattered starts, with a certificate.
+"""Best relaxed plan (real-valued degrees) of every scenario and training compute, with a certificate of optimality.
 
-Utilisation at many points at once, by array functions, is that of a given plan or of the best relaxed plan of each.
+The interior-point search starts from scattered plans. Array functions give the utilisation of many given plans, or of
+the best relaxed plans of many points, at once.
 """
 
 import functools
@@ -54,7 +55,7 @@ INSET = 0.01
 
 @functools.cache
 def scattered(n_blocks: int) -> np.ndarray:
-    """Additive recurrence of low discrepancy (Roberts 2018), [block, plan, coordinate] in the unit cube."""
+    """Low-discrepancy points of the unit cube by additive recurrence (Roberts 2018) [block, plan, coordinate]."""
     # The recurrence's base is the root of x^(n + 1) = x + 1.
     base = 2.0
     # Fixed-point iteration.
@@ -67,7 +68,7 @@ def scattered(n_blocks: int) -> np.ndarray:
 
 
 def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
-    """Strictly feasible point for a point of the unit cube, with about the chips that the run needs."""
+    """Plan for a point of the unit cube, strictly within the degree limits, with about the chips that the run needs."""
     work, scenario = problem.work, problem.scenario
     share = INSET + (1.0 - 2.0 * INSET) * cube
     point = jnp.zeros(N_COORDINATES)
@@ -90,7 +91,7 @@ def spread(cube: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, "
 
 
 def with_excess(point: Float[Array, " 8"], values: Float[Array, " 1"], problem: FrontierProblem) -> Float[Array, " 8"]:
-    """The point with an excess large enough for every limit to hold."""
+    """The point with an excess large enough to satisfy every limit."""
     room = problem.slacks(point, values)
     # The deadline is the last limit, memory the last linear limit.
     missing = jnp.maximum(-room[-1], -room[-2])
@@ -99,7 +100,7 @@ def with_excess(point: Float[Array, " 8"], values: Float[Array, " 1"], problem: 
 
 
 def best_start(cubes: Float[Array, "plan 7"], problem: FrontierProblem) -> tuple[Float[Array, " 8"], Array]:
-    """The most promising of a block of scattered plans, and its log quantity."""
+    """Best start of a block of scattered plans, by objective and missed limits, and the log quantity at the start."""
 
     def rated(cube: Array) -> tuple[Array, Array, Array]:
         point = spread(cube, problem)
@@ -137,16 +138,16 @@ CERTIFIED = {True: 1e-6, False: 1e-4}
 
 
 class PlanResult(NamedTuple):
-    """Best plans found.
+    """Best relaxed plans of a batch of searches.
 
     Attributes:
-        utilisation: share of the peak that the run sustains; zero where no plan ends the run in time [1].
+        utilisation: sustained share of the chips' peak; zero where no plan ends the run in time [1].
         log_time: natural logarithm of the batch's time [s].
-        degrees: the plans.
+        degrees: degrees of the plans.
         feasible: whether a plan ends the run in time and fits the memory.
-        residual: KKT residual; of the fastest batch where even that misses the deadline or the memory [1].
-        certified: whether the residual is small enough for the number format.
-        optimum: where the search ended.
+        residual: KKT residual of the plan, or of the fastest batch where even that misses deadline or memory [1].
+        certified: whether the residual is within the tolerance of the number format.
+        optimum: end point of the search.
     """
 
     utilisation: Float[Array, "*batch"]
@@ -171,19 +172,19 @@ def relaxed_plans(
     n_starts: Array | int = N_STARTS,
     n_steps: Array | int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans of many problems; more starts or steps never make a plan worse.
+    """Best relaxed plans of many problems; more starts or steps never give a worse plan.
 
-    Each block of scattered plans gives one start of its own, and of all iterates the best certified one counts. Where
-    the first start does not end certified and in time within `FIRST_STEPS`, the fastest batch is sought: where even
-    that misses the deadline or the memory, no plan is feasible, and its residual certifies this. What is then still
-    open goes on from further starts, until it is certified. In the shipped library, from 1e25 to 10^31.7 flop, 1,118
-    of 1,120 points are certified so (double precision); the others lie in a decentralised cluster.
+    Each block of scattered plans gives one start; the best certified iterate of all starts is returned. Where the first
+    start finds no certified plan in time within `FIRST_STEPS`, the fastest batch is sought. If even the fastest batch
+    misses deadline or memory, no plan is feasible, and the residual of the fastest batch certifies this. Searches that
+    are still open continue from further starts. In the shipped library, from 1e25 to 10^31.7 flop, 1,118 of 1,120
+    points are certified in double precision; the other two belong to a decentralised cluster.
 
     Args:
         problems: the searches, every leaf [problem].
-        asked: mask of the problems to search; the rest cost no time.
+        asked: mask of the problems to search; masked-out problems cost no time.
         n_starts: starts of every search, at most `MOST_STARTS` [1].
-        n_steps: Newton steps of each start at most [1].
+        n_steps: largest number of Newton steps of each start [1].
     """
     dtype = jnp.result_type(problems.log_deadline)
     limit, excess = CERTIFIED[jnp.finfo(dtype).bits > 32], tolerances(dtype).excess
@@ -248,20 +249,20 @@ def survey_logs(
     n_starts: int = N_STARTS,
     n_steps: int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans with training computes by scenario.
+    """Best relaxed plans of scenarios, each at training computes of its own.
 
     Args:
         log_flop: natural logarithms of training compute [flop].
         scenarios: assumptions, every leaf [scenario].
-        speed: where the fastest batch is wanted, not the highest utilisation.
+        speed: mask of the searches for the fastest batch instead of the highest utilisation.
         n_starts: starts of each search, at most `MOST_STARTS` [1].
-        n_steps: Newton steps of each start at most [1].
+        n_steps: largest number of Newton steps of each start [1].
 
     Returns:
         Plans [scenario, size].
 
     Raises:
-        InputError: more starts than there are.
+        InputError: more than `MOST_STARTS` starts, or none.
     """
     if not 1 <= n_starts <= MOST_STARTS:
         raise InputError(f"n_starts = {n_starts} is out of range; expected 1 to {MOST_STARTS}")
@@ -283,13 +284,13 @@ def at_sizes(
     """Results of a compiled function at every size of every scenario, in chunks.
 
     Args:
-        function: takes log compute, scenario, the others, each [case], and which rows are cases.
+        function: function of log compute, scenario, further arguments, each [case], and the mask of valid rows.
         log_flop: natural logarithms of training compute [flop].
         scenarios: assumptions, every leaf [scenario].
-        others: trees, every leaf [scenario, size, ...].
+        others: further arguments, trees with every leaf [scenario, size, ...].
 
     Returns:
-        Results of the function as arrays of the host, every leaf [scenario, size, ...].
+        Results of the function as numpy arrays, every leaf [scenario, size, ...].
     """
     n_scenarios, n_sizes = log_flop.shape
     sizes, *parts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (log_flop, *others))
@@ -299,7 +300,12 @@ def at_sizes(
 
 
 def in_chunks(function: Callable[..., Any], cases: Any) -> Any:
-    """Results of many cases, in chunks of equal shape that the cores of the host share, and the mask of cases."""
+    """Results of a function for many cases, in chunks of equal shape run on the cores of the host in parallel.
+
+    Args:
+        function: function of the cases of a chunk, and of the mask of rows that are cases rather than padding.
+        cases: tuple of trees, every leaf [case, ...].
+    """
     count = len(cases[0])
     # Equal shapes share a compilation.
     chunks = filled_rows(count, CHUNK).reshape(-1, CHUNK)
@@ -325,16 +331,19 @@ def survey(
     n_starts: int = N_STARTS,
     n_steps: int = N_STEPS,
 ) -> PlanResult:
-    """Best relaxed plans of many scenarios at many training computes, in one call.
+    """Best relaxed plans of many scenarios at the same training computes, in one call.
 
     Args:
         training_flop: T [flop].
         scenarios: assumptions, every leaf [scenario].
-        n_starts: starts of each search [1].
-        n_steps: Newton steps of each start at most [1].
+        n_starts: starts of each search, at most `MOST_STARTS` [1].
+        n_steps: largest number of Newton steps of each start [1].
 
     Returns:
         Plans [scenario, size].
+
+    Raises:
+        InputError: more than `MOST_STARTS` starts, or none.
     """
     log_flop = np.log(np.asarray(training_flop, float))
     shape = (np.shape(scenarios.peak_flops)[0], len(log_flop))
@@ -346,7 +355,7 @@ SLACK_ERROR = 1e-6
 
 
 def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Array, " 8"]:
-    """Coordinates of a plan of whole numbers."""
+    """Coordinates in the search of a plan with given degrees, without excess."""
     logs = jnp.log(degrees)
     # In a dense model ln E is 0.
     share = logs[EP] / jnp.maximum(problem.work.log_experts, 1e-9)
@@ -355,12 +364,12 @@ def point_of(degrees: Float[Array, " 7"], problem: FrontierProblem) -> Float[Arr
 
 
 class Rating(NamedTuple):
-    """Cost, time and missed limits of a plan of whole numbers.
+    """Cost, time and missed limits of a plan with given degrees.
 
     Attributes:
         cost: natural logarithm of chips times seconds of a batch [chip s].
         log_time: natural logarithm of the batch's time [s].
-        missed: by how much each limit is missed, e-folds [limit].
+        missed: log ratio by which each limit is exceeded, zero where kept [1], [limit].
     """
 
     cost: Array
@@ -369,7 +378,7 @@ class Rating(NamedTuple):
 
 
 def rate(degrees: Float[Array, " 7"], problem: FrontierProblem, overlap: AbstractOverlap) -> Rating:
-    """Cost and missed limits of a plan, by the whole model."""
+    """Cost, time and missed limits of a plan with given degrees."""
     point = point_of(degrees, problem)
     time = jnp.log(batch_time(degrees_at(point, problem.work), problem.work, problem.scenario, overlap).total)
     missed = jnp.maximum(-problem.slacks(point, time[None]) - SLACK_ERROR, 0.0)
@@ -383,12 +392,12 @@ PLAN_DEGREES = ("tp_ff", "tp_width", "ep", "dp", "pp", "n_microbatches", "interl
 def utilisation_of_plans(
     sizes: Float[Array, " point"], scenarios: FrontierScenario, degrees: Float[Array, "point degree"]
 ) -> dict[str, Array]:
-    """Utilisation and time of a batch on given plans; utilisation counts whether or not the plan is in time.
+    """Utilisation and batch time of given plans, whether or not the run ends in time.
 
     Args:
         sizes: training compute [flop].
-        scenarios: each leaf an array [point].
-        degrees: of each plan, in the order of `PLAN_DEGREES` [1].
+        scenarios: assumptions, every leaf [point].
+        degrees: degrees of each plan, in the order of `PLAN_DEGREES` [1].
 
     Returns:
         Arrays [point]: `utilisation` [1], `batch_time` [s], `feasible`.
@@ -407,11 +416,11 @@ def utilisation_of_plans(
 
 
 def utilisation_of_best_plans(sizes: Float[Array, " point"], scenarios: FrontierScenario) -> dict[str, Array]:
-    """Utilisation, chips and certificate of the best relaxed plan of every point.
+    """Utilisation, batch time, chips and certificate of the best relaxed plan of every point.
 
     Args:
         sizes: training compute [flop].
-        scenarios: each leaf an array [point].
+        scenarios: assumptions, every leaf [point].
 
     Returns:
         Arrays [point]: `utilisation` [1], `batch_time` [s], `log_chips` (natural logarithm) [1], `feasible`,

@@ -1,11 +1,11 @@
 r"""Curves, bands, thresholds, elasticities, energy and money of scenarios: results of `jaxscale limits`.
 
 Bands of thresholds follow from elasticities: the variance of $\ln T$ is
-$\sum_i (\partial \ln T / \partial \ln \theta_i)^2 s_i^2$; that of a curve from draws.
+$\sum_i (\partial \ln T / \partial \ln \theta_i)^2 s_i^2$. Bands of curves follow from random draws.
 
 A run of T flop at the utilisation U takes $T / (C U)$ chip seconds. A chip computes for the share U / U_max of the time
-and waits in a collective for the rest, at the powers of `jaxscale.costs.power`. A network beyond that of the chip's own
-system, and links of a domain that copper cables cannot join, are optical: $W_o$ bytes per second and chip draw
+and waits in a collective for the rest, at the powers of `jaxscale.costs.power`. Links are optical in a network beyond
+that of the chip's own system, and in domains too large for copper cables: $W_o$ bytes per second and chip draw
 $8 W_o n e$ at all times, with n transceivers between two chips and e joules per bit, and cost money in proportion.
 """
 
@@ -39,10 +39,10 @@ BITS = 8.0
 
 
 class RunCost(NamedTuple):
-    """Energy and money of the runs on a curve.
+    """Energy and money of the runs on a curve of training computes.
 
     Attributes:
-        power: power of a chip with host and optics, at the plateau of the utilisation [W].
+        power: power of a chip with host and optics, at the largest utilisation [W].
         optics_power: power of the optics, per chip [W].
         optics_capital: price of the optics, per chip [dollar].
         energy: energy of each run; infinite beyond the largest feasible compute [J], [size].
@@ -56,7 +56,12 @@ class RunCost(NamedTuple):
     money: Float[np.ndarray, " size"]
 
     def saves_from(self, training_flop: np.ndarray, first: "RunCost | None") -> dict[str, float]:
-        """Least training computes with less energy and less money than in another scenario [flop]."""
+        """Least training computes with less energy, and with less money, than in another scenario [flop].
+
+        Args:
+            training_flop: T of the runs [flop], [size].
+            first: costs of the other scenario; no thresholds without one.
+        """
         if first is None or self is first:
             return {}
         return {
@@ -65,7 +70,7 @@ class RunCost(NamedTuple):
         }
 
     def to_json(self, training_flop: np.ndarray, first: "RunCost | None") -> dict[str, Any]:
-        """Document of the costs, against those of another scenario; arguments as in `saves_from`."""
+        """Costs as JSON values, with the thresholds of `saves_from`; arguments as in `saves_from`."""
         numbers = {"power_w": self.power, "optics_power_w": self.optics_power}
         curves = {"energy_j": self.energy.tolist(), "dollars": self.money.tolist()}
         money = {"optics_capital_dollars": self.optics_capital}
@@ -73,11 +78,14 @@ class RunCost(NamedTuple):
 
 
 def optical_bandwidth(scenario: FrontierScenario, network: float) -> float:
-    """Bandwidth of a chip that light carries beyond its own system [byte/s].
+    """Optical bandwidth of a chip in addition to the bandwidth of its system, per direction [byte/s].
 
     Args:
         scenario: links and network.
         network: bandwidth of the network of the chip's own system [byte/s].
+
+    Returns:
+        The wider of added network and optical links; infinite for unlimited bandwidth.
     """
     copper = tables()["optics"]["copper_chips"]["value"]
     added = max(float(scenario.network_bandwidth) - network, 0.0)
@@ -93,17 +101,17 @@ def run_cost(
     table: Mapping[str, Any],
     hardware: Hardware,
 ) -> RunCost | None:
-    """Energy and money of each run.
+    """Energy and money of each run of a utilisation curve.
 
     Args:
         training_flop: T [flop].
         utilisation: U of the best plans [1].
         scenario: chip and network.
-        table: the scenario as its file states it: `gpu`, `optics`, `years`.
+        table: the scenario's table in its file, with `gpu`, `optics`, `years`.
         hardware: catalogue of chips.
 
     Returns:
-        None for a chip without power and price of its system in `data/trends.toml`, or of a later year.
+        The costs; None for a chip without power and price in `data/trends.toml`, or with hardware trends over years.
 
     Raises:
         InputError: unknown optics.
@@ -131,7 +139,7 @@ def run_cost(
 
 
 def paid_run(training_flop: np.ndarray, money: np.ndarray, dollars: float) -> float:
-    """Largest training compute of a curve for an amount of money; infinite where all runs cost more [flop]."""
+    """Largest training compute of a curve that an amount of money pays; infinite where all runs cost more [flop]."""
     paid = np.isfinite(money)
     if not paid.any() or money[paid][0] > dollars:
         return np.inf
@@ -139,7 +147,7 @@ def paid_run(training_flop: np.ndarray, money: np.ndarray, dollars: float) -> fl
 
 
 def cheaper_from(training_flop: np.ndarray, cost: np.ndarray, other: np.ndarray) -> float:
-    """Least training compute on a curve with a lower cost than in another scenario; infinite for none [flop]."""
+    """Least training compute of a curve with a lower cost than in another scenario; infinite for none [flop]."""
     with np.errstate(invalid="ignore"):
         excess = np.log(cost) - np.log(other)
     below = np.flatnonzero(excess < 0.0)
@@ -158,15 +166,16 @@ N_DRAWS = 64
 
 
 def uncertainties() -> dict[str, float]:
-    """Standard deviations of the logarithms of uncertain assumptions, `data/limits.toml` [uncertainty] [1]."""
+    """Standard deviations of the logarithms of uncertain fields, by name, from `data/limits.toml` [uncertainty] [1]."""
     return {name: float(entry["value"]) for name, entry in tables()["uncertainty"].items()}
 
 
 def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) -> tuple[np.ndarray, np.ndarray]:
-    """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain assumptions.
+    """90 % band of a utilisation curve: 5 and 95 % quantiles over `N_DRAWS` draws of the uncertain fields.
 
     Args:
         training_flop: T [flop].
+        scenario: median of the draws.
 
     Returns:
         Lower and upper end [1], [size].
@@ -182,7 +191,7 @@ def band(training_flop: Float[np.ndarray, " size"], scenario: FrontierScenario) 
 
 
 def threshold_bands(limits: Thresholds, row: int = 0) -> dict[str, tuple[float, float]]:
-    """90 % bands of the thresholds of a scenario by name [flop]."""
+    """90 % bands of the thresholds of a scenario, lower and upper end by name [flop]."""
     spreads = uncertainties()
     bands = {}
     for name, fields in limits.by_field(row).items():
@@ -214,7 +223,7 @@ class Study:
     limits: Thresholds
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Document of each scenario, in the form of the command line."""
+        """JSON documents of the scenarios, as printed by the command line."""
         return [
             {
                 "scenario": name,
@@ -232,7 +241,7 @@ class Study:
 
 
 def curve_sizes(lowest: float, highest: float) -> np.ndarray:
-    """Training computes of a curve, evenly spread on a logarithmic scale [flop].
+    """Training computes of a curve, `SIZES` values evenly spaced on a logarithmic scale [flop].
 
     Raises:
         InputError: the ends are out of range or the wrong way round.
@@ -248,6 +257,7 @@ def study(scenarios: Mapping[str, FrontierScenario], training_flop: Sequence[flo
     """Utilisation curves, thresholds and elasticities of several scenarios.
 
     Args:
+        scenarios: scenarios by name.
         training_flop: T [flop].
     """
     sizes = np.asarray(training_flop, float)

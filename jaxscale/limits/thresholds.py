@@ -1,8 +1,10 @@
-r"""Utilisation of the best plan, the training computes at which it falls, and the wall, with their elasticities.
+r"""Utilisation of the best plan, thresholds of training compute at which it falls, the wall, and their elasticities.
 
-Each threshold is the root of $F(\ln T, \theta) = 0$: for a share s, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for
-the wall, $F = \ln t_{max}(T) - \ln t^*(T)$, the least time of a batch. The optima's slopes are those of their
-Lagrangians (envelope theorem), so $\partial \ln T / \partial \theta = - F_\theta / F_{\ln T}$ costs one reverse pass.
+The thresholds are the training computes at which the utilisation falls to 80, 50 and 10 % of its plateau; the wall is
+the compute beyond which even the fastest batch misses the deadline. Each is the root of $F(\ln T, \theta) = 0$: for a
+share s of the plateau, $F = \ln U^*(T) - \ln U^*(T_{max}) - \ln s$; for the wall, $F = \ln t_{max}(T) - \ln t^*(T)$
+with the least time of a batch $t^*$. By the envelope theorem the slopes of the optima are those of their Lagrangians,
+so that $\partial \ln T / \partial \theta = - F_\theta / F_{\ln T}$ costs one reverse pass.
 """
 
 import dataclasses
@@ -45,9 +47,10 @@ class Thresholds(NamedTuple):
     """Thresholds of scenarios and their elasticities.
 
     Attributes:
-        log_flop: logarithms in the order of `NAMES`, infinite where there is none [flop], [scenario, threshold].
+        log_flop: natural logarithms of the thresholds in the order of `NAMES`, infinite for none [flop],
+            [scenario, threshold].
         plateau: highest utilisation of each scenario [1], [scenario].
-        elasticities: d ln T / d ln of every field, nan where there is no threshold [1], [scenario, threshold].
+        elasticities: d ln T / d ln of every field, nan for an absent threshold [1], [scenario, threshold].
     """
 
     log_flop: Float[np.ndarray, "scenario threshold"]
@@ -55,11 +58,11 @@ class Thresholds(NamedTuple):
     elasticities: FrontierScenario
 
     def flop(self, row: int) -> dict[str, float]:
-        """Thresholds of a scenario by name [flop]."""
+        """Thresholds of one scenario by name [flop]."""
         return dict(zip(NAMES, np.exp(self.log_flop[row]).tolist(), strict=True))
 
     def by_field(self, row: int) -> dict[str, dict[str, float]]:
-        """Elasticities of a scenario by threshold and field [1]."""
+        """Elasticities of the finite thresholds of one scenario, by threshold and field [1]."""
         fields = [field.name for field in dataclasses.fields(FrontierScenario)]
         tables = {name: np.asarray(getattr(self.elasticities, name)) for name in fields}
         return {
@@ -70,13 +73,15 @@ class Thresholds(NamedTuple):
 
 
 def log_value(log_flop: Array, scenario: FrontierScenario, optimum: Optimum, speed: Array) -> Array:
-    """Logarithm of the utilisation U* or, for the fastest batch, room in the deadline; differentiable [1].
+    """Log utilisation of the best plan, ln U*, or for the fastest batch the log room in the deadline [1].
 
-    The room is the logarithm of the longest over the fastest batch.
+    The room is ln(t_max / t*). Differentiable in log compute and scenario by the envelope theorem.
 
     Args:
         log_flop: natural logarithm of the training compute [flop].
-        speed: whether it was for the fastest batch.
+        scenario: assumptions.
+        optimum: end of the search.
+        speed: whether the search was for the fastest batch.
     """
     problem = utilisation_problem(log_flop, scenario, speed)
     least = problem.lagrangian(optimum.point, optimum.multipliers)
@@ -95,7 +100,7 @@ def _slopes(
 def slopes(
     log_flop: np.ndarray, scenarios: FrontierScenario, optima: Optimum, speed: np.ndarray
 ) -> tuple[np.ndarray, FrontierScenario]:
-    """Slopes of `log_value` in log compute and in every field, [scenario, size]."""
+    """Derivatives of `log_value` in log compute and in every field of the scenario [scenario, size]."""
     return at_sizes(lambda *case: _slopes(*case[:-1]), log_flop, scenarios, optima, speed)
 
 
@@ -106,7 +111,7 @@ def _log_step_limits(log_flop: Array, scenarios: FrontierScenario) -> Array:
 
 
 def _values(plans: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario, speed: np.ndarray) -> np.ndarray:
-    """Ln U*, minus infinity where infeasible; or room for the fastest batch."""
+    """Ln U*, minus infinity where infeasible, or the log room in the deadline for the fastest batch."""
     with np.errstate(divide="ignore"):
         shares = np.log(np.asarray(plans.utilisation))
     limit = _log_step_limits(host_arrays(log_flop), scenarios)
@@ -114,7 +119,7 @@ def _values(plans: PlanResult, log_flop: np.ndarray, scenarios: FrontierScenario
 
 
 class _Brackets:
-    """Intervals with a root each, cut by several points of every interval at once."""
+    """Intervals with one root each, all narrowed at once by evaluation at several inner points."""
 
     def __init__(self, scenarios: FrontierScenario, n_scenarios: int):
         self.scenarios = scenarios
@@ -155,11 +160,7 @@ class _Brackets:
 
 
 def thresholds(scenarios: Sequence[FrontierScenario]) -> Thresholds:
-    """Thresholds and their elasticities.
-
-    Args:
-        scenarios: any number of them.
-    """
+    """Thresholds of scenarios, with their elasticities in every field."""
     stacked = stack_scenarios(scenarios)
     count = len(scenarios)
     brackets = _Brackets(stacked, count)
@@ -211,13 +212,14 @@ def _utilisation(training_flop: Array, scenario: FrontierScenario) -> Array:
 
 
 def utilisation(training_flop: Float[ArrayLike, "*size"], scenario: FrontierScenario) -> Float[Array, "*size"]:
-    """Share of the peak that the best relaxed plan sustains; zero beyond the wall.
+    """Share of the chips' peak that the best relaxed plan sustains; zero beyond the wall.
 
-    Differentiable in the training compute and in every field of the scenario: `jax.grad` gives the slope with the plan
-    chosen anew.
+    Differentiable in the training compute and in every field of the scenario: `jax.grad` gives the slope with the best
+    plan at each point.
 
     Args:
         training_flop: T [flop].
+        scenario: assumptions.
 
     Returns:
         Utilisation [1].

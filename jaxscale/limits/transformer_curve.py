@@ -1,15 +1,14 @@
-r"""Utilisation of a whole transformer on real chips, by the calibrated step time: the limits with another inner model.
+r"""Utilisation of whole transformers on catalogue chips against training compute, by the calibrated step time.
 
-Attention, vocabulary, memory with activations, sharding of the weights, recomputation and the fitted efficiencies
-count, which the data-movement model leaves out. Compute, tokens, batch, depth and deadline follow the scaling laws of a
+In contrast to the data-movement model, attention, vocabulary, memory with activations, sharding of the weights,
+recomputation and the fitted efficiencies count. Compute, tokens, batch, depth and deadline follow the scaling laws of a
 scenario; the width follows from $N = 12 L d^2$. Degrees and counts are whole. Batches and numbers of chips are 8 to 15
-times a power of two, the batch just below that of the law; each is tried with every plan that its factors allow, and
-the best plan that ends in time counts:
+times a power of two, with the largest batches up to that of the law. The best plan that ends in time counts:
 
 $$ U = \frac{6 N B}{n\, C\, t_{step}}, \qquad t_{step} \le t_{train} B / D $$
 
-with C the dense 16-bit peak. The width is not rounded to whole heads, as a rounded model would have another deadline
-than its neighbours on the curve. Small steps are left where a degree doubles.
+with C the dense 16-bit peak. The width is not rounded to whole heads, because rounding would make the deadlines of
+neighbouring points jump. Small steps of the curve remain where a degree doubles.
 """
 
 import math
@@ -68,11 +67,11 @@ class TransformerDesign:
     """Transformer, batch and deadline of a training compute.
 
     Attributes:
-        model: the transformer; its heads need not be whole.
-        factor: of the batch, one of `FACTORS` [1].
-        batch: B, at most that of the law [sequence].
-        flop: of a batch, 6 N B [flop].
-        deadline: longest step [s].
+        model: the transformer, with a real-valued number of heads.
+        factor: factor of the batch beside a power of two, one of `FACTORS` [1].
+        batch: batch B, at most that of the law [sequence].
+        flop: compute of a batch, 6 N B [flop].
+        deadline: longest allowed step time [s].
     """
 
     model: Transformer
@@ -84,15 +83,15 @@ class TransformerDesign:
 
 @dataclass(frozen=True)
 class TransformerCurve:
-    """Best plans of transformers along a curve.
+    """Best plans of transformers along a curve of training computes.
 
     Attributes:
         training_flop: T [flop], [size].
-        utilisation: of the 16-bit peak; zero where no plan ends in time and fits [1], [size].
-        chips: of the best plan; nan where there is none [1], [size].
-        batch: of the best plan; nan where there is none [sequence], [size].
-        degrees: tp, pp and dp of it, zero where there is none [size, degree].
-        best: the best plans with model, time and memory; None where there is none, empty where not told [size].
+        utilisation: utilisation of the 16-bit peak; zero where no plan ends in time and fits [1], [size].
+        chips: chips of the best plan; nan for none [1], [size].
+        batch: batch of the best plan; nan for none [sequence], [size].
+        degrees: tp, pp and dp of the best plan, zero for none [1], [size, degree].
+        best: best plans with model, time and memory, None for none [size]; or empty.
     """
 
     training_flop: np.ndarray
@@ -103,16 +102,17 @@ class TransformerCurve:
     best: "tuple[BestRun | None, ...]" = ()
 
     def thresholds(self) -> dict[str, float]:
-        """Training computes at which utilisation falls, as of `thresholds.NAMES`; infinite beyond the curve [flop]."""
+        """Training computes at which utilisation falls, named as in `Thresholds`; infinite if off the curve [flop]."""
         shares = {name: share * self.utilisation.max() for name, share in SHARES.items()}
         return {name: self._last(level) for name, level in {**shares, "wall": 0.0}.items()}
 
     def to_json(self, scenario: str, chip_id: str, laws: FrontierScenario) -> dict[str, Any]:
-        """Document of the command line; a search among whole numbers has no elasticities.
+        """JSON document of the curve; without elasticities, because the search is among whole numbers.
 
         Args:
+            scenario: name of the scenario.
             chip_id: catalogue id of the chip.
-            laws: of the scenario, which decide on the wall.
+            laws: the scenario, with the scaling laws.
         """
         return {
             "scenario": scenario,
@@ -137,7 +137,7 @@ class TransformerCurve:
         }
 
     def _last(self, level: float) -> float:
-        """Where the curve is last above a level, between sizes by its logarithm [flop]."""
+        """Largest training compute with a utilisation above a level, interpolated in its logarithm [flop]."""
         above = np.flatnonzero(self.utilisation > level)
         if not len(above):
             return math.nan
@@ -152,16 +152,16 @@ class TransformerCurve:
 
 
 class BestRun(NamedTuple):
-    """The best plan of a training compute.
+    """Best plan at one training compute.
 
     Attributes:
         share: utilisation of the 16-bit peak [1].
-        n_chips: n [1].
-        batch: B [sequence].
+        n_chips: number of chips n [1].
+        batch: batch B [sequence].
         model: the transformer.
         plan: degrees, batch and software.
-        step_time: of a step [s].
-        memory: peak of what a program allocates on the fullest chip [byte].
+        step_time: step time [s].
+        memory: peak memory that the program allocates on the fullest chip [byte].
     """
 
     share: float
@@ -173,21 +173,21 @@ class BestRun(NamedTuple):
     memory: float
 
     def to_json(self) -> dict[str, Any]:
-        """The run in the units of documents."""
+        """JSON values of the run: sizes, step time [s], memory [GB] and plan."""
         sizes = {name: number(getattr(self.model, name)) for name in ("n_layers", "d_model", "n_heads", "vocab_size")}
         times = {"step_time_s": self.step_time, "memory_gb": self.memory / GB}
         return {**sizes, **times, "plan": self.plan.words()}
 
 
 def coarse(value: float) -> float:
-    """Nearest whole number with three significant binary digits after the first."""
+    """Nearest whole number with four significant binary digits, at least one."""
     # Powers of two divide the result.
     step = 2.0 ** max(math.floor(math.log2(max(value, 1.0))) - 3, 0)
     return max(round(value / step) * step, 1.0)
 
 
 def designs(training_flop: float, laws: FrontierScenario) -> list[TransformerDesign]:
-    """Transformer of a training compute by the scaling laws of a scenario, with its largest batches."""
+    """Transformer at a training compute by the scaling laws of a scenario, with each of the largest batches."""
     work = workload(jnp.log(training_flop), jax.tree.map(jnp.asarray, laws))
     params, batch = float(jnp.exp(work.log_params)), max(float(jnp.exp(work.log_batch)) / SEQUENCE, 1.0)
     layers = coarse(float(jnp.exp(work.log_layers)))
@@ -207,12 +207,11 @@ def designs(training_flop: float, laws: FrontierScenario) -> list[TransformerDes
 
 
 def plan_space(factor: float = 1.0, cells: Mapping[str, Any] | None = None) -> PlanSpace:
-    """Plans that large runs use: ZeRO 1 or 3, sequence parallelism, 1F1B, interleaved or not.
+    """Plans usual in large runs: ZeRO 1 or 3, sequence parallelism, 1F1B with or without interleaving.
 
     Args:
-        factor: of the number of chips; stages are powers of two, or these times its odd part [1].
-        cells: what is stated of plan and software, by column of a runs table; the rest is as large runs have it, of
-            what the framework can run.
+        factor: factor of the number of chips, whose odd divisor also multiplies the numbers of stages tried [1].
+        cells: stated fields of plan and software, by column of a runs table, which replace the usual values.
     """
     cells = cells or {}
     stated = stated_space(cells, software_of(cells).plan)
@@ -245,7 +244,7 @@ def transformer_curve(
     hardware: Hardware | None = None,
     cells: Mapping[str, Any] | None = None,
 ) -> TransformerCurve:
-    """Best plans of transformers along a curve, by the exact calibrated model.
+    """Best plans of transformers on a chip at each training compute, by the exact calibrated model.
 
     Far beyond measured numbers of chips the fitted coefficients extrapolate.
 
@@ -253,7 +252,9 @@ def transformer_curve(
         training_flop: T [flop].
         chip_id: catalogue id of the chip.
         laws: scenario with the scaling laws; the default scenario where None.
-        cells: what is stated of plan and software, by column of a runs table: `framework`, `precision`, `tp`, ...
+        fit: calibrated fit, or its name or path.
+        hardware: catalogue of chips; the shipped catalogue where None.
+        cells: stated fields of plan and software, by column of a runs table: `framework`, `precision`, `tp`, ...
 
     Raises:
         InputError: an unknown chip.
@@ -278,7 +279,7 @@ def _degrees(plan: Plan) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _Search:
-    """What all designs share: catalogue, fit, stated cells and the question that they ask."""
+    """Catalogue, fit, stated cells and plan question common to all designs."""
 
     chip_id: str
     hardware: Hardware | None
@@ -295,7 +296,7 @@ class _Search:
 
 
 def _best(wanted: TransformerDesign, search: _Search) -> BestRun | None:
-    """The best plan of a design; chips are doubled while utilisation rises."""
+    """Best plan of a design over doublings of the chips, which stop once utilisation falls."""
     layers = number(wanted.model.n_layers)
     divisible = Transformer(layers, HEAD * MANY_HEADS, MANY_HEADS, SEQUENCE, vocab_size=VOCABULARY)
     space, chip = plan_space(wanted.factor, search.cells), search.first.cluster.chip

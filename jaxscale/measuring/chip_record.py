@@ -1,7 +1,8 @@
-r"""Record of a chip from its timed kernels: peaks, bandwidths, anchor of training, coefficients of traced steps.
+r"""Record of a chip from its timed kernels: peaks, bandwidths, matmul efficiency, coefficients of traced steps.
 
-A chip of the catalogue keeps the peaks and the memory bandwidth of its data sheet. For an unknown chip, peaks and
-bandwidth are the best attained rates, with matmuls taken as nine tenths of the peak. Relative to the peaks
+A chip of the catalogue keeps the peaks and the memory bandwidth of its data sheet. For an unknown chip, the bandwidth
+is the best attained rate of streams, and the peak is the best attained rate of matmuls divided by 0.9. Relative to the
+peaks
 
 - the anchor is the efficiency e of large matmuls in the terms of the training step (`costs/matmul.py`), fitted together
   with half area and exposed traffic;
@@ -73,7 +74,7 @@ def fitted_logs(
         log_error: function from the coefficients to the log error of each row [1].
 
     Returns:
-        Values by name, and the remaining errors [row].
+        Values by name, and the log errors at the minimum [1], [row].
     """
     start = prior_medians()
 
@@ -104,7 +105,7 @@ def fitted_matmuls(
     Args:
         sizes: m, k and n of each matmul [1].
         is_gradient: whether the matmul sums over tokens, as for gradients of weights [row].
-        rates: attained [flop/s].
+        rates: attained rates [flop/s].
         chips: cluster with the relevant peak and memory bandwidth.
         precision: number format.
 
@@ -128,7 +129,7 @@ def fitted_matmuls(
 
 
 def fitted_links(timings: Sequence[CollectiveTiming]) -> dict[str, float]:
-    """Bandwidth [GB/s] and latency of a hop [us] of the links, from collectives; empty without collectives."""
+    """Bandwidth [GB/s] and hop latency [us] of the links by name, fitted to collectives; empty without collectives."""
     told = [one for one in timings if one.collective != "all_to_all"]
     if not told:
         return {}
@@ -201,14 +202,13 @@ class ChipRecord:
     Attributes:
         id: catalogue id.
         name: full name.
-        is_known: whether the chip is in the catalogue; its peaks and memory bandwidth are then taken from the data
-            sheet.
-        numbers: numbers in the units of the table of chips.
+        is_known: whether the chip is in the catalogue, so that peaks and memory bandwidth are from the data sheet.
+        numbers: properties of the chip by column of the table of chips, in its units.
         attained: best rate of matmuls by number format, and of streams as `memory` [flop/s], [byte/s].
         anchor: matmul efficiency of training [1].
         kernels: coefficients of traced steps.
         errors: log errors of predicted times of the timed kernels [1].
-        drift: drift of the repeated kernel.
+        drift: slowdown of the reference kernel during the measurement.
         source: method and software of the measurement.
     """
 
@@ -228,7 +228,7 @@ class ChipRecord:
         return parsed_chip(self.source, self.id, self.numbers)
 
     def document(self) -> dict[str, Any]:
-        """Tables of a hardware file: the chip, its anchor, its coefficients of kernels."""
+        """Tables of a hardware file: the chip, its matmul efficiency, its coefficients of traced steps."""
         date = datetime.date.today().isoformat()
         anchor = {"chips": [self.id], "matmul_efficiency": self.anchor, "source": self.source, "date": date}
         return {
@@ -250,6 +250,9 @@ def best_rates(timings: Sequence[Timing]) -> dict[str, float]:
     """Best rate of matmuls by number format [flop/s], and of large streams as `memory` [byte/s].
 
     Only streams of at least a quarter of the largest size count: smaller arrays may stay in a cache.
+
+    Raises:
+        InputError: no timed matmul or no timed stream.
     """
     rates: dict[str, float] = {}
     for one in timings:
@@ -281,13 +284,13 @@ def chip_record(
 
     Args:
         timings: timings of kernels.
-        collectives: timings of collectives on groups of its devices.
+        collectives: timings of collectives on groups of devices of this chip.
         chip_id: catalogue id, or a new id.
         name: full name; the id where empty.
         memory_bytes: memory of a device [byte].
         n_devices: number of devices joined by links [1].
         launch: time of an empty program [s].
-        drift: drift of the repeated kernel.
+        drift: slowdown of the reference kernel during the measurement.
         source: method and software of the measurement.
         attention: timed implementation of attention.
         hardware: catalogue to search for the chip; the shipped catalogue where None.

@@ -42,6 +42,8 @@ class MeasureCommand(Outputs):
         if self.quick and self.seconds is not None:
             raise InputError("--quick beside --seconds; expected one of them")
         check_writable(self.out, self.hardware)
+        if self.out.suffix.lower() != ".toml":
+            raise InputError(f"--out = {str(self.out)!r} is not the name of a hardware file; expected .toml at its end")
         if self.timings is not None:
             check_writable(self.timings, self.hardware, self.out)
         check_pictures(self.plot, self.report, self.hardware)

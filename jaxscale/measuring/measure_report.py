@@ -58,7 +58,7 @@ KERNELS = (text_column("coefficient"), TableColumn("measured"), TableColumn("pac
 
 
 def drift_text(found: Measurement) -> str:
-    """Sentence on the drift of the clocks from the repeated kernel."""
+    """Sentence on the change of the clock rate, from the drift of the reference kernel."""
     drift = found.record.drift
     change = f"one repeated matmul took {1.0 + drift.slowdown:.2f} times as long at the end as at the start"
     if drift.throttles:
@@ -100,7 +100,7 @@ def _rates(found: Measurement, hardware: Hardware) -> list[tuple[str, str, str, 
 
 
 def measure_report(found: Measurement, hardware: Hardware) -> Report:
-    """Report of a measurement: tables and remarks of the screen, and attained rates beside the roofline."""
+    """Report of a measurement: tables and remarks as on the screen, and attained rates beside the roofline."""
     report = Report(f"{found.record.id}: measured kernels and collectives")
     for block in record_tables(found, hardware):
         report.text(block) if isinstance(block, str) else report.add(block)
@@ -109,7 +109,7 @@ def measure_report(found: Measurement, hardware: Hardware) -> Report:
 
 
 def attained_figure(found: Measurement) -> "Figure":
-    """Attained rates of matmuls by arithmetic intensity, beside the roofline of the record."""
+    """Figure of the attained rates of matmuls and attention by arithmetic intensity, beside the chip's roofline."""
     record = found.record
     chip = record.entry().chip()
     (main, *_) = [one.kernel.dtype for one in found.timings if one.kernel.op == "matmul"]

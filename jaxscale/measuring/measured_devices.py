@@ -1,4 +1,4 @@
-"""Measurement of the devices of the process: kernels, collectives, drift, and the record of the chip."""
+"""Measurement of the devices of the process: times of kernels and collectives, clock drift, and record of the chip."""
 
 import os
 import re

@@ -45,13 +45,13 @@ class TimedKernel(NamedTuple):
 
 
 class TimedProgram(NamedTuple):
-    """Function of a kernel and the shapes of its arguments.
+    """Function of a kernel, shapes of its arguments, and work.
 
     Attributes:
         function: function of the arguments.
         shapes: shapes of the arguments.
         flop: multiplications and additions of matmuls [flop].
-        bytes: arguments read once and results written once [byte].
+        bytes: size of arguments and results, each moved once [byte].
     """
 
     function: Callable[..., Any]
@@ -61,7 +61,7 @@ class TimedProgram(NamedTuple):
 
 
 def program_of(kernel: TimedKernel, attention: str = "xla") -> TimedProgram:
-    """Program of a kernel.
+    """JAX function of a kernel, with argument shapes, flop and bytes.
 
     Args:
         kernel: operation and sizes.

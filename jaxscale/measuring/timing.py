@@ -36,11 +36,11 @@ PART = 0.004
 
 
 class Timing(NamedTuple):
-    """Kernel and its time.
+    """Times of a kernel over repeats, with flop and bytes.
 
     Attributes:
         kernel: operation and sizes.
-        seconds: representative time: the median, or on a CPU, shared with further programs, the minimum [s].
+        seconds: representative time: the median, or the minimum on a CPU shared with further programs [s].
         median: median over the repeats [s].
         least: minimum over the repeats [s].
         flop: flop of matmuls [flop].
@@ -89,7 +89,9 @@ def empty(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def chain_of_turns(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
-    """Function that runs the given function repeatedly, each turn after the last, from arguments and any result.
+    """Function that runs a given function repeatedly in one program, each turn after the last.
+
+    The returned function maps arguments and any result of the given function to the last arguments and result.
 
     Args:
         function: function of arrays, the first of floating point.
@@ -109,11 +111,11 @@ def chain_of_turns(function: Callable[..., Any], turns: int) -> Callable[..., An
 
 
 def again_and_again(run: Callable[..., Any], state: tuple[Any, Any]) -> Callable[[], Any]:
-    """Function without arguments that calls `run` with its previous output, in the same memory.
+    """Function without arguments that calls `run` with the previous output of `run`, in the same memory.
 
     Args:
         run: function from arguments and result to arguments and result.
-        state: initial arguments and result; their memory is reused.
+        state: initial arguments and result, whose memory is reused.
     """
     held, compiled = [state], jax.jit(run, donate_argnums=(0, 1))
 
@@ -125,7 +127,7 @@ def again_and_again(run: Callable[..., Any], state: tuple[Any, Any]) -> Callable
 
 
 def random_arguments(program: TimedProgram, device: Any) -> tuple[Any, ...]:
-    """Normal random numbers of the shapes of a program, on a device: zeros would draw less power."""
+    """Normal random arguments of a program on a device; zeros would draw less power and so raise the clock."""
     keys = iter(jax.random.split(jax.random.key(0), 64))
 
     def one(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -139,7 +141,7 @@ def random_arguments(program: TimedProgram, device: Any) -> tuple[Any, ...]:
 
 
 class Stopwatch:
-    """Timer of kernels on a device, within a total time.
+    """Timer of kernels on a device, within a time budget.
 
     Attributes:
         device: device of JAX.
@@ -163,18 +165,18 @@ class Stopwatch:
         return time.perf_counter() - self.begin
 
     def expected(self, program: TimedProgram) -> float:
-        """Rough time of a kernel [s]."""
+        """Rough time of a kernel from the best rates so far, flop / rate + bytes / bandwidth + `GAP` [s]."""
         return program.flop / self.rate + program.bytes / self.bandwidth + GAP
 
     def suits(self, program: TimedProgram, is_small: bool) -> bool:
-        """Whether a kernel is long enough to time, short enough for the time, and small enough for the memory."""
+        """Whether a kernel is long enough to be timed, short enough for the time budget, and fits in memory."""
         room = (self.device.memory_stats() or {}).get("bytes_limit", 8e9)
         expected = self.expected(program)
         is_short = (LEAST_REPEATS + 2) * expected < max(0.01 * self.seconds, WINDOW)
         return is_short and program.bytes < room / 8.0 and (is_small or expected > 2.0 * GAP)
 
     def time(self, kernel: TimedKernel) -> Timing | None:
-        """Time of a kernel; None if unsuitable for the device."""
+        """Times of a kernel; None if unsuitable for the device."""
         program = program_of(kernel, self.attention if kernel.dtype == "bf16" else "xla")
         if not self.suits(program, kernel.op in ("launch", "optimizer") or kernel.m == kernel.n):
             return None
@@ -195,7 +197,7 @@ class Stopwatch:
         return timing
 
     def time_reference(self) -> None:
-        """Time the reference kernel again."""
+        """Time the reference kernel again and append the time to `reference`."""
         if self._again is not None:
             begin = time.perf_counter()
             jax.block_until_ready(self._again())
@@ -228,7 +230,7 @@ SURE = 3.0
 
 
 class Drift(NamedTuple):
-    """Slowdown of a repeatedly timed kernel.
+    """Slowdown of the reference kernel during a measurement.
 
     Attributes:
         slowdown: time in the last third over time in the first third, minus 1 [1].
@@ -240,12 +242,15 @@ class Drift(NamedTuple):
 
     @property
     def throttles(self) -> bool:
-        """Whether clocks throttle: a slowdown above a twentieth, and above the noise."""
+        """Whether the clock throttles: a slowdown above 5 % and above three standard errors."""
         return self.slowdown > max(DRIFT, SURE * self.error)
 
     @property
     def is_known(self) -> bool:
-        """Whether a slowdown of `NOTABLE` would stand out from the noise; a speed-up as large is noise itself."""
+        """Whether the noise is low enough to detect a slowdown of `NOTABLE`.
+
+        A speed-up of that size counts as noise.
+        """
         return SURE * self.error <= NOTABLE and self.slowdown >= -NOTABLE
 
 
@@ -254,10 +259,10 @@ UNKNOWN_DRIFT = Drift(0.0, math.inf)
 
 
 def drift_of(seconds: Sequence[float] | np.ndarray) -> Drift:
-    """Drift of the times of a kernel, in the order of measurement [s].
+    """Slowdown of a kernel over the repeats, with standard error, from the times in the order of measurement [s].
 
-    The medians of the first and the last third are compared; the standard error follows from the median deviation
-    within both thirds.
+    The slowdown compares the medians of the first and the last third; the standard error follows from the median
+    deviation within both thirds.
     """
     third = len(seconds) // 3
     if third < 3:
@@ -284,7 +289,7 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class CollectiveTiming(NamedTuple):
-    """Collective and its time.
+    """Times of a collective over repeats.
 
     Attributes:
         collective: a name of `COLLECTIVES`.
@@ -304,23 +309,26 @@ class CollectiveTiming(NamedTuple):
 
     @property
     def bus_bandwidth(self) -> float:
-        """Bus bandwidth as defined by nccl-tests: rate at which data leave a chip of a ring [byte/s]."""
+        """Bus bandwidth as defined by nccl-tests: rate at which data leave a chip of a ring [byte/s].
+
+        $2 (n - 1) / n$ times size over time for an all-reduce, half of that for other collectives.
+        """
         rounds = 2.0 if self.collective == "all_reduce" else 1.0
         return rounds * (self.n_gpus - 1.0) / self.n_gpus * self.size / self.seconds
 
 
 def group_sizes(n: int) -> list[int]:
-    """Sizes of the timed groups: powers of two, and all devices."""
+    """Numbers of devices in the timed groups: powers of two, and all devices [1]."""
     return sorted({2**power for power in range(1, int(math.log2(n)) + 1)} | {n}) if n > 1 else []
 
 
 def time_collective(name: str, devices: Sequence[Any], size: int, seconds: float) -> CollectiveTiming:
-    """Time of a collective of 32-bit numbers.
+    """Time of a collective of 32-bit numbers on a group of devices.
 
     Args:
         name: name in `COLLECTIVES`.
         devices: devices of the group.
-        size: see `CollectiveTiming` [byte].
+        size: size of the array of each chip, after a gather or before a scatter [byte].
         seconds: total time of all repeats [s].
     """
     n = len(devices)

@@ -1,7 +1,7 @@
 """Models by name or file: the catalogue of public models, from `data/models.toml`, TOML files and config.json files.
 
-Organisation, separators and type of tuning in the spelling of a name do not matter. `model_figures` are what
-`jaxscale model` prints: parameters, flop and cache per token.
+Organisation, separators and type of tuning in the spelling of a name do not matter. `model_figures` gives the output
+of `jaxscale model`: parameters, flop and cache per token.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from jaxscale.base.documents import check_keys, data_path, parsed_json, read_text, read_toml
+from jaxscale.base.documents import check_keys, data_path, not_valid, parsed_json, read_text, read_toml
 from jaxscale.base.errors import InputError, similar
 from jaxscale.models.transformer import (
     ARGUMENTS,
@@ -46,14 +46,14 @@ _VARIANT = re.compile(
 
 
 def variant_ending(name: str) -> str:
-    """Ending by which a name tells of narrower weights or a longer context, in lower case; empty for none."""
+    """Ending of a model name for narrower weights or a longer context, such as `fp8` or `128k`; empty for none."""
     found = _VARIANT.search(name.strip().lower().rsplit("/", 1)[-1])
     return found[1] if found else ""
 
 
 @functools.cache
 def model_keys(name: str) -> tuple[str, ...]:
-    """Keys of a name in the catalogue, the closest first.
+    """Catalogue keys for the spelling of a model name, the closest first.
 
     `meta-llama/Llama-3.1-8B-Instruct` gives `llama318binstruct` and `llama318b`: without the organisation, and then
     without the endings that do not change a shape.
@@ -124,7 +124,7 @@ def catalogue_model(name: str) -> Mapping[str, Any] | None:
 
 
 def variant_note(name: str | None) -> str:
-    """Note on the features of a variant that its base model, which stands in for the variant, lacks; may be empty."""
+    """Note that a variant of a model is predicted as its base model, and on what to state; empty if no variant."""
     ending, found = variant_ending(name or ""), model_id(name or "")
     if not ending or found is None or ending in found.lower():
         return ""
@@ -134,7 +134,7 @@ def variant_note(name: str | None) -> str:
 
 
 def unknown_model(name: str) -> str:
-    """End of an error message for an unknown model: the nearest valid names."""
+    """End of an error message for an unknown model: the nearest valid names, or alternatives to a catalogue name."""
     like = similar(name, sorted(model_fields()), lambda other, part: part in other, most=3, likeness=0.75)
     close = f"did you mean {', '.join(like)}? Else give" if like else "`jaxscale model` lists the catalogue; else give"
     return f"is not in the catalogue; {close} {WHAT_ELSE}"
@@ -142,17 +142,19 @@ def unknown_model(name: str) -> str:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Model as arguments of `Transformer`, and parts beyond the arguments.
+    """Arguments of `Transformer` of a model, and model components beyond the arguments.
 
     Attributes:
         fields: arguments of `Transformer`.
-        parts: parameters beyond the fields, by part of the model [1].
+        parts: parameters beyond the fields, by name of the component [1].
         not_modelled: features without a field, with the effect on time and memory.
+        length: origin of the sequence length, in words.
     """
 
     fields: Mapping[str, Any]
     parts: Mapping[str, float] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = ()
+    length: str = "as the model is made for"
 
     def transformer(self, where: str, **changes: Any) -> Transformer:
         """The model, with single fields replaced.
@@ -164,6 +166,10 @@ class ModelDescription:
             return Transformer(**{**self.fields, **changes})
         except (ValueError, TypeError) as error:
             raise InputError(f"{where}: {error}") from None
+
+    def length_remark(self, seq_len: Any) -> str:
+        """Words about the sequence length that is taken where none is stated."""
+        return f"sequences of {float(seq_len):,.0f} tokens, {self.length}"
 
 
 def model(name: str | Path, **changes: Any) -> Transformer:
@@ -181,7 +187,7 @@ def model(name: str | Path, **changes: Any) -> Transformer:
 
 
 def described_model(name: str | Path) -> ModelDescription:
-    """Fields of a model by name or file, and parts beyond the fields.
+    """Fields of a model by name or file, and model components beyond the fields.
 
     Raises:
         InputError: unknown name, or a malformed file.
@@ -210,7 +216,9 @@ def model_file_fields(path: str | Path) -> Mapping[str, Any]:
 
 def _from_file(path: Path) -> ModelDescription:
     if path.suffix.lower() == ".toml":
-        return ModelDescription(_toml_fields(path))
+        fields = _toml_fields(path)
+        length = "as the file says" if "seq_len" in fields else "as the file names no seq_len"
+        return ModelDescription(fields, length=length)
     # The reader of Hugging Face's configurations is larger than the catalogue.
     from jaxscale.models.hf.hf_model import converted
 
@@ -225,21 +233,21 @@ def _from_file(path: Path) -> ModelDescription:
         raise InputError(f"{path}: a value of another kind ({error}); expected numbers as in a config.json") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return ModelDescription(result.fields, result.parts, result.not_modelled)
+    return ModelDescription(*result)
 
 
 def read_json(path: Path) -> Any:
     """Content of a JSON file.
 
     Raises:
-        InputError: the file is missing, too large, not text or not JSON within the bounds of documents.
+        InputError: the file is missing, too large, not text, or not valid JSON of bounded depth and size.
     """
     try:
         return parsed_json(read_text(path), finite=True)
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+        raise not_valid(path, "JSON", error) from None
 
 
 def _toml_fields(path: Path) -> dict[str, Any]:
@@ -266,9 +274,9 @@ CACHE_BYTES = 2.0
 
 
 def cached_width(model: Transformer) -> Array:
-    """Cached numbers per token of an attention layer [1].
+    """Cached numbers per token and attention layer [1].
 
-    K (h + h_v), half where keys serve as values; for latent attention the latent of rank r_kv and the rotary part
+    K (h + h_v), half where keys serve as values; for latent attention the latent of rank r_kv and the rotary dimension
     of a head (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
     """
     full = mean_over_heads(model, key_value_numbers)
@@ -285,15 +293,15 @@ def kv_bytes_per_token(model: Transformer) -> float:
 
 
 def model_figures(name: str, description: ModelDescription) -> dict[str, Any]:
-    """Figures of a model.
+    """Parameters, flop per token and key/value cache of a model.
 
     Args:
         name: name or file of the model.
-        description: fields of the model, and parts beyond the fields.
+        description: fields of the model, and components beyond the fields.
 
     Returns:
         Parameters in all, active per token and of the embeddings [1], flop of a training step and bytes
-        of keys and values per token, fields, parts beyond the fields [1], and features that are not modelled.
+        of keys and values per token, fields, parameters beyond the fields [1], and features that are not modelled.
 
     Raises:
         InputError: a shape that no transformer can have.

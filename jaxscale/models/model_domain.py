@@ -1,4 +1,4 @@
-"""Domain of a `Transformer`: valid numbers of its arguments, from any source."""
+"""Valid ranges of the arguments of a `Transformer`, for checks of tables, files and commands."""
 
 import numpy as np
 

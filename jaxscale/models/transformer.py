@@ -27,7 +27,7 @@ DEFAULT_VOCABULARY = 51200.0
 
 
 def _stated_layers(share: str) -> property:
-    """Property of a model: number of layers of a type, from the share of the depth."""
+    """Property of a model: number of layers of a type, from its share of the depth."""
     return property(lambda model: getattr(model, share) * model.n_layers)
 
 
@@ -178,7 +178,7 @@ class Transformer(eqx.Module):
                     setattr(self, ratio, as_float(size) / getattr(self, usual))
 
     def __check_init__(self):
-        """Refuse impossible shapes; traced values are not looked at."""
+        """Refuse impossible shapes; traced values are not checked."""
         with np.errstate(all="ignore"):
             MODEL.check({name: getattr(self, name) for name in ARGUMENTS})
 
@@ -264,7 +264,7 @@ def customary(arguments: Mapping[str, np.ndarray], n_models: int) -> dict[str, n
 
 
 def is_dense(n_experts: Any) -> Any:
-    """1 for a single expert, hence a dense layer, 0 from two experts on, smooth between with flat ends [1]."""
+    """Indicator of a dense MLP: 1 for a single expert, 0 from two experts on, smooth between with flat ends [1]."""
     clip = jnp.clip if isinstance(n_experts, jax.Array) else np.clip
     single = clip(2.0 - n_experts, 0.0, 1.0)
     # Flat ends, so that the number of experts, one, has no slope in a dense model.
@@ -287,7 +287,7 @@ def mlp_layers(model: Transformer) -> Number:
 
 
 def dense_layers(model: Transformer) -> Number:
-    """Number of layers with a dense MLP: as stated for a mixture of experts, all MLPs of a dense model [1]."""
+    """Number of layers with a dense MLP: as stated for a mixture of experts, all MLP layers of a dense model [1]."""
     return _dense_share(model) * model.n_layers + is_dense(model.n_experts) * model.n_predict_layers
 
 
@@ -298,15 +298,15 @@ def _dense_share(model: Transformer) -> Number:
 
 
 def ssm_layers(model: Transformer) -> Number:
-    """State-space (Mamba-2) layers [1]."""
+    """Number of state-space (Mamba-2) layers [1]."""
     return model.ssm_share * model.n_layers
 
 
 class Heads(NamedTuple):
-    """Heads of the attention layers with a window, or of the layers without.
+    """Attention heads of the layers with a window, or of the layers with full attention.
 
     Attributes:
-        share: of the attention layers [1].
+        share: share of these layers among the attention layers [1].
         n_heads: H, query heads [1].
         n_kv_heads: K, key/value heads [1].
         head_dim: h, width of a head [1].
@@ -327,7 +327,8 @@ class Heads(NamedTuple):
 def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
     r"""Heads of the full-attention layers, and heads of the windowed layers.
 
-    A causal query has $S / 2$ keys on average, with a window of w tokens $w - w^2 / (2 S)$.
+    A causal query has $S / 2$ keys on average with full attention, and $w - w^2 / (2 S)$ with a window of w tokens. The
+    field `keys` is twice the causal mean.
     """
     m, window = model, smaller(model.window, model.seq_len)
     # Twice the causal mean w - w^2 / (2 S); the causal mask halves.
@@ -341,7 +342,7 @@ def head_kinds(model: Transformer) -> tuple[Heads, Heads]:
 
 
 def mean_over_heads(model: Transformer, of: Callable[[Heads], Number]) -> Number:
-    """Mean of a quantity over full-attention and windowed layers."""
+    """Mean of a function of the heads over full-attention and windowed layers, weighted by their shares."""
     full, windowed = head_kinds(model)
     return full.share * of(full) + windowed.share * of(windowed)
 
@@ -381,12 +382,12 @@ def key_value_numbers(kind: Heads) -> Number:
 
 
 def indicator(rank: ArrayLike) -> Array:
-    """1 for a rank or count of at least 1, 0 for 0, linear between [1]."""
+    """Indicator of a positive rank or count: 1 for at least 1, 0 for 0, linear between [1]."""
     return jnp.clip(rank, 0.0, 1.0)
 
 
 def is_latent(model: Transformer) -> Array:
-    """1 for latent attention, 0 for none, linear between [1]."""
+    """Indicator of latent attention: 1 with, 0 without [1]."""
     return indicator(model.kv_lora_rank)
 
 
@@ -421,7 +422,7 @@ def router_params(model: Transformer) -> Number:
 
 
 def shared_expert_params(model: Transformer) -> Number:
-    """Matmul parameters of a mixture layer that see every token: shared experts, projections to the latent [1]."""
+    """Matmul parameters of a mixture layer used by every token: shared experts, projections to the latent width [1]."""
     # Down and up projection of the latent.
     return model.n_shared_experts * mlp_params(model, model.d_ff_expert) + 2.0 * model.d_model * model.moe_latent_size
 
@@ -432,7 +433,7 @@ def ssm_params(model: Transformer) -> Number:
 
 
 def moe_layers(model: Transformer) -> Number:
-    """Layers whose MLP is a mixture of experts [1]."""
+    """Number of layers with a mixture of experts as MLP [1]."""
     return mlp_layers(model) - dense_layers(model)
 
 
@@ -449,7 +450,7 @@ def widest_matrix(model: Transformer) -> Array:
 
 
 def routed_width(model: Transformer) -> Number:
-    """Inner widths of the routed experts that a token passes through, over all layers, added up [1]."""
+    """Sum over layers of the inner widths of the routed experts of a token [1]."""
     return moe_layers(model) * model.moe_top_k * model.d_ff_expert
 
 
@@ -459,13 +460,13 @@ def copies_width(model: Transformer) -> Array:
 
 
 def n_params(model: Transformer) -> Array:
-    """All parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
+    """Number of parameters: attention, MLPs and experts, routers, norms, embeddings [1]."""
     routed = model.n_experts * expert_params(model) + router_params(model)
     return _layer_params(model, routed) + embedding_params(model)
 
 
 def n_active_params(model: Transformer) -> Array:
-    """Active parameters of a token, embeddings included [1]."""
+    """Number of active parameters of a token, embeddings included [1]."""
     routed = model.moe_top_k * expert_params(model) + router_params(model)
     return _layer_params(model, routed) + embedding_params(model)
 
@@ -488,7 +489,7 @@ def _layer_params(model: Transformer, routed: ArrayLike) -> Array:
 
 
 def embedding_params(model: Transformer) -> Number:
-    """Input and output embeddings and learned positions [1]."""
+    """Parameters of input and output embeddings and of learned positions [1]."""
     # Two matrices, a single matrix where tied.
     vocabulary = (2.0 - model.tied_embeddings) * model.vocab_size * model.d_model
     return vocabulary + model.position_embeddings * model.d_model
@@ -506,7 +507,7 @@ def matmul_params_per_token(model: Transformer) -> Array:
 
 
 def scores_per_token(model: Transformer) -> Number:
-    """Scores of a token and attention layer over all heads, without a causal mask: `H keys` [1]."""
+    """Attention scores per token and attention layer over all heads, without a causal mask: `H keys` [1]."""
     return mean_over_heads(model, lambda kind: kind.n_heads * kind.keys)
 
 
@@ -520,11 +521,11 @@ def attention_flops_per_token(model: Transformer, causal: ArrayLike = 0.0) -> Nu
 def model_flops(model: Transformer, causal: bool = False) -> Array:
     """Model flops per token of a training step, forward and backward, without recomputation [flop].
 
-    `6 * (matmul parameters) + 12 * L * d * S`; with `causal` the attention part of a causal model is halved.
+    `6 * (matmul parameters) + 12 * L * H * head_dim * S`; with `causal` the attention part of a causal model is halved.
 
     Args:
         model: the transformer.
-        causal: count only the keys that the causal mask lets through.
+        causal: whether only the keys within the causal mask count.
 
     Returns:
         Flops per token [flop].

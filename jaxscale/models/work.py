@@ -1,4 +1,4 @@
-"""`AbstractWork`: the interface of workloads beside the transformer."""
+"""`AbstractWork`: the interface of workloads other than the transformer."""
 
 import abc
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 class AbstractWork(eqx.Module):
-    """Workload of a training step with its cost terms: a traced program, or a user's class.
+    """Workload of a training step with its terms of time and memory: a traced program, or a user's class.
 
     `js.step_time`, `js.memory` and `js.best_plan` accept every workload. The terms of `Transformer` are
     in `jaxscale.costs`.

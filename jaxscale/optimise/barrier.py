@@ -153,7 +153,16 @@ def _merit(point: Array, values: Array, barrier: Array, problem: CurvedProblem) 
 
 
 def better(new: Optimum, old: Optimum, certified: float) -> Bool[Array, "*batch"]:
-    """Whether an iterate replaces the best: certified first, then by lower objective, or by lower residual."""
+    """Whether an iterate is better than the best so far.
+
+    A certified iterate is better than an uncertified one. Of two certified iterates the lower objective is better, of
+    two uncertified iterates the lower residual.
+
+    Args:
+        new: present iterates.
+        old: best iterates so far.
+        certified: largest residual of a certified iterate [1].
+    """
     new_done, old_done = new.residual <= certified, old.residual <= certified
     return jnp.where(
         new_done & old_done, new.objective < old.objective, new_done | (~old_done & (new.residual < old.residual))

@@ -45,7 +45,7 @@ FIRST_PENALTY, PENALTY_GROWTH = 3.0, 2.0
 
 
 class Rough(NamedTuple):
-    """Rough optima, one per start.
+    """Result of the rough search: approximate optima, one per start.
 
     Attributes:
         points: best point of each start [start, coordinate].
@@ -345,7 +345,7 @@ def promising(merits: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def best_candidate(optimum: Optimum, wanted: Goals) -> int:
-    """Row of the feasible candidate of least objective; an uncertified candidate needs a clear advantage."""
+    """Row of the feasible candidate of least objective; an uncertified candidate must be better by `UNCERTAIN`."""
     objective = wanted.objective(optimum.values) + UNCERTAIN * (optimum.residual > CONVERGED)
     kept = wanted.residuals(optimum.values).max(axis=-1) <= UNCERTAIN
     return int(np.argmin(np.where(kept, objective, np.inf) if kept.any() else optimum.residual))

@@ -1,4 +1,4 @@
-"""Search over orders by exchanges: of islands in a ring or chain, of nodes on which a plan is placed."""
+"""Search for the best order by exchanges: of islands in a ring or chain, or of the nodes of a plan."""
 
 import itertools
 import sys
@@ -11,7 +11,11 @@ ROUNDING = 1e-15
 
 
 def greedy_order(costs: np.ndarray) -> np.ndarray:
-    """Order from island 0 that always continues over the cheapest hop, from a matrix with the sender first."""
+    """Nearest-neighbour order of islands from island 0: each next island is the one with the cheapest hop.
+
+    Args:
+        costs: cost of a hop [sender, receiver].
+    """
     left, order = set(range(1, len(costs))), [0]
     while left:
         following = min(left, key=lambda island: costs[order[-1], island])

@@ -1,7 +1,7 @@
 """Interfaces of constrained minimisation: problems, goals and optima, common to all searches.
 
 A problem is a module of numbers: objective and limits are functions of the logarithms that `log_quantities(point)`
-returns. Three solvers take problems:
+returns. Three solvers minimise problems:
 
 * `interior_point.rough_search`: from scattered starts to the basin of an optimum, limits violated during the search;
 * `interior_point.polish`: from rough points, possibly infeasible, to optima in double precision, on the host;
@@ -50,7 +50,7 @@ class Goals:
         return replace(self, upper=upper)
 
     def bound(self, name: str) -> float:
-        """Log of the bound on one quantity."""
+        """Natural logarithm of the bound on one quantity."""
         return float(self.upper[self.names.index(name)])
 
     def rows(self, picked: np.ndarray) -> "Goals":

@@ -30,7 +30,9 @@ GROUPS = {"attention": MATMULS[:4], "mlp": MATMULS[4:], "all-linear": MATMULS}
 
 
 def target_shares(targets: Any) -> Any:
-    """Switch of each of `MATMULS` [1], from words joined by +; switches pass unchanged.
+    """Switches of the matmuls with adapters (1 with, 0 without), in the order of `MATMULS`, from words joined by + [1].
+
+    Numbers are returned unchanged.
 
     Raises:
         ValueError: a word that names no matmul, or a switch that is not between 0 and 1.
@@ -48,7 +50,7 @@ def target_shares(targets: Any) -> Any:
 
 
 def target_words(shares: Any) -> str:
-    """Words of concrete switches of `MATMULS`, joined by +."""
+    """Names of the matmuls with adapters, joined by +, from concrete switches in the order of `MATMULS`."""
     named = tuple(name for name, share in zip(MATMULS, np.asarray(shares), strict=True) if share > 0.0)
     return next((word for word, members in GROUPS.items() if members == named), "+".join(named))
 

@@ -1,4 +1,4 @@
-"""Comparison of a user's plan, or of that of a published run, with the best plan: rank, differences and their cost."""
+"""Comparison of a plan, of the user or of a published run, with the best plan: rank, differences and their cost."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ FIELDS = (*_DEGREES, "recompute", "schedule", "precision", *SOFTWARE_CHOICES, *F
 
 @dataclass(frozen=True)
 class Difference:
-    """Field with different values in a plan and in the best plan.
+    """Field of a plan with another value in the best plan, and the cost of the difference.
 
     Attributes:
         field: argument of `Plan`.
@@ -101,19 +101,19 @@ class AgainstBest:
 
     @property
     def probability_slower(self) -> float:
-        """Probability that the plan takes longer than the best plan, after errors common to two plans cancel [1]."""
+        """Probability that the plan takes longer than the best plan, from the error that differs between plans [1]."""
         # The errors of two plans are independent: variances add.
         spread = math.sqrt(2.0) * PLAN_SPREAD
         return NormalDist().cdf(math.log(self.theirs.step_time / self.ours.step_time) / spread)
 
     @property
     def is_told_apart(self) -> bool:
-        """Whether the difference in time lies outside the 90 % interval of a difference of two plans."""
+        """Whether the time differs from the best plan's by more than the 90 % interval of the model's error."""
         # 90 % interval of a difference of two plans.
         return abs(math.log1p(self.time_cost)) > Z90 * math.sqrt(2.0) * PLAN_SPREAD
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `jaxscale plan --against --json`, under `against`."""
+        """JSON document of the comparison: field `against` of `jaxscale plan --against --json`."""
         return {
             "theirs": self.theirs.to_json(),
             "rank": self.rank,
@@ -157,7 +157,7 @@ def compare_plan(
         model: the transformer, or name or file of a transformer.
         cluster: chips and network; or the name of a chip, beside `n_chips`.
         global_batch: B, sequences per step [sequence].
-        n_chips: chips, where the cluster is given by the name of a chip [1].
+        n_chips: number of chips, with a cluster given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, precision and further levels of the run, as in `best_plan`.
         oom_probability: accepted probability of running out of memory [1].
@@ -180,7 +180,7 @@ def against_best(
     found: FoundPlans | None = None,
     plan: Plan | None = None,
 ) -> AgainstBest:
-    """Compare a plan with the best plan that answers a question, for model, cluster, batch and levels of the question.
+    """Compare a plan with the best plan for model, cluster, batch and levels of a plan question.
 
     Args:
         question: model, cluster, batch and open choices.
@@ -188,7 +188,7 @@ def against_best(
         fit: calibration.
         oom_probability: accepted probability of running out of memory [1].
         found: the plans that answer the question, if known.
-        plan: the plan of the columns where no decision is open.
+        plan: the plan of the stated columns, where they leave no decision open.
 
     Raises:
         InputError: no plan of these chips and this batch agrees with the columns, or none answers the question.
@@ -390,7 +390,7 @@ def published_designs() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Published run beside the chosen plan for equal model, batch and cluster.
+    """Published run beside the best plan for equal model, batch and cluster.
 
     Attributes:
         name: name of the run.
@@ -399,7 +399,7 @@ class Comparison:
         predicted: predicted step time of the published plan [s].
         memory: predicted peak memory of the published plan [byte].
         oom_probability: probability that the published plan runs out of memory [1].
-        choice: chosen plans for equal model, batch and chips, with the attention kernel of the run.
+        choice: best plans for equal model, batch and chips, with the attention kernel of the run.
     """
 
     name: str
@@ -417,18 +417,18 @@ class Comparison:
 
     @property
     def gain(self) -> float:
-        """Share of the predicted step time that the chosen plan would save [1]."""
+        """Share of the predicted step time that the best plan would save [1]."""
         return 1.0 - self.choice.best.step_time / self.predicted
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Published and chosen value of every field with different values."""
+        """Published and best value of every field with different values, by field."""
         first, second = self.published.words(), self.choice.best.plan.words()
         return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
 def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
-    """Question for a plan from a published run, with the software of the run, and the published plan.
+    """`PlanQuestion` of a published run, with the software of the run, and the published plan.
 
     Args:
         design: table of a run in `published_designs`.
@@ -443,14 +443,14 @@ def asked(design: Mapping[str, Any]) -> tuple[PlanQuestion, Plan]:
 
 
 def compare_design(name: str, fit: AnyFit = "default") -> Comparison:
-    """Choose a plan for a published run and compare the two.
+    """Best plan for the model, batch and cluster of a published run, beside the published plan.
 
     Args:
         name: name of a run in `published_designs`.
         fit: a fit, or the name or file of a fit.
 
     Returns:
-        Published and chosen plan with step times.
+        Published and best plan with step times.
 
     Raises:
         InputError: unknown name; lists the valid names.

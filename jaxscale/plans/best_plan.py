@@ -29,7 +29,7 @@ from jaxscale.plans.choice import (
     nothing_fits,
     nothing_valid,
 )
-from jaxscale.plans.enumerate import PlanSpace, enumerate_plans
+from jaxscale.plans.enumerate import PlanSpace, PlanTable, enumerate_plans
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.plans.plan_questions import SOFTWARE_KINDS, PlanQuestion, find_plans, plan_question
 from jaxscale.plans.score import FoundPlans, PlanTask, detailed
@@ -57,7 +57,7 @@ def best_plan(
     hardware: Hardware | None = None,
     links: str | Path | None = None,
 ) -> Any:
-    """Fastest plan that fits: among all valid plans, or by gradient and local search for large numbers of plans.
+    """Fastest plan that fits in memory: among all valid plans, or by gradient and local search in large spaces.
 
     `js.best_plan("llama3-8b", "h100-80gb", 1024, n_chips=512)`
 
@@ -65,7 +65,7 @@ def best_plan(
         model: the transformer, or name or file of a transformer, or a traced workload.
         cluster: chips and network, all used by the plan; or the name of a chip, beside `n_chips`.
         global_batch: B, sequences per step, or units of the data class of a traced workload [sequence].
-        n_chips: chips, where the cluster is given by the name of a chip [1].
+        n_chips: number of chips, with a cluster given by the name of a chip [1].
         fit: a fit, or the name or file of a fit.
         levels: framework, precision, gpu and so on of the planned run, whose fitted effects apply; a missing gpu is
             looked up in the catalogue by the numbers of the cluster.
@@ -107,7 +107,7 @@ def question_of_levels(
     levels: Mapping[str, str | None],
     space: PlanSpace | None = None,
 ) -> PlanQuestion:
-    """Question for a plan of a run with known levels.
+    """`PlanQuestion` of a run with known levels: framework, precision, gpu and so on.
 
     Args:
         model: the transformer.
@@ -166,7 +166,7 @@ def answered(
     exhaustive: bool | None = None,
     links: "NodeLinks | None" = None,
 ) -> PlanChoice:
-    """Ranked plans that answer a question, with reasons.
+    """Ranked plans for a plan question, with reasons.
 
     Args:
         question: model, cluster, batch and open choices.
@@ -187,7 +187,11 @@ def answered(
 def searched(
     question: PlanQuestion, fit: Fit, oom_probability: float = ACCEPTED_RISK, exhaustive: bool | None = None
 ) -> FoundPlans:
-    """Scored plans that answer a question, at least one of which fits; see `answered`."""
+    """Scored plans for a plan question, at least one of which fits in memory; arguments as in `answered`.
+
+    Raises:
+        InputError: no valid plan, or none that fits.
+    """
     _check(1 if question.batch is None else question.batch, oom_probability)
     task = question.task(fit, oom_probability)
     (found,) = find_plans([task], exhaustive)
@@ -203,7 +207,7 @@ def choice_of(
     oom_probability: float,
     links: "NodeLinks | None" = None,
 ) -> PlanChoice:
-    """Ranked plans with reasons, from the plans of a finished search; see `answered`."""
+    """Ranked plans with reasons, from the scored plans of a finished search; arguments as in `answered`."""
     if top < 1:
         raise InputError(f"top = {top} is out of range; expected at least 1")
     placements: dict[int, NodePlacement] = {}
@@ -244,14 +248,26 @@ def _choice(
     )
 
 
+def plans_of_any_batch(task: PlanTask) -> PlanTable:
+    """Plans that are valid for a batch that is a multiple of all degrees."""
+    return enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
+
+
+def stated_degrees(task: PlanTask) -> dict[str, int]:
+    """Degrees that are not searched, by name [1]."""
+    choices = {name: getattr(task.space, name) for name in DEGREES}
+    return {name: values[0] for name, values in choices.items() if values is not None and len(values) == 1}
+
+
 def refuse_none(task: PlanTask, found: FoundPlans) -> None:
-    """Raise the error where no plan is valid or fits, with valid batches or chips."""
+    """Refuse a search without a valid plan or without a plan that fits.
+
+    Raises:
+        InputError: no valid plan, with valid batches or chips; or no plan that fits, with a remedy.
+    """
     if not len(found.table):
-        # Degrees for any batch tell the valid batches.
-        unbatched = enumerate_plans(task.model, task.n_chips, ROOMY_BATCH * task.n_chips, task.space)
-        choices = {name: getattr(task.space, name) for name in DEGREES}
-        stated = {name: values[0] for name, values in choices.items() if values is not None and len(values) == 1}
-        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched, stated)
+        unbatched = plans_of_any_batch(task)
+        raise nothing_valid(task.model, task.n_chips, task.stated_batch, unbatched, stated_degrees(task))
     if not found.fits.any():
         (leanest,) = detailed(task.model, [found.table.plan(found.best)], task.cluster, task.coefficients)
         raise nothing_fits(found, leanest.memory_terms, task.cluster)

@@ -84,18 +84,18 @@ class Alternative:
 @printed(lambda choice: _shown(choice))
 @dataclass(frozen=True, repr=False)
 class PlanChoice:
-    """Fastest plans that fit, with the extent of the search.
+    """Fastest plans that fit in memory, with the extent of the search.
 
     Attributes:
         best: the fastest plan that fits.
         top: the fastest plans in order, the best first.
         step_time_interval: ends of the central 90 % interval of the step time of the best plan [s].
-        searched: number of scored valid plans.
-        infeasible: scored plans, or plans of the best window of a local search, that exceed the memory limit.
+        searched: number of scored valid plans [1].
+        infeasible: number of scored plans, or of plans in the best window of a local search, that do not fit [1].
         exhaustive: whether every valid plan of the space was scored.
         memory_limit: largest predicted peak at the accepted probability of running out of memory [byte].
         alternatives: plans that differ from the best plan in one decision, the closest in time first.
-        binds: sentences on the memory and time that prevent a faster step, and on an unstated fact.
+        binds: sentences on memory and time as limits to a faster step, and on unstated facts.
         relaxed_step_time: step time of the continuous optimum at the start of a local search [s].
         kkt_residual: KKT residual of the continuous optimum; a large value is no certificate [1].
         placement: nodes of the best plan in order, and step times and links, where links were measured.
@@ -120,7 +120,7 @@ class PlanChoice:
         return tuple(alternative.text for alternative in self.alternatives)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `jaxscale plan --json`."""
+        """JSON document of the choice, as printed by `jaxscale plan --json`."""
         return {
             "best": self.best.to_json(),
             "top": [scored.to_json() for scored in self.top],
@@ -139,7 +139,7 @@ class PlanChoice:
         }
 
     def summary(self) -> str:
-        """The choice in a few lines of text."""
+        """Text of the choice: best plan, figures, limits and alternatives, line by line."""
         figures = f"{self.best.step_time:.4g} s, MFU {self.best.mfu:.1%}, {self.best.memory / GB:.1f} GB"
         count = f"{self.searched} valid plans scored, {self.infeasible} of them beyond {self.memory_limit / GB:.1f} GB"
         best = in_short(self.best.plan.words())
@@ -148,7 +148,7 @@ class PlanChoice:
 
     @property
     def placed(self) -> tuple[str, ...]:
-        """Sentences on the placement of the best plan; none where links are equal."""
+        """Sentences on the order of nodes of the best plan; empty without measured links."""
         if self.placement is None:
             return ()
         one = self.placement
@@ -187,7 +187,7 @@ STATIC_TERMS = ("weights", "gradients", "optimizer")
 
 
 def decisions(table: PlanTable) -> dict[str, np.ndarray]:
-    """Free decisions of every plan, which determine dp and the number of microbatches; each column is [plan]."""
+    """Columns of the free decisions of every plan, from which dp and the number of microbatches follow [plan]."""
     c = table.columns
     free = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "zero_stage", "sequence_parallel")
     return {
@@ -260,7 +260,7 @@ def _alternative(name: str, before: Any, after: Any, found: FoundPlans, best: in
 
 
 def short_plan(table: PlanTable, row: int) -> str:
-    """Degrees of one plan in short form."""
+    """Degrees, microbatch and recomputation of a plan of a table, as short text."""
     c = table.columns
     degrees = " ".join(f"{name} {c[name][row]}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if c[name][row] > 1)
     recompute = RECOMPUTE[int(codes_of("recompute", {name: column[row] for name, column in c.items()}))]
@@ -268,7 +268,7 @@ def short_plan(table: PlanTable, row: int) -> str:
 
 
 def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapping[str, float]) -> tuple[str, ...]:
-    """Sentences on the memory and time that prevent a faster step.
+    """Sentences on the memory limit and on the largest terms of the step time of the best plan.
 
     Args:
         found: all plans.
@@ -297,7 +297,7 @@ def binding(found: FoundPlans, best: int, terms: Mapping[str, float], peak: Mapp
 
 
 def hottest_experts(model: Transformer, plan: Plan) -> tuple[str, ...]:
-    """Sentence on a stated load of experts: load of the hottest rank, and dropped share of copies."""
+    """Sentence on the load of the hottest expert-parallel rank and dropped tokens; none without a stated load."""
     if not any(number(getattr(plan, name)) for name in ROUTING):
         return ()
     load = number(hottest_load(model.n_experts, model.moe_top_k, plan))
@@ -309,7 +309,7 @@ def hottest_experts(model: Transformer, plan: Plan) -> tuple[str, ...]:
 def nothing_valid(
     model: Transformer, n_chips: float | int, batch: float | int, unbatched: PlanTable, stated: Mapping[str, int]
 ) -> InputError:
-    """Error where no plan obeys the rules.
+    """Error for a search in which no plan obeys the rules.
 
     Args:
         model: the transformer.
@@ -336,7 +336,7 @@ def nothing_valid(
 
 
 def nothing_fits(found: FoundPlans, peak: Mapping[str, float], cluster: Cluster) -> InputError:
-    """Error where every plan exceeds the memory limit.
+    """Error for a search in which every plan exceeds the memory limit.
 
     Args:
         found: all plans.

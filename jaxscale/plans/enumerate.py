@@ -40,7 +40,7 @@ MICROBATCHES_OF_A_STAGE = 4
 class PlanSpace:
     """Search space of plans; a field of None admits every valid value.
 
-    Zero-bubble schedules are left out by default, because the model gives them the memory of 1F1B, which is too low.
+    Zero-bubble schedules are left out by default, because the model underestimates their memory as that of 1F1B.
 
     Attributes:
         tp: tensor-parallel degrees [1].
@@ -62,8 +62,8 @@ class PlanSpace:
             1f1b, and DualPipe needs expert parallelism and an even number of stages.
         whole_chunks: whether all interleaved chunks have equally many layers, as Megatron-LM demands.
         software: plan with the fixed fields of all plans: kernels, overlap, widths, number format.
-        dispatchers: word of `moe_dispatcher` set by a schedule, by schedule.
-        domain_size: chips of a scale-up domain, which tp must suit [1].
+        dispatchers: word of `moe_dispatcher` by schedule, for schedules that set the dispatcher.
+        domain_size: chips of a scale-up domain, to be filled by whole tensor-parallel groups [1].
         rules: rules that every plan obeys.
     """
 
@@ -104,18 +104,18 @@ class PlanSpace:
 
     @property
     def base(self) -> Plan:
-        """Plan with the fixed fields of all plans; searched recomputation costs whole forward passes."""
+        """Plan with the fixed fields of all plans; if recomputation is searched, it recomputes whole forward passes."""
         return self.software if self.recompute is None else with_fields(self.software, {"recompute_cost": 1.0})
 
 
 def within_domains(space: PlanSpace | None, cluster: Cluster) -> PlanSpace:
-    """Space with tensor-parallel groups that suit the scale-up domains of a cluster; all valid plans where None."""
+    """Search space whose tensor-parallel groups fill scale-up domains of a cluster; all valid plans for None."""
     return replace(space or PlanSpace(), domain_size=number(cluster.network.level(0)[0]))
 
 
 @dataclass(frozen=True)
 class PlanTable:
-    """Table of plans.
+    """Plans of a search space, as columns of numbers.
 
     Attributes:
         columns: the fields in `FIELDS`, each [plan].
@@ -291,7 +291,10 @@ def count_degrees(
     global_batch_size_seqs: float | int | None,
     space: PlanSpace | None = None,
 ) -> int:
-    """Number of combinations of tp, pp, cp, dp, ep and microbatch size: about a fiftieth of the valid plans [1]."""
+    """Number of valid combinations of tp, pp, cp, dp, ep and microbatch size [1].
+
+    About one fiftieth of the number of valid plans.
+    """
     space = space or PlanSpace()
     return len(_degrees(_facts(model, n_chips, global_batch_size_seqs, space), space)["dp"])
 

@@ -68,7 +68,7 @@ def power_sum(first: ArrayLike, count: ArrayLike, exponent: ArrayLike) -> Array:
 
 
 def hottest_load(n_experts: ArrayLike, top_k: ArrayLike, plan: Plan) -> Array:
-    """Load of the hottest expert-parallel rank: copies of tokens over the mean, after drops [1].
+    """Load of the hottest expert-parallel rank: copies of tokens over the mean of all ranks, after drops [1].
 
     Args:
         n_experts: E [1].
@@ -131,7 +131,7 @@ def _dropped(n_experts: ArrayLike, every: Array, over: Array, plan: Plan) -> Arr
 
 
 def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
-    """Share of the copies of tokens that experts at capacity drop, by the skew of a plan [1].
+    """Share of the copies of tokens that are dropped by experts at capacity [1].
 
     Args:
         n_experts: E [1].
@@ -148,12 +148,15 @@ def dropped_share(n_experts: ArrayLike, plan: Plan) -> Array:
 def rank_loads(
     counts: Sequence[float | int] | Real[np.ndarray, " expert"], ranks: int, is_balanced: bool = False
 ) -> Float[np.ndarray, " rank"]:
-    """Loads of expert-parallel ranks over the mean, from measured experts; the maximum is an `expert_load` of a plan.
+    """Loads of expert-parallel ranks over the mean, from measured loads of experts.
+
+    The maximum is an `expert_load` of a plan.
 
     Args:
         counts: tokens of each expert [token], [expert].
         ranks: number of ranks, with equally many experts on each [1].
-        is_balanced: whether experts are placed by the longest-processing-time rule, else in the order of popularity.
+        is_balanced: whether experts are placed by the longest-processing-time rule, else dealt in the order of
+            popularity.
 
     Returns:
         Loads [1], [rank].
@@ -178,7 +181,7 @@ def rank_loads(
 
 
 def fitted_skew(counts: Sequence[float | int] | Real[np.ndarray, " expert"]) -> float:
-    """Skew of measured experts by maximum likelihood, under the power law of the rank order [1].
+    """Skew s of measured experts by maximum likelihood, for popularity $i^{-s}$ of the i-th most popular expert [1].
 
     Args:
         counts: tokens of each expert, in any order [token], [expert].

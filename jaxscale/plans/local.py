@@ -71,13 +71,13 @@ class LocalPlan(eqx.Module):
     """Local quantities of a model under a plan on one chip; see `local_plan`.
 
     Attributes:
-        model: the transformer; under adapters with a trained share of zero.
+        model: the transformer; its trained share is zero under adapters.
         plan: degrees, sharding, schedule.
         tokens: t = b S / cp, tokens of one chip in one microbatch [token].
-        element_bytes: stored bytes of a weight or activation [byte].
-        gathered_bytes: bytes of a gathered activation that is input of matmuls [byte].
-        matmul_bytes: stored bytes of an element that only matmuls read [byte].
-        wide: shares of the number formats in work in at least 16 bits [1].
+        element_bytes: stored size of a weight or activation [byte].
+        gathered_bytes: size of a gathered activation that is input of matmuls [byte].
+        matmul_bytes: stored size of an element that only matmuls read [byte].
+        wide: share of each number format in computation outside the matmuls, with 8-bit formats counted as 16 bits [1].
         sequence_split: shards of the residual stream in a tensor-parallel group: tp with sequence parallelism, else
             1 [1].
         loss_split: shards of the logits in a tensor-parallel group: tp with a vocabulary-parallel loss, else 1 [1].
@@ -93,8 +93,8 @@ class LocalPlan(eqx.Module):
         expert_replicas: copies of each routed expert in a stage [1].
         expert_shard_ranks: ranks of one sharded copy of each routed expert, see `expert_shard_ranks` [1].
         layers: layers of the stages of the pipeline [1].
-        dense_params: dense weights of all layers on a rank of tp, as if on one stage [1].
-        routed_params: routed experts of all layers on a rank of ep * etp, as if on one stage [1].
+        dense_params: dense weights of all layers on a rank of tp, without division into stages [1].
+        routed_params: routed experts of all layers on a rank of ep * etp, without division into stages [1].
         params: weights of the busiest stage.
         adapter_width: input and output widths of the adapters of a token on a rank, over all layers [1].
         adapter_share: weights of adapters over weights of the layers [1].
@@ -135,7 +135,7 @@ class LocalPlan(eqx.Module):
         return self.model.trainable_share + self.adapter_share
 
     def at_stage(self, layers: ArrayLike, ends: ArrayLike) -> "LocalPlan":
-        """The plan with the weights of one stage.
+        """Local quantities with the weights of one given stage in place of the busiest stage.
 
         Args:
             layers: layers of the stage [1].
@@ -152,13 +152,12 @@ class LocalPlan(eqx.Module):
         return larger(self.layers.first, self.layers.middle)
 
     def held_params(self, sharded: Number) -> Number:
-        """Weights per chip whose state, such as the optimizer state, a chip holds after ZeRO sharding.
+        """Weights per chip whose state, such as the optimizer state, stays on the chip after ZeRO sharding [1].
+
+        Dense weights of the busiest stage over `shard_ranks`, experts over `expert_shard_ranks`.
 
         Args:
             sharded: ZeRO switch of the state, such as `optimizer_sharded` [1].
-
-        Returns:
-            Weights of the busiest stage: dense weights over `shard_ranks`, experts over `expert_shard_ranks` [1].
         """
         # Blend between no sharding and all ranks: smooth in the ZeRO switch.
         shards = 1.0 + sharded * (self.shard_ranks - 1.0)
@@ -166,7 +165,7 @@ class LocalPlan(eqx.Module):
         return self.params.dense / shards + self.params.experts / expert_shards
 
     def trained_params(self, sharded: Number) -> Number:
-        """Trained weights per chip whose state a chip holds after ZeRO sharding; embeddings have no adapters [1].
+        """Trained weights per chip whose state stays on the chip after ZeRO sharding; embeddings have no adapters [1].
 
         Args:
             sharded: ZeRO switch of the state, such as `optimizer_sharded` [1].
@@ -241,7 +240,7 @@ def local_plan(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -
 
 
 def sharding(plan: Plan, stage: int) -> Array:
-    """Switch of one ZeRO stage: 1 from this stage on, 0 below, linear between whole stages [1]."""
+    """ZeRO switch of a plan for a stage: 1 if the plan's ZeRO stage is at least as high, else 0; linear between [1]."""
     begun = jnp.subtract(plan.zero_stage, stage - 1.0)
     # Not clipped at the ends of the domain, stages 0 and 3: the slope is equal to the slope inside.
     begun = begun if stage == ZERO_STAGES[0] else larger(begun, 0.0)
@@ -249,7 +248,7 @@ def sharding(plan: Plan, stage: int) -> Array:
 
 
 def end_share(model: Transformer, plan: Plan) -> Array:
-    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of the two matrices."""
+    """Share of the embedding matrices on an end stage: 1 without a pipeline, else one of two untied matrices [1]."""
     # Tied embeddings are a single matrix, held by the first and the last stage.
     return 1.0 - several(plan.pp) * (1.0 - 1.0 / (2.0 - model.tied_embeddings))
 

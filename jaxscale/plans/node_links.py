@@ -1,7 +1,7 @@
-r"""Placement of a plan on nodes with measured links: rings of the stages, hops of the pipeline.
+r"""Placement of a plan on nodes with measured links, to avoid slow links in the rings of stages and between stages.
 
 Chips are numbered with tp innermost, then cp, dp and pp, and D chips share a node, so that a stage of tp cp dp chips
-holds consecutive places of an order of nodes. Over measured links $W_{ij}$ from node i to node j
+holds consecutive places of an order of nodes. From measured bandwidths $W_{ij}$ from node i to node j
 
 $$ \frac{1}{W_\mathrm{ring}} = \max_s \max_{(i, j) \in \mathrm{ring}(s)} \frac{1}{W_{ij}} $$
 
@@ -9,9 +9,9 @@ $$ \frac{1}{W_\mathrm{hop}} = \frac{1}{2 H} \sum_h \left(\max_{(i, j) \in h} \fr
    + \max_{(i, j) \in h} \frac{1}{W_{ji}}\right) $$
 
 replace the bandwidth of the network: the slowest link of any ring for collectives, the mean over the H boundaries
-between stages on different nodes for sends. The order of nodes is searched by exchanges from the given order, a
-greedy one and random ones. The search over plans starts from the fastest link as a bound on all plans.
-Reference: Pipette (Yim et al. 2024), arXiv 2405.18093, section 4, with simulated annealing in place of exchanges.
+between stages on different nodes for sends. The order of nodes is improved by exchanges from the given order, a greedy
+order and random orders. The search over plans starts with the fastest link for all pairs of nodes, a bound on all
+plans. Reference: Pipette (Yim et al. 2024), arXiv 2405.18093, section 4, which uses simulated annealing.
 """
 
 import dataclasses
@@ -55,11 +55,11 @@ PLACED = 50
 
 
 class NodeLinks(NamedTuple):
-    """Measured links between nodes.
+    """Measured bandwidth between nodes.
 
     Attributes:
         names: names of the nodes, in the given order.
-        bandwidth: per chip, from the node of the row to the node of the column [byte/s], [node, node].
+        bandwidth: bandwidth per chip, from the node of the row to the node of the column [byte/s], [node, node].
     """
 
     names: tuple[str, ...]
@@ -71,10 +71,10 @@ class NodeLinks(NamedTuple):
         return float(self.bandwidth[~np.eye(len(self.names), dtype=bool)].max())
 
     def linked(self, question: PlanQuestion) -> PlanQuestion:
-        """The question with the fastest link between all nodes.
+        """`PlanQuestion` with the bandwidth of the fastest link between all nodes.
 
         Raises:
-            InputError: the links are of fewer or more nodes than the cluster has.
+            InputError: the number of nodes differs from that of the cluster.
         """
         chips, node = question.n_chips, number(question.cluster.network.domain_size[0])
         if len(self.names) * node != chips:
@@ -87,13 +87,16 @@ class NodeLinks(NamedTuple):
     def placed(
         self, found: FoundPlans, question: PlanQuestion, fit: Fit, top: int
     ) -> "tuple[FoundPlans, dict[int, NodePlacement]]":
-        """Place the fastest plans, until no unplaced plan could be among them.
+        """Step times of the fastest plans on their best placements, until no other plan can be among the fastest.
 
         Args:
             found: plans of the search with the fastest link everywhere.
             question: model, cluster, batch and open choices.
             fit: calibration.
             top: number of plans to rank [1].
+
+        Returns:
+            The plans with the new step times, and the placements by row of the plan.
         """
         placements: dict[int, NodePlacement] = {}
         known: KnownOrders = {}
@@ -110,7 +113,7 @@ class NodeLinks(NamedTuple):
 
 
 def load_links(path: Path) -> NodeLinks:
-    """Links from a CSV table: names of the receivers in the header, one line per sender, in GB/s per chip.
+    """Measured links from a CSV table, with the receivers in the header and one line per sender, in GB/s per chip.
 
     Raises:
         InputError: an unreadable file, lines that do not match the header, or a cell that is no bandwidth.
@@ -148,9 +151,9 @@ class Routes(NamedTuple):
     """Pairs of places, in an order of nodes, between which a plan communicates.
 
     Attributes:
-        rings: sender and receiver of each link of a ring [link, 2].
-        hops: sender and receiver of each pair of nodes of neighbouring stages [pair, 2].
-        starts: first pair of each boundary between stages [boundary].
+        rings: places of sender and receiver of each link of a ring [link, 2].
+        hops: places of each pair of nodes of neighbouring stages [pair, 2].
+        starts: index in `hops` of the first pair of each boundary between stages [boundary].
     """
 
     rings: Int[np.ndarray, "link 2"]
@@ -158,15 +161,15 @@ class Routes(NamedTuple):
     starts: Int[np.ndarray, " boundary"]
 
     def times(self, slowness: np.ndarray, order: np.ndarray, norm: float = np.inf) -> tuple[float, float]:
-        """Time per byte of the slowest ring link, or of a norm of ring links, and of a mean hop [s/byte].
+        """Time per byte of the slowest ring link and of the mean hop between stages, for an order of nodes [s/byte].
 
         Args:
             slowness: time per byte of each link [s/byte], [node, node].
             order: node at each place [place].
-            norm: exponent; infinity for the slowest link [1].
+            norm: exponent of a p-norm over ring links; infinity for the slowest link [1].
 
         Returns:
-            Zero for no ring, and for no hop between nodes.
+            Ring and hop; zero without a ring, and without a hop between nodes.
         """
         ring, hop = 0.0, 0.0
         if len(self.rings):
@@ -181,10 +184,10 @@ class Routes(NamedTuple):
 
 
 def routes(stages: int, stage_chips: int, node_chips: int) -> Routes:
-    """Pairs of places that communicate.
+    """Pairs of places between which a plan communicates, from the sizes of stages and nodes.
 
     Args:
-        stages: pp [1].
+        stages: number of pipeline stages, pp [1].
         stage_chips: chips of a stage [1].
         node_chips: chips of a node [1].
     """
@@ -211,7 +214,7 @@ def routes(stages: int, stage_chips: int, node_chips: int) -> Routes:
 
 
 def candidate_orders(links: NodeLinks, way: Routes) -> list[np.ndarray]:
-    """Orders of nodes that may be the best for a plan, the given order first."""
+    """Candidate orders of nodes for a plan: the given order, and one search result per weight of rings and hops."""
     slowness, given = 1.0 / links.bandwidth, np.arange(len(links.names))
     scale = np.maximum(way.times(slowness, given, SMOOTHED), 1e-30)
     orders = [given]
@@ -236,12 +239,12 @@ KnownOrders = dict[tuple[int, ...], list[np.ndarray]]
 
 
 class NodePlacement(NamedTuple):
-    """Placed plan.
+    """Plan on its best order of nodes, beside the given order.
 
     Attributes:
         order: node at each place [place].
-        ring, hop: time per byte of the slowest ring link and of a mean hop; zero without any [s/byte].
-        given_ring, given_hop: likewise for the given order of the nodes [s/byte].
+        ring, hop: time per byte of the slowest ring link and of the mean hop; zero for none [s/byte].
+        given_ring, given_hop: the same times for the given order of the nodes [s/byte].
         given_time: step time for the given order [s].
         mfu: model flops over the 16-bit peak [1].
         terms: step time by cause [s].
@@ -258,15 +261,15 @@ class NodePlacement(NamedTuple):
 
     @property
     def step_time(self) -> float:
-        """Step time [s]."""
+        """Step time on the best order of nodes [s]."""
         return sum(self.terms.values())
 
     def placed(self, scored: ScoredPlan) -> ScoredPlan:
-        """The scored plan with time and terms of the placement."""
+        """Scored plan with time, MFU and terms of the placement."""
         return dataclasses.replace(scored, step_time=self.step_time, mfu=self.mfu, terms=self.terms)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Document of the placement."""
+        """JSON document of the placement: order of nodes, step times, and bandwidths [GB/s] of rings and hops."""
         times = {"ring": self.ring, "given_ring": self.given_ring, "hop": self.hop, "given_hop": self.given_hop}
         speeds = {f"{name}_gb_per_s": 1.0 / (GB * time) if time else None for name, time in times.items()}
         steps = {"step_time_s": self.step_time, "given_step_time_s": self.given_time}
@@ -275,7 +278,7 @@ class NodePlacement(NamedTuple):
 
 
 def at_bandwidth(cluster: Cluster, bandwidth: float) -> Cluster:
-    """The cluster with a bandwidth between nodes; spines keep the ratio to the network [byte/s]."""
+    """Cluster with a given bandwidth between nodes; upper network levels keep their ratio to it [byte/s]."""
     network = cluster.network
     levels = np.asarray(network.bandwidth, float)
     scaled = np.where(np.arange(len(levels)) > 0, levels * (bandwidth / levels[1]), levels)
@@ -292,7 +295,7 @@ def place_on_nodes(
         fit: calibration.
         links: measured links.
         table: the plans.
-        known: orders of earlier searches, to which those of new shapes are added.
+        known: candidate orders of earlier searches by stages and chips of a stage; new orders are added.
     """
     known = {} if known is None else known
     columns, node = table.columns, int(number(question.cluster.network.domain_size[0]))

@@ -106,7 +106,7 @@ SIZES = (
 
 
 def switches_of(choice: str, codes: Any) -> dict[str, Any]:
-    """Switches of a choice from its words.
+    """Switches of a choice, from the index of the chosen word.
 
     Args:
         choice: name of a choice in `SWITCHES`.
@@ -121,7 +121,7 @@ def switches_of(choice: str, codes: Any) -> dict[str, Any]:
 
 
 def codes_of(choice: str, switches: Mapping[str, Any]) -> Any:
-    """Words of a choice from its switches, the inverse of `switches_of`.
+    """Index of the chosen word of a choice, from its switches; the inverse of `switches_of`.
 
     Args:
         choice: name of a choice in `SWITCHES`.
@@ -435,7 +435,7 @@ def decided_words(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recomputed(plan: Mapping[str, Any]) -> str:
-    """Recomputation of a plan as text: the word, or the share of the activations of a layer where only some are.
+    """Recomputation of a plan as text: the word, or a partial share of a layer's activations in per cent.
 
     Args:
         plan: numbers and words by argument, from `Plan.words`.

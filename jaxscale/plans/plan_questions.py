@@ -1,4 +1,4 @@
-"""Questions for a plan (model, cluster, batch, open choices of a framework), and the search that answers them."""
+"""Plan questions (model, cluster, batch, open choices of a framework), and the search for the plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -73,21 +73,18 @@ FRAMEWORK_RULES: Mapping[str, Rule] = {rule.name: rule for rule in _RULES}
 
 
 def framework_space(framework: str | None) -> PlanSpace:
-    """Space of the plans of a framework in bf16: software choices are fixed, all decisions are free.
+    """Search space of a framework's plans in bf16: software choices are fixed, all decisions are free.
 
     Args:
         framework: a framework of `data/frameworks.toml`, such as `nemo`; every unknown name counts as an unnamed
             framework.
-
-    Returns:
-        The space.
     """
     cells = {"framework": framework and respelt("framework", framework), "precision": "bf16"}
     return stated_space(cells, software_of(cells).plan)
 
 
 def stated_space(cells: Mapping[str, Any], software: Plan) -> PlanSpace:
-    """Space of the plans that agree with the cells of a row.
+    """Search space of the plans that agree with the cells of a row of a runs table.
 
     Args:
         cells: values by column, None or absent for an open decision.
@@ -144,7 +141,7 @@ SCORED_TOGETHER = 1_000_000
 
 
 class PlanQuestion(NamedTuple):
-    """Question for a plan: model, cluster, batch and open choices.
+    """Model, cluster, batch and open choices for which the best plan is sought.
 
     Attributes:
         model: the transformer.
@@ -166,11 +163,11 @@ class PlanQuestion(NamedTuple):
         return number(self.cluster.n_chips)
 
     def usable(self, fit: Fit) -> MemoryLimit:
-        """Usable memory of the planned run, by a fit."""
+        """Usable memory of a chip in the planned run, by a fit."""
         return fit.memory_limit(self.levels, self.n_chips)
 
     def task(self, fit: Fit, oom_probability: float = ACCEPTED_RISK) -> PlanTask:
-        """Task of the search that answers the question.
+        """Search task of the question: coefficients of a fit, and limits of memory and domains.
 
         Args:
             fit: calibration.
@@ -193,7 +190,7 @@ def plan_question(
     cells: Mapping[str, Any],
     levels: Mapping[str, str | None] | None = None,
 ) -> PlanQuestion:
-    """Question for the plan of one run, from a row of a runs table.
+    """`PlanQuestion` of one run, from a row of a runs table.
 
     Args:
         model: the transformer.
@@ -215,7 +212,7 @@ def plan_question(
 
 
 def find_plans(tasks: Sequence[PlanTask], exhaustive: bool | None = None) -> list[FoundPlans]:
-    """Find the plans that answer each of several tasks: all valid plans, or plans near the optimum in large spaces.
+    """Scored plans of several search tasks: all valid plans, or the plans near the optimum in large spaces.
 
     Args:
         tasks: tasks of the searches.
@@ -247,7 +244,7 @@ def _near_optima(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
 
 
 def every_plan(tasks: Sequence[PlanTask]) -> list[FoundPlans]:
-    """Score every valid plan of each task."""
+    """Scores of every valid plan of each task."""
     found: list[FoundPlans] = []
     waiting: list[tuple[PlanTask, Judged]] = []
     for task in tasks:

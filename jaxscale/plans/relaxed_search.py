@@ -1,15 +1,13 @@
 """Search for a plan in large spaces: gradient search over continuous plans, then local search among whole numbers.
 
 All problems and all starts run as one `vmap`. The relaxed optimum is the centre of a window of valid plans: the nearest
-values of every degree crossed with all choices of sharding, schedule and recomputation. The window moves to the best
-plan inside until the best plan no longer improves.
+values of every degree crossed with all choices of sharding, schedule and recomputation. The window moves to its best
+plan until no better plan is found.
 
-Every degree is a share, in logarithms, of the room left by the earlier degrees. Whole replicas divide chips and batch,
-which gives a second constraint beside memory: dp is at most the greatest common divisor of chips and batch.
-
-By stick-breaking every point of the cube obeys `dp * tp * pp * cp = n_chips`, `pp * vpp <= L` and `tp <= heads`.
-Sharding, recomputation and the corner of the costs at two stages are not relaxed: each `Family` of plans needs a
-separate search.
+Every degree is a share, in logarithms, of the room left by the earlier degrees, so that every point of the unit cube
+obeys `dp * tp * pp * cp = n_chips`, `pp * vpp <= L` and `tp <= heads`. Whole replicas divide chips and batch, a
+constraint beside memory: dp is at most the greatest common divisor of chips and batch. Sharding, recomputation and the
+corner of the costs at two stages are not relaxed: each `Family` of plans is searched separately.
 """
 
 import dataclasses
@@ -51,7 +49,7 @@ INTERLEAVING = (1, 2, 3, 4, 6, 8)
 
 
 class Family(eqx.Module):
-    """Choices that are not relaxed, with a separate search for each family.
+    """Choices that are not relaxed: each family of plans is searched separately.
 
     Attributes:
         zero_stage: ZeRO stage, of 0 to 3 [1].
@@ -74,14 +72,22 @@ FAMILIES = tuple(Family(stage, full, low, high) for full in (0.0, 1.0) for stage
 
 
 def families_for(n_chips: float) -> tuple[Family, ...]:
-    """Families that are possible on a number of chips."""
+    """Families of plans with a feasible number of stages on a number of chips."""
     return tuple(family for family in FAMILIES if number(family.smallest_pp) <= n_chips)
 
 
 def splits(
     share: dict[str, Array], family: Family, model: Transformer, log_heads: ArrayLike, room: Array
 ) -> dict[str, Array]:
-    """Logarithms of the degrees tp, cp, pp, vpp, ep, each a share of the room left by the earlier ones, and of dp."""
+    """Natural logarithms of the degrees tp, cp, pp, vpp, ep and dp of a relaxed plan, by name [1].
+
+    Args:
+        share: share of each degree in the room left by the earlier degrees, by name [1].
+        family: sharding, and bounds of the stages.
+        model: the transformer, with the bounds of the degrees.
+        log_heads: logarithm of the largest tp [1].
+        room: logarithm of the chips [1].
+    """
     fewest = jnp.log(family.smallest_pp)
     # Room for the fewest stages of the family.
     tp = share["tp"] * _least(room - fewest, log_heads)
@@ -110,9 +116,6 @@ def plan_with(
         replica_batch: logarithm of the sequences per step and replica [1].
         family: sharding and recomputation.
         software: plan with the remaining fields; an unknown framework where None.
-
-    Returns:
-        The plan, in numbers.
     """
     micro_batch = share["micro_batch_size"] * replica_batch
     logs = {**split, "micro_batch_size": micro_batch, "n_microbatches": replica_batch - micro_batch}
@@ -178,7 +181,7 @@ def relaxed_problems(task: PlanTask) -> list[PlanProblem]:
 
 
 def most_replicas(task: PlanTask) -> float:
-    """Largest dp of a task: whole replicas divide chips and batch [1]."""
+    """Largest dp of a task: the greatest common divisor of chips and batch [1]."""
     return float(math.gcd(round(task.n_chips), round(task.stated_batch)))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscale.base.units import plural
 from jaxscale.models.transformer import Transformer, total_layers
 from jaxscale.plans.plan import DEGREES, Plan
 from jaxscale.tables.categorical import Categorical, together
@@ -55,7 +56,7 @@ class Rule:
 
 
 def divides(divisor: Any, number: Any) -> Any:
-    """Whether a number is a whole multiple of a divisor, for each pair."""
+    """Whether a number is a whole multiple of a divisor, elementwise."""
     return np.mod(number, divisor) == 0
 
 
@@ -238,7 +239,8 @@ CONTINUOUS_RULES = (
         "sequences",
         lambda n_microbatches, replica_batch: np.greater_equal(replica_batch, n_microbatches * (1.0 - 1e-9)),
         lambda n_microbatches, replica_batch: (
-            f"a replica gets {replica_batch:g} sequences for {n_microbatches:g} microbatches on the most chips; "
+            f"a replica gets {replica_batch:.3g} sequences for {n_microbatches:g} "
+            f"{plural(n_microbatches, 'microbatch')} on the most chips; "
             "expected at least one each: a larger batch, more of tp, pp or cp, or fewer chips"
         ),
     ),
@@ -248,21 +250,21 @@ dp."""
 
 
 def decided(fields: Iterable[str], rules: Sequence[Rule] = RULES) -> tuple[Rule, ...]:
-    """Rules whose fields are all given."""
+    """Rules whose fields are all among the given fields."""
     there = set(fields)
     return tuple(rule for rule in rules if there.issuperset(rule.fields))
 
 
 def obeys(columns: Columns, *, about: str | None = None, rules: Sequence[Rule] = RULES) -> Any:
-    """Whether each row obeys every rule that the columns decide.
+    """Whether each row obeys every rule whose fields are all columns.
 
     Args:
         columns: fields by name, numbers or arrays [row].
-        about: if given, only rules that read this field are checked; the remaining rules count as checked before.
+        about: if given, only rules that read this field are checked.
         rules: rules to check.
 
     Returns:
-        The result of each row [row]; True where no rule is decided.
+        The result of each row [row]; True without a rule to check.
     """
     kept: Any = np.True_
     for rule in decided(columns, rules):

@@ -1,4 +1,4 @@
-"""Step time and memory of many plans, by the program for tables of runs; task and result of a search for a plan."""
+"""Step time and memory of many plans at once, and task and result of a search for a plan."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Detail(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Plans to be scored, with model, cluster and coefficients.
+    """Table of plans to be scored, with model, cluster and coefficients.
 
     Attributes:
         model: the transformer.
@@ -65,10 +65,10 @@ class Judged(NamedTuple):
 
 
 def judge(every: Sequence[Judged], names: tuple[str, ...]) -> list[Columns]:
-    """Columns of `jaxscale.costs.evaluate` for the plans of several tables, evaluated like one table.
+    """Columns of `jaxscale.costs.evaluate` for the plans of several tables, evaluated together.
 
     Args:
-        every: models, clusters and their plans.
+        every: tables of plans with models, clusters and coefficients.
         names: requested columns.
 
     Returns:
@@ -111,13 +111,13 @@ def score_plans(model: Transformer, table: PlanTable, cluster: Cluster, coeffici
         coefficients: fitted parameters.
 
     Returns:
-        Host arrays in the order of the table.
+        Scores as numpy arrays, in the order of the table.
     """
     return score_tables([Judged(model, table, cluster, coefficients)])[0]
 
 
 def score_tables(every: Sequence[Judged]) -> list[Scores]:
-    """Step time and peak memory of the plans of several tables, see `judge`."""
+    """Step time and peak memory of the plans of several tables, evaluated together."""
     return [Scores(found["step_time"], found["memory"]) for found in judge(every, ("step_time", "memory"))]
 
 
@@ -136,7 +136,7 @@ def _of_plans(
 def time_plans(
     model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients
 ) -> Float[np.ndarray, " plan"]:
-    """Step time of a few arbitrary plans, by the program that scores tables of plans.
+    """Step time of a few arbitrary plans, by the same program as tables of plans.
 
     Args:
         model: the transformer.
@@ -145,7 +145,7 @@ def time_plans(
         coefficients: fitted parameters.
 
     Returns:
-        Times on the host [s], [plan].
+        Times as a numpy array [s], [plan].
     """
     return _of_plans(model, plans, cluster, coefficients, ["step_time"])["step_time"]
 
@@ -154,7 +154,7 @@ DETAILS = ("step_time", "memory", "mfu", *TERM_NAMES, *MEMORY_TERMS)
 
 
 def detailed(model: Transformer, plans: Sequence[Plan], cluster: Cluster, coefficients: Coefficients) -> list[Detail]:
-    """Time, memory and every cost term of a few arbitrary plans, see `time_plans`."""
+    """Time, memory and every cost term of a few arbitrary plans; arguments as in `time_plans`."""
     found = _of_plans(model, plans, cluster, coefficients, DETAILS)
     return [_detail(found, row) for row in range(len(plans))]
 
@@ -204,7 +204,7 @@ class PlanTask(NamedTuple):
 
     @property
     def stated_batch(self) -> float:
-        """Sequences of a step; one per chip without a stated batch [sequence]."""
+        """Sequences of a step; one sequence per chip without a stated batch [sequence]."""
         return self.n_chips if self.batch is None else float(self.batch)
 
 
@@ -235,7 +235,8 @@ class FoundPlans(NamedTuple):
         memory_limit: largest peak of a chip that fits [byte].
         searched: number of scored plans, earlier windows included.
         relaxed: continuous optimum at the start of a local search; None where every plan is scored.
-        cost: objective of each plan, such as energy, scaled as a pace; the pace where None [s].
+        cost: quantity minimised in place of the time per sequence, such as energy, in the scale of the time; None for
+            the time per sequence [s].
     """
 
     table: PlanTable
@@ -252,7 +253,10 @@ class FoundPlans(NamedTuple):
 
     @property
     def pace(self) -> Float[np.ndarray, " plan"]:
-        """Time per sequence, the objective of the comparison without a given cost: batches may differ [s], [plan]."""
+        """Time per sequence, by which plans are compared, or the given cost in its place [s], [plan].
+
+        Time per sequence and not per step, because batches may differ.
+        """
         if self.cost is not None:
             return self.cost
         columns = self.table.columns
@@ -262,7 +266,10 @@ class FoundPlans(NamedTuple):
 
     @property
     def merits(self) -> np.ndarray:
-        """Pace of plans that fit; else a value far above every pace, which grows with memory [s], [plan]."""
+        """Value minimised by the search [s], [plan].
+
+        The pace of a plan that fits; else a value far above every pace, growing with the memory.
+        """
         # Where nothing fits, the leanest plan is the best.
         return np.where(self.fits, self.pace, MISFIT * self.scores.memory / self.memory_limit)
 

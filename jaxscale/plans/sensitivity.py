@@ -1,6 +1,6 @@
-r"""Sensitivity of predictions: elasticities, and clusters with one resource changed.
+r"""Elasticities of predictions, and clusters with a resource changed.
 
-The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from one reverse pass.
+The elasticity $\partial \ln f / \partial \ln x$ of every leaf comes from a reverse pass.
 """
 
 from collections.abc import Callable, Mapping

@@ -28,7 +28,7 @@ HEAD_ROUNDING = 0.01
 
 
 def is_divisible(temperature: Temperature) -> bool:
-    """Whether stages hold fractional layers; an array of temperatures counts as below `DIVISIBLE`."""
+    """Whether the temperature of smoothing is high enough for fractional layers in stages; false for an array."""
     return isinstance(temperature, int | float) and temperature >= DIVISIBLE
 
 
@@ -57,9 +57,9 @@ def busiest_layers(n_layers: ArrayLike, stages: ArrayLike, temperature: Temperat
 
 
 def head_in_layers(model: Transformer, temperature: Temperature = 0.0) -> Array:
-    """Size of the logits head in layers of equally many matmul parameters, used by frameworks to balance stages [1].
+    """Size of the logits head in layers of equally many matmul parameters, as used by frameworks to balance stages [1].
 
-    Rounded up unless `DIVISIBLE`.
+    Rounded up to whole layers, except at high smoothing temperatures, see `is_divisible`.
     """
     head = logits_per_token(model) * head_params(model)
     # c_h: parameters of the head over parameters of a layer.
@@ -85,9 +85,9 @@ class StageLayers(NamedTuple):
 def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0) -> StageLayers:
     r"""Layers of the stages: stated layers of the end stages, the remaining layers split evenly or by cost.
 
-    $\lceil L / p \rceil$ where layers are split evenly; $\lceil (L + c_h) / p \rceil$, at most L, where stages are
-    balanced by cost and the logits head counts as $c_h$ layers, `head_in_layers`: the last stage gets an equal share
-    less $c_h$ layers, at least none.
+    An even split gives $\lceil L / p \rceil$ layers. Stages balanced by cost count the logits head as $c_h$ layers,
+    `head_in_layers`, and have $\lceil (L + c_h) / p \rceil$ layers, at most L; the last stage has an equal share less
+    $c_h$ layers, at least none.
 
     Args:
         model: the transformer.
@@ -117,7 +117,7 @@ def stage_layers(model: Transformer, plan: Plan, temperature: Temperature = 0.0)
 
 
 def shortened_ends(n_layers: Any, stages: Any) -> Any:
-    """Layers of first and last stage where embedding and logits head each replace one layer.
+    """Layers of first and last stage, where embedding and logits head each replace one layer.
 
     Args:
         n_layers: L [1].

@@ -1,4 +1,4 @@
-"""Figures and reports of predictions, fits, ranked plans and of a design, as commands write them by `--report`."""
+"""Figures and reports of predictions, fits, ranked plans and designs, for the option `--report` of commands."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ MOST_PLANS = 6
 
 
 def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
-    """First plans of the ranking, labelled by rank and by the choices that differ among the plans."""
+    """First plans of the ranking by label: the rank, and the choices that differ among the plans."""
     shown = choice.top[:MOST_PLANS]
     table = make_table(
         "", tuple(PLAN_COLUMNS.values()), [tuple(plan_cells(one.plan.words()).values()) for one in shown]
@@ -63,12 +63,12 @@ def fastest_plans(choice: PlanChoice) -> dict[str, ScoredPlan]:
 
 
 def plan_breakdown(choice: PlanChoice, title: str) -> "Figure":
-    """Stacked bars of the step-time terms of the first plans."""
+    """Figure of the step-time terms of the fastest plans as stacked bars."""
     return step_breakdown({label: scored.terms for label, scored in fastest_plans(choice).items()}, title)
 
 
 def run_figure(run: Mapping[str, Any]) -> "Figure":
-    """Duration, energy and price, or chip-hours, of a run by chips and batch, in the form of `RunChoice.to_json`."""
+    """Figure of duration, energy and price, or chip-hours, of a run by chips and batch, from `RunChoice.to_json`."""
     every = run["candidates"]
     axes = {"n_chips": "chips", "global_batch_size_seqs": "batch"}
     values = {name: sorted({one[name] for one in every}) for name in axes}
@@ -125,7 +125,7 @@ def plan_report(choice: PlanChoice, title: str, run: RunChoice | None = None) ->
 
 
 def price_figure(document: Mapping[str, Any], title: str) -> "Figure":
-    """Bars of the shadow prices: change of the objective in per cent for one per cent more of each quantity."""
+    """Bar chart of the shadow prices: change of the objective in per cent for one per cent more of each quantity."""
     objective = " and ".join(document["objective"]).replace("_", " ")
     return sensitivity_bars(document["shadow_prices"], title=title, answer=objective, words=("less", "more"))
 
@@ -134,7 +134,8 @@ def design_report(document: Mapping[str, Any], title: str) -> Report:
     """Report of a design: sizes and plan beside the continuous optimum, terms of the step time, shadow prices.
 
     Args:
-        document: document of the design; the terms of the step `terms_s` [s] are drawn if present.
+        document: JSON document of the design; the terms of the step `terms_s` [s] are drawn if present.
+        title: title of the report.
 
     Returns:
         The report; `save` writes the report to a file.
@@ -164,7 +165,7 @@ NUMBERS = ("n_gpus", "tp", "pp", "dp", "micro_batch_size", "seq_len", "d_model",
 
 
 def prediction_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
-    """Figure of predicted against measured step times, or of terms with intervals without measurements."""
+    """Figure of predicted against measured step times; without measurements, of cost terms with intervals."""
     rows = compared(prediction)
     if len(rows):
         groups = _words(prediction, "source", rows)
@@ -193,7 +194,7 @@ def terms_figure(runs: Runs, prediction: Prediction, title: str) -> "Figure":
 
 
 def compared(prediction: Prediction) -> np.ndarray:
-    """Indices of rows with a measurement and a prediction [row]."""
+    """Indices of the rows with a measurement and a prediction."""
     # nan > 0 is false: rows without a prediction drop out.
     return np.flatnonzero(np.isfinite(prediction.measured) & (prediction.step_time > 0.0))
 
@@ -231,7 +232,7 @@ def prediction_report(runs: Runs, prediction: Prediction, title: str) -> Report:
 
 
 def add_measured(report: Report, runs: Runs, prediction: Prediction, rows: np.ndarray) -> None:
-    """Add errors of measured rows: against measurements, with intervals, by column."""
+    """Add to a report the errors of measured rows: against measurements, with intervals, by column."""
     report.heading("Predicted against measured")
     report.add(error_summary(prediction.errors()))
     measured, told = prediction.measured[rows], prediction.step_time[rows]
@@ -284,7 +285,7 @@ def fit_figure(result: FitResult) -> "Figure":
 
 
 def add_errors(report: Report, result: FitResult) -> None:
-    """Add predicted against measured times, and errors by column and level."""
+    """Add to a report of a fit predicted against measured times, and errors by column and level."""
     if np.isfinite(result.held_out).any():
         heading, note = "Predictions of runs that the fit has not seen", "Each run's group was left out of its fit."
     else:
@@ -305,7 +306,7 @@ def add_errors(report: Report, result: FitResult) -> None:
 
 
 def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
-    """Columns of shape, plan, cluster and levels with more than one value [row]."""
+    """Columns of shape, plan, cluster and levels with more than one value, by name [row]."""
     columns = {name: getattr(batch.model, name) for name in SHAPE_COLUMNS}
     columns |= {"chips": batch.cluster.n_chips, **{name: getattr(batch.plan, name) for name in PLAN_NUMBERS}}
     numbers = {name: np.asarray(values, dtype=float).tolist() for name, values in columns.items()}
@@ -315,7 +316,7 @@ def varied_columns(batch: RunBatch, levels: Levels) -> dict[str, list[Any]]:
 
 
 def add_coefficients(report: Report, result: FitResult) -> None:
-    """Add the coefficients with intervals, profiles and correlations."""
+    """Add to a report of a fit the coefficients with intervals, profiles and correlations."""
     report.heading("What the runs say about the coefficients")
     report.figure("coefficients", coefficient_intervals(result), "90 % intervals beside those of the priors.")
     caption = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxscale.base.errors import InputError
 from jaxscale.base.files import write_whole
+from jaxscale.base.units import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +80,7 @@ RC: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Apply the style while a figure is drawn, then restore the caller's settings."""
+    """Context in which figures are drawn in the package's style; the caller's settings are restored afterwards."""
     import matplotlib as mpl
 
     with mpl.rc_context(RC):
@@ -105,7 +106,7 @@ def single_axes(width: float = 7.2, height: float = 4.6) -> "Iterator[tuple[Figu
 
 
 def entries_of(*several: "Axes") -> dict[str, Any]:
-    """Artists of axes by label, each label once."""
+    """Legend entries of axes: artist by label, each label once."""
     entries: dict[str, Any] = {}
     for axes in several:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -265,7 +266,7 @@ def round_ticks(axis: Any, limits: Sequence[float] | np.ndarray, most: int = 9) 
 
 
 def number_text(value: float) -> str:
-    """Label of a number: decimal from a thousandth to a million, else a multiple of a power of ten."""
+    """Text of a number for a tick: decimal from a thousandth to a million, else a multiple of a power of ten."""
     if 1e-3 <= abs(value) < 1e6 or value == 0.0:
         return f"{value:,.6g}".replace(",", "\N{THIN SPACE}")
     # log10 of a power of ten may round to just below an integer.
@@ -275,7 +276,7 @@ def number_text(value: float) -> str:
 
 
 def literal(name: str) -> str:
-    """Label with the literal text of a name: without mathematics, and never hidden from a legend."""
+    """Matplotlib label with the literal text of a name: without mathematics, and never hidden from a legend."""
     # Matplotlib reads text between dollars as mathematics.
     shown = name.replace("$", r"\$")
     # Matplotlib hides labels with a leading underscore.
@@ -294,10 +295,4 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 def seconds(value: float) -> str:
     """Text of a time in a suitable unit: `3.2 s`, `870 ms`, `41 us`."""
-    # From a thousand on, three significant digits would need an exponent.
-    if abs(value) >= 1000.0:
-        return f"{value:.0f} s"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g} s"
+    return quantity(value, "s")

@@ -1,4 +1,4 @@
-"""Tables of chips, predictions, plans and designs."""
+"""Tables of chips, predictions, plans and designs, for the terminal and for reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxscale.base.table import Table, TableColumn, make_table, text_column
-from jaxscale.base.units import GB, quantity
+from jaxscale.base.units import GB, in_digits, quantity
 from jaxscale.hardware.catalogue import ChipEntry
 from jaxscale.plans.plan import in_short, recomputed
 
@@ -19,8 +19,7 @@ def rounded_text(value: float | None, digits: int = 3) -> str:
     """Text of a number with the given digits, without exponent below a million; a dash for None."""
     if value is None or not np.isfinite(value):
         return "-"
-    # From 10^digits on, format g would write an exponent.
-    return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
+    return in_digits(value, digits)
 
 
 CHIP_COLUMNS = {
@@ -44,7 +43,7 @@ def chip_list(entries: Iterable[ChipEntry]) -> Table:
 
 
 def chip_numbers(entry: ChipEntry) -> Table:
-    """Table of all figures of a chip with sources, or with the fallback of an unstated figure."""
+    """Table of all properties of a chip with their sources, or with the fallback of an unstated property."""
     rows = []
     for key, value in entry.numbers.items():
         origin = entry.fallbacks.get(key)
@@ -83,11 +82,13 @@ MOST_ROWS = 20
 
 
 def prediction_rows(runs: "Runs", prediction: "Prediction", has_lines: bool = True) -> Table:
-    """Table of the first rows with their predictions.
+    """Table of the first `MOST_ROWS` rows with their predictions.
 
     Args:
-        has_lines: whether the rows are lines of a file, whose numbers and notes have columns; `note_lines` has the
-            notes of a run without a file.
+        runs: rows of a runs table.
+        prediction: predictions of the rows.
+        has_lines: whether the rows are lines of a file, with columns for line number and notes; else the notes are
+            given by `note_lines`.
     """
     rows = [
         (
@@ -103,7 +104,7 @@ def prediction_rows(runs: "Runs", prediction: "Prediction", has_lines: bool = Tr
 
 
 def note_lines(prediction: "Prediction") -> list[str]:
-    """Notes of the first row, a line for each."""
+    """Notes of the first row as a list."""
     return [note for note in str(prediction.notes[0]).split("; ") if note]
 
 
@@ -133,7 +134,7 @@ def _outcome(prediction: "Prediction", index: int) -> tuple[str, ...]:
 
 
 def error_summary(errors: Mapping[str, Any]) -> Table:
-    """Table of errors of measured rows, overall and by source; with peak memory if measured."""
+    """Table of errors of measured rows, overall and by source, with errors of peak memory if measured."""
     columns = [
         TableColumn("source", is_text=True, says="{}"),
         TableColumn("runs", says="{} runs", stays=True),
@@ -178,7 +179,7 @@ PLAN_COLUMNS = {
 
 
 def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Choices of a plan by `PLAN_COLUMNS`; a dash for defaults: degrees of 1, no sharding, one copy per dp group.
+    """Text of each choice of a plan, by column; a dash for defaults: degrees of 1, no sharding, one copy per dp group.
 
     Args:
         plan: fields of the plan, in the form of `Plan.words`.
@@ -196,7 +197,7 @@ def plan_cells(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def plan_ranking(choice: Mapping[str, Any], objective: str = "step") -> Table:
-    """Table of the best plans by an objective, from the form of `PlanChoice.to_json`."""
+    """Table of the best plans by an objective, from the document of `PlanChoice.to_json`."""
     figures = (
         TableColumn("step", stays=True),
         TableColumn("MFU", "MFU %", "%", stays=True),
@@ -237,7 +238,7 @@ RUN_COLUMNS = (
 
 
 def run_table(run: Mapping[str, Any]) -> Table:
-    """Table of the runs of least step time, duration, price and energy, from the form of `RunChoice.to_json`."""
+    """Table of the runs of least step time, duration, price and energy, from the document of `RunChoice.to_json`."""
     rows: dict[str, tuple[str, ...]] = {}
     for name in ("step", "days", "price", "energy"):
         one = run[name]
@@ -262,9 +263,9 @@ def run_table(run: Mapping[str, Any]) -> Table:
 
 
 def plan_differences(against: Mapping[str, Any]) -> Table:
-    """Table of the differences between a plan and the best plan, from the form of `AgainstBest.to_json`.
+    """Table of the differences between a plan and the best plan, from the document of `AgainstBest.to_json`.
 
-    The costs are those of the plan relative to the plan with one value of the best plan.
+    The cost of a difference is relative to the plan with only this value changed to that of the best plan.
     """
     columns = (
         text_column("choice"),
@@ -316,7 +317,7 @@ PLAN_ROWS = ("dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_batch_siz
 
 
 def shape_choice(document: Mapping[str, Any]) -> Table:
-    """Table of the best design beside the continuous optimum, from the form of `shape_report`."""
+    """Table of the best design beside the continuous optimum, from the document of `shape_report`."""
     relaxed = document["relaxed_optimum"]
     rows = [
         (label, format(document[key], form), format(relaxed[key], form) if key in relaxed else "-")

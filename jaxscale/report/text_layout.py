@@ -17,7 +17,7 @@ EDGE = 4.0
 
 
 class WrappedLayout(ConstrainedLayoutEngine):
-    """Constrained layout with line breaks; constrained layout alone reserves no room for long titles and labels."""
+    """Constrained layout of matplotlib with line breaks in titles and labels longer than their room."""
 
     def execute(self, fig: Any) -> Any:
         """Place the axes, and break texts longer than their room."""
@@ -47,7 +47,7 @@ def without_long_titles(figure: Figure) -> Iterator[dict[Text, str]]:
 
 
 def break_texts(figure: Figure) -> bool:
-    """Break titles and labels longer than their room; return whether any was broken."""
+    """Break titles and labels longer than the room; whether any text changed."""
     canvas = figure.bbox.padded(-EDGE)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     plots = [axes for axes in shown if not hasattr(axes, "_colorbar")]
@@ -72,13 +72,13 @@ def break_texts(figure: Figure) -> bool:
 
 
 def centred_room(start: float, end: float, lowest: float, highest: float) -> float:
-    """Length of a text that is centred on an axis and stays between two ends [pixel]."""
+    """Largest length of a centred text on an axis between two ends [pixel]."""
     middle = 0.5 * (start + end)
     return 2.0 * min(middle - lowest, highest - middle)
 
 
 def broken(text: Text, length: float) -> bool:
-    """Break a text between words into lines of at most a length [pixel]; return whether the text has changed."""
+    """Break a text between words into lines of at most a given length [pixel]; whether the text changed."""
     whole = text.get_text()
     if re.search(r"(?<!\\)\$", whole) or extent(text, whole) <= length:  # mathematics is left as it is
         return False
@@ -98,7 +98,7 @@ def broken(text: Text, length: float) -> bool:
 
 
 def extent(text: Text, words: str) -> float:
-    """Length of a text with replaced words, along the line [pixel]."""
+    """Drawn length of a text, along the line, if it had the given words [pixel]."""
     own = text.get_text()
     text.set_text(words)
     box = text.get_window_extent()

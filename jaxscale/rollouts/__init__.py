@@ -1,4 +1,4 @@
-"""Reinforcement learning: a step of rollouts and training on shared or split chips, and the price of long answers."""
+"""Reinforcement learning: time of a step of rollouts and training on shared or split chips, cost of long answers."""
 
 from typing import TYPE_CHECKING
 

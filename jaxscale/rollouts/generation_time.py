@@ -1,11 +1,12 @@
-r"""Time in which engines answer the prompts of a step, and the part of it that unequal lengths take.
+r"""Time of generation in a step of reinforcement learning, and its share due to unequal lengths of answers.
 
 $$ T_{gen} = T_{prefill} + (w - 1)\,\bar l\,T_{dec}(b, S_{in} + \overline{l^2} / 2 \bar l)
    + \int_0^M P(s)\,T_{dec}(b(s), S_{in} + s)\,ds $$
 
-with the waves w in which the B answers of a copy run where memory holds b at a time, the probability P(s) that any
-answer is longer than s, and the answers b(s) that then still run on the rank with the longest one. The integral is
-exact for decode times that are affine in batch and context; P integrates to the expected longest answer.
+A copy of the engine generates B answers in w waves of b answers, as many as fit in memory. P(s) is the probability
+that any answer is longer than s, and b(s) is the number of answers still running then on the rank with the longest
+answer. The integral is exact for decode times that are affine in batch and context; the integral of P is the expected
+longest answer.
 """
 
 import equinox as eqx
@@ -23,14 +24,14 @@ from jaxscale.serving import Engine, ServingCoefficients, decode_pass, max_batch
 
 
 class GenerationTime(eqx.Module):
-    """Time in which engines answer the prompts of a step.
+    """Time of generation in a step of reinforcement learning, by cause.
 
     Attributes:
-        prefill: work on prompts, each once for all its answers [s].
-        decode: decode steps if all answers had the mean length [s].
-        tail: further time of the decode steps, as answers are unequal [s].
-        in_flight: answers of a copy that run at a time [1].
-        room: answers for which a copy has memory; below 1 where the weights do not fit [1].
+        prefill: time of the prompts, each computed once for all its answers [s].
+        decode: decode time if all answers had the mean length [s].
+        tail: additional decode time due to unequal lengths of answers [s].
+        in_flight: concurrent answers of a copy [1].
+        room: answers that fit in the memory of a copy; below 1 where the weights do not fit [1].
         longest_len: expected length of the longest answer of the last wave [token].
     """
 
@@ -55,13 +56,13 @@ def generation_time(
     coefficients: ServingCoefficients,
     batch: RolloutBatch,
 ) -> GenerationTime:
-    """Time in which the copies of an engine answer a batch; differentiates by every number.
+    """Time for the copies of an engine to generate a batch of answers; differentiable in every number.
 
     Args:
-        model: the transformer that answers.
-        engine: its copies, among which answers are divided evenly, and the spread of each over chips.
+        model: the transformer that generates.
+        engine: number of copies, which share the answers evenly, and degrees of each copy.
         cluster: chips and network.
-        coefficients: of the serving stack.
+        coefficients: coefficients of the serving software.
         batch: prompts, answers and lengths.
 
     Returns:

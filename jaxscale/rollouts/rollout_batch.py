@@ -1,7 +1,7 @@
 r"""Answers of one step of reinforcement learning: their number and the distribution of their lengths.
 
 Lengths are lognormal, $\ln l \sim N(\mu, \sigma^2)$ with $\sigma^2 = \ln(1 + c^2)$ and $\mu = \ln m - \sigma^2 / 2$ for
-a mean m and a coefficient of variation c, and end at a maximum M.
+a mean m and a coefficient of variation c, and are cut off at a maximum M.
 """
 
 import equinox as eqx
@@ -47,12 +47,12 @@ FEW_POINTS, FEW_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 class Positions(eqx.Module):
-    """Positions in answers at which a quadrature evaluates decode steps [position].
+    """Quadrature over token positions in the answers.
 
     Attributes:
         place: tokens before the position [token].
-        weight: steps that the position stands for [token].
-        z: standard deviations of the logarithm of the length above its mean [1].
+        weight: quadrature weight, decode steps represented by the position [token].
+        z: position on the scale of the log length, in standard deviations above the mean [1].
     """
 
     place: Float[Array, " position"]
@@ -64,12 +64,12 @@ class RolloutBatch(eqx.Module):
     """Prompts and answers of one step of reinforcement learning; every number traces.
 
     Attributes:
-        prompts: of a step [1].
-        answers: to each prompt [1].
-        input_len: prompt [token].
+        prompts: number of prompts of a step [1].
+        answers: number of answers to each prompt [1].
+        input_len: length of a prompt [token].
         output_len: m, mean length of an answer without a maximum [token].
         length_cv: c, coefficient of variation of the lengths of answers [1].
-        max_output_len: M, longest answer allowed [token].
+        max_output_len: M, maximum length of an answer [token].
     """
 
     prompts: Number = eqx.field(converter=as_float)
@@ -80,7 +80,7 @@ class RolloutBatch(eqx.Module):
     max_output_len: Number = eqx.field(converter=as_float, default=NO_LIMIT)
 
     def __check_init__(self):
-        """Refuse impossible numbers; traced values are not looked at."""
+        """Refuse impossible numbers; traced values are not checked."""
         try:
             ROLLOUT_BATCH.check(vars(self))
         except ValueError as error:
@@ -88,7 +88,7 @@ class RolloutBatch(eqx.Module):
 
     @property
     def n_answers(self) -> Number:
-        """Answers of a step [1]."""
+        """Number of answers of a step [1]."""
         return self.prompts * self.answers
 
     @property
@@ -103,28 +103,28 @@ class RolloutBatch(eqx.Module):
 
     @property
     def limit_z(self) -> Array:
-        """Standard deviations of the logarithm of the length by which the maximum is above its mean [1]."""
+        """Maximum length on the scale of the log length, in standard deviations above the mean [1]."""
         return (jnp.log(self.max_output_len) - self.log_centre) / self.log_spread
 
     @property
     def mean_len(self) -> Array:
-        r"""Mean length of an answer that ends at the maximum, $m \Phi(z - \sigma) + M \Phi(-z)$ [token]."""
+        r"""Mean length of an answer that is cut off at the maximum, $m \Phi(z - \sigma) + M \Phi(-z)$ [token]."""
         z = self.limit_z
         return self.output_len * ndtr(z - self.log_spread) + self.max_output_len * ndtr(-z)
 
     @property
     def mean_square_len(self) -> Array:
-        r"""Mean square of the length, $m^2 e^{\sigma^2} \Phi(z - 2 \sigma) + M^2 \Phi(-z)$ [token^2]."""
+        r"""Mean square of the cut-off length, $m^2 e^{\sigma^2} \Phi(z - 2 \sigma) + M^2 \Phi(-z)$ [token^2]."""
         z, spread = self.limit_z, self.log_spread
         whole = (self.output_len * jnp.exp(0.5 * spread**2)) ** 2
         # The square of a maximum that no answer reaches leaves the range of small floats.
         return whole * ndtr(z - 2.0 * spread) + (self.max_output_len * jnp.sqrt(ndtr(-z) + 1e-37)) ** 2
 
     def positions(self) -> Positions:
-        """Positions of a quadrature over the steps of all answers.
+        """Quadrature over the decode steps of all answers.
 
-        Every answer reaches the first ones, up to six standard deviations below the mean of the logarithm; the others
-        are spread evenly over the logarithm of the length, up to the maximum.
+        The first positions, up to six standard deviations below the mean log length, are reached by every answer; the
+        further positions are spread over the logarithm of the length, up to the maximum.
         """
         end = jnp.clip(self.limit_z, SHORTEST, LONGEST)
         first = smaller(jnp.exp(self.log_centre + SHORTEST * self.log_spread), self.max_output_len)
@@ -139,7 +139,7 @@ class RolloutBatch(eqx.Module):
 
 
 def even_positions(length: ArrayLike) -> tuple[Array, Array]:
-    """Positions of answers of one length and the steps that each stands for, by Gauss-Legendre [token], [position]."""
+    """Gauss-Legendre positions and weights for answers of one length [token], [position]."""
     half = 0.5 * jnp.asarray(length)
     return half * (1.0 + FEW_POINTS), half * FEW_WEIGHTS
 
@@ -152,18 +152,18 @@ def any_running(z: Float[Array, " position"], n_answers: ArrayLike) -> Float[Arr
 def running_beside_longest(
     z: Float[Array, " position"], n_answers: ArrayLike, on_rank: ArrayLike
 ) -> Float[Array, " position"]:
-    r"""Answers that run at a position on the rank with the longest answer, given that any answer runs.
+    r"""Answers still running at a position on the rank with the longest answer, given that any answer runs.
 
-    Of n answers in all, $n \Phi(-z)$ reach the position. One of them is the longest. The others are spread evenly over
-    the ranks: $1 + (b - 1) (n \Phi(-z) / P - 1) / (n - 1)$ of b answers on a rank, with P of `any_running`.
+    Of n answers in all, $n \Phi(-z)$ reach the position. All except the longest answer are spread evenly over ranks:
+    $1 + (b - 1) (n \Phi(-z) / P - 1) / (n - 1)$ of b answers on a rank, with P of `any_running`.
 
     Args:
-        z: standard deviations of the logarithm of the length above its mean [1], [position].
-        n_answers: n, of all ranks [1].
+        z: position on the scale of the log length, in standard deviations above the mean [1], [position].
+        n_answers: n, answers of all ranks [1].
         on_rank: b, answers of one rank at the start [1].
 
     Returns:
-        Answers that run [1], [position].
+        Running answers [1], [position].
     """
     others = n_answers * ndtr(-z) / any_running(z, n_answers) - 1.0
     share = jnp.clip(others / larger(jnp.subtract(n_answers, 1.0), 1.0), 0.0, 1.0)

@@ -11,11 +11,12 @@ from jaxscale.cli.arguments import (
     SoftwareOptions,
     checked_count,
     command,
+    framework_among,
     option,
 )
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
-SAME = ("algorithm", "mode", "on_policy", "updates", "reward", "critic", "engine", "engine_precision", "serving_fit")
+SAME = ("algorithm", "mode", "on_policy", "updates", "reward", "critic", "engine_precision", "serving_fit")
 """Options that are arguments of `js.rollout_step` of the same name."""
 
 
@@ -74,7 +75,8 @@ class RolloutCommand(Outputs, SoftwareOptions):
         check_pictures(self.plot, self.report, self.model, self.fit, self.serving_fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         fitted = js.load_fit(self.fit, hardware)
-        cells, chip = software_cells(self, fitted), hardware[self.gpu]
+        is_dense = bool(js.model(self.model).n_experts <= 1)
+        cells, chip = software_cells(self, fitted, is_dense=is_dense), hardware[self.gpu]
         if lacking := chip.lacks(cells["precision"]):
             say(lacking)
         longest = NO_LIMIT if self.max_output_len is None else self.max_output_len
@@ -82,6 +84,8 @@ class RolloutCommand(Outputs, SoftwareOptions):
             told = f"--output-len = {self.output_len} exceeds --max-output-len = {longest}"
             raise InputError(f"{told}; expected a mean of at most the maximum")
         batch = RolloutBatch(self.prompts, self.answers, self.input_len, self.output_len, self.length_cv, longest)
+        known = js.serving.load_serving_fit(self.serving_fit).frameworks
+        engine = framework_among("--engine", self.engine, known)
         stage("scoring engines and training plans of every split")
         step = js.rollout_step(
             self.model,
@@ -93,6 +97,7 @@ class RolloutCommand(Outputs, SoftwareOptions):
             price=float("nan") if self.price is None else self.price,
             fit=fitted,
             hardware=hardware,
+            engine=engine,
             **{name: getattr(self, name) for name in SAME},
         )
         title = f"One step of {self.algorithm.upper()}: {self.model} on {self.n_gpus} {chip.id}"

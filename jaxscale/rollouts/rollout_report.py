@@ -1,6 +1,6 @@
-"""Steps of reinforcement learning as tables, sentences, a figure and a report.
+"""Tables, sentences, figure and report of steps of reinforcement learning, and comparison with published times.
 
-Published times, of `data/rollouts.toml`, stand beside the predicted ones.
+Published times are in `data/rollouts.toml`.
 """
 
 import functools
@@ -30,14 +30,14 @@ REQUIRED = ("model", "gpu", "n_gpus", "batch", "quoted")
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """A published step.
+    """Published step of reinforcement learning, with measured time.
 
     Attributes:
         report: key of the report in `data/rollouts.toml`.
-        settings: of the step, those of its report among them.
+        settings: settings of the step, including those common to its report.
         seconds: published time of the step [s].
-        assumed: settings that the report does not tell.
-        report_states_lengths: whether the report tells the lengths of prompts and answers.
+        assumed: settings that are assumed, because the report does not state them.
+        report_states_lengths: whether the report states the lengths of prompts and answers.
     """
 
     report: str
@@ -48,7 +48,7 @@ class PublishedStep:
 
     @functools.cached_property
     def predicted(self) -> RolloutStep:
-        """The step as `rollout_step` predicts it."""
+        """Prediction of the step by `rollout_step`."""
         options = {name: value for name, value in self.settings.items() if name not in REQUIRED}
         shapes = published_reports()["shapes"]
         for name in ("reward", "critic"):
@@ -71,12 +71,12 @@ class PublishedStep:
 
 @functools.cache
 def published_reports() -> Mapping[str, Any]:
-    """Tables of `data/rollouts.toml`."""
+    """Content of `data/rollouts.toml`."""
     return read_toml(data_path("rollouts.toml"))
 
 
 def published_steps() -> tuple[PublishedStep, ...]:
-    """Published steps, report by report."""
+    """Published steps of all reports, in the order of `data/rollouts.toml`."""
     steps = []
     for name, report in published_reports()["reports"].items():
         for step in report["steps"]:
@@ -105,12 +105,12 @@ COLUMNS = (
 
 
 def steps_table(step: RolloutStep, title: str, most: int | None = MOST_SPLITS) -> Table:
-    """Terms of the step on shared chips and on the fastest splits.
+    """Table of the terms of a step on shared chips and on the fastest splits of the chips.
 
     Args:
-        step: with its alternatives.
-        title: headline.
-        most: splits at most; all of them where None [1].
+        step: a step with its alternatives.
+        title: title of the table.
+        most: largest number of splits; all splits where None [1].
     """
     splits = [one for one in step.alternatives if one.mode == "split"]
     fastest = sorted(splits, key=lambda one: one.total)[:most]
@@ -125,7 +125,7 @@ def steps_table(step: RolloutStep, title: str, most: int | None = MOST_SPLITS) -
 
 
 def step_sentences(step: RolloutStep) -> list[str]:
-    """The step, the price of its tail, and the engine and the plan behind it."""
+    """Sentences on the time of a step, the cost of its tail, its engine and its training plan."""
     place = "shared chips" if step.mode == "shared" else f"{step.generation_chips:g} generating chips"
     price = f", price {step.tail_price:.3g}" if np.isfinite(step.tail_price) else ""
     tail = f"{seconds(step.tail_seconds)} of a step, {step.tail_chip_hours:.3g} chip hours{price}"
@@ -140,7 +140,7 @@ def step_sentences(step: RolloutStep) -> list[str]:
 
 
 def length_remark(step: RolloutStep, batch: RolloutBatch, model: Transformer) -> list[str]:
-    """Remark on answers without a maximum that pass the learned positions or the training sequences of a model."""
+    """Remark on answers without a maximum that exceed the learned positions or training sequences of the model."""
     learned = number(model.position_embeddings)
     most, what = (learned, "learned positions") if learned else (number(model.seq_len), "tokens of training sequences")
     end = number(batch.input_len) + step.longest_len
@@ -151,11 +151,11 @@ def length_remark(step: RolloutStep, batch: RolloutBatch, model: Transformer) ->
 
 
 def rollout_figure(step: RolloutStep, title: str = "") -> "Figure":
-    """Time of a step against the share of chips that generate, with both of its sides.
+    """Figure of the times of generation, of training and of the step against the share of generating chips.
 
     Args:
-        step: with its alternatives.
-        title: headline.
+        step: a step with its alternatives.
+        title: title of the figure.
     """
     splits = [one for one in step.alternatives if one.mode == "split"]
     shares = np.asarray([one.generation_chips / one.n_chips for one in splits])
@@ -175,7 +175,7 @@ def rollout_figure(step: RolloutStep, title: str = "") -> "Figure":
 
 
 def rollout_report(step: RolloutStep, title: str) -> Report:
-    """Report of a step: sentences, every split, the figure."""
+    """Report of a step: sentences, table of every split, figure."""
     report = Report(title)
     for line in step_sentences(step):
         report.text(line)
@@ -203,9 +203,9 @@ The last column says whether the published time is inside the 90 % interval.
 
 
 def published_table(steps: Sequence[PublishedStep]) -> Table:
-    """Published beside predicted times of steps, with the errors.
+    """Table of published beside predicted times of steps, with the errors.
 
-    The last rows are medians of the absolute errors, and how many published times are inside their intervals.
+    The last rows give the median absolute error and the number of published times inside the 90 % interval, by report.
     """
     rows = []
     for one in steps:
@@ -223,7 +223,7 @@ def published_table(steps: Sequence[PublishedStep]) -> Table:
 
 
 def lengths_of(step: PublishedStep) -> str:
-    """Lengths of prompts and answers of a published step, as `256 + 512, cv 1`."""
+    """Lengths of prompts and answers of a published step as text, `256 + 512, cv 1`; a star marks assumed lengths."""
     batch = step.settings["batch"]
     spread = f", cv {batch['length_cv']:g}" if batch["length_cv"] else ""
     mark = "" if step.report_states_lengths else "*"

@@ -1,12 +1,13 @@
-r"""One step of reinforcement learning: rollouts and training, on shared chips or side by side, and the best split.
+r"""Time of one step of reinforcement learning: rollouts and training, on shared or split chips, and the best split.
 
 $$ t = T_{gen} + T_{tail} + T_{score} + T_{train} + T_{transfer} - T_{overlap} $$
 
 On shared chips, and on split chips that wait for each other (on-policy), nothing overlaps. Where the trainer works on
-the answers of the step before, $T_{overlap} = \min(T_{gen} + T_{tail}, T_{score} + T_{train})$: the longer side counts.
+the answers of the preceding step, $T_{overlap} = \min(T_{gen} + T_{tail}, T_{score} + T_{train})$, so that only the
+longer of generation and training counts.
 
-The interval moves one side at a time by the ends $f_i$ of its own interval, and adds both moves as independent errors:
-$t_{hi} = t + \sqrt{\sum_i (t(f_i) - t)^2}$, and $t_{lo}$ likewise.
+The errors of generation and of training are independent. With the ends $f_i$ of their 90 % intervals,
+$t_{hi} = t + \sqrt{\sum_i (t(f_i) - t)^2}$, and $t_{lo}$ is analogous.
 """
 
 from collections.abc import Mapping
@@ -51,23 +52,23 @@ class RolloutStep:
     Attributes:
         mode: `shared` or `split`.
         on_policy: whether training waits for the answers of its own step.
-        generation_chips: chips that generate; all where shared [1].
-        training_chips: chips that score and train; all where shared [1].
+        generation_chips: generating chips; all chips if shared [1].
+        training_chips: scoring and training chips; all chips if shared [1].
         engine: copies and degrees of the engines.
         plan: degrees of the training of the actor, by name.
-        generation: prompts and answers, if all answers had the mean length [s].
-        tail: further time of generation, as answers are unequal [s].
-        scoring: forward passes of reference, reward model and critic [s].
-        training: actor, and critic where there is one [s].
-        transfer: new weights to the engines [s].
-        overlap: time that generation and training run side by side [s].
-        mean_len: of an answer [token].
+        generation: time of prompts and answers, if all answers had the mean length [s].
+        tail: additional time of generation due to unequal lengths of answers [s].
+        scoring: time of the forward passes of reference, reward model and critic [s].
+        training: time of training the actor, and the critic if present [s].
+        transfer: time to send new weights to the engines [s].
+        overlap: time during which generation and training run concurrently [s].
+        mean_len: mean length of an answer [token].
         longest_len: expected longest answer of the last wave [token].
-        in_flight: answers of a copy that run at a time [1].
+        in_flight: concurrent answers of a copy [1].
         generation_ends: ends of the 90 % interval of generation over its prediction [1].
         training_ends: ends of the 90 % interval of scoring and training over their prediction [1].
-        price_per_chip_hour: in any currency; nan where none is stated [1/h].
-        alternatives: every mode and split that was looked at, by the chips that generate.
+        price_per_chip_hour: price in any currency; nan if not stated [1/h].
+        alternatives: steps of all modes and splits that were compared, by generating chips.
     """
 
     mode: str
@@ -97,7 +98,7 @@ class RolloutStep:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of the step, if the errors of both sides are independent [s]."""
+        """Ends of the 90 % interval of the step time, with independent errors of generation and training [s]."""
         lo, hi = (
             hypot(self.slowed(generating, 1.0).total - self.total, self.slowed(1.0, training).total - self.total)
             for generating, training in zip(self.generation_ends, self.training_ends, strict=True)
@@ -106,7 +107,7 @@ class RolloutStep:
 
     @property
     def engine_words(self) -> str:
-        """Degrees and copies of the engines in a few words."""
+        """Degrees and copies of the engines as short text."""
         degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
         words = [f"{name} {number(value):g}" for name, value in degrees if value > 1.0 or name == "tp"]
         copies = number(self.engine.copies)
@@ -114,32 +115,32 @@ class RolloutStep:
 
     @property
     def n_chips(self) -> float:
-        """All chips of the step [1]."""
+        """Number of chips of the step [1]."""
         return self.generation_chips + (self.training_chips if self.mode == "split" else 0.0)
 
     @property
     def tail_seconds(self) -> float:
-        """Time by which the step is longer than with answers of equal length [s]."""
+        """Increase of the step time by unequal lengths of answers [s]."""
         return self.total - self.overlapped(tail=0.0).total
 
     @property
     def tail_chip_hours(self) -> float:
-        """Hours of all chips that the tail takes of a step [h]."""
+        """Chip-hours that unequal lengths of answers cost per step [h]."""
         return self.tail_seconds * self.n_chips / HOUR
 
     @property
     def tail_price(self) -> float:
-        """Price of the tail of a step; nan where no price is stated [currency of the price]."""
+        """Price that unequal lengths of answers cost per step; nan without a stated price [currency of the price]."""
         return self.tail_chip_hours * self.price_per_chip_hour
 
     def overlapped(self, **terms: float) -> "RolloutStep":
-        """The step with some terms replaced, and the overlap of its sides."""
+        """Copy of the step with some terms replaced and the overlap recomputed."""
         step = replace(self, **terms)
         sides = (step.generation + step.tail, step.scoring + step.training)
         return replace(step, overlap=min(sides) if step.mode == "split" and not step.on_policy else 0.0)
 
     def slowed(self, generation: float, training: float) -> "RolloutStep":
-        """The step whose sides take so many times as long."""
+        """Copy of the step with the times of generation and of training multiplied by factors [1]."""
         return self.overlapped(
             generation=generation * self.generation,
             tail=generation * self.tail,
@@ -148,7 +149,7 @@ class RolloutStep:
         )
 
     def figures(self) -> dict[str, Any]:
-        """Mode, chips and terms, for a document."""
+        """Mode, chips, terms and interval of the step as JSON values."""
         return {
             "mode": self.mode,
             "on_policy": self.on_policy,
@@ -160,7 +161,7 @@ class RolloutStep:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Terms, price of the tail, lengths, engine and plan, and the terms of every alternative."""
+        """JSON document of the step: terms, cost of the tail, lengths, engine, plan, and terms of every alternative."""
         degrees = {name: number(getattr(self.engine, name)) for name in ("tp", "pp", "attention_dp", "copies")}
         return {
             **self.figures(),
@@ -209,27 +210,27 @@ def rollout_step(
     `js.rollout_step("llama3-8b", "h100-80gb", js.rollouts.RolloutBatch(512, 8, 512, 2048), n_chips=64)`
 
     Args:
-        model: the actor, or its name or file.
+        model: the actor, or name or file of the actor.
         cluster: chips and network; or the name of a chip, beside `n_chips`.
         batch: prompts, answers and their lengths.
-        n_chips: chips, where the cluster is given by the name of one [1].
-        algorithm: `grpo` (reference, and a reward model where one is given) or `ppo` (reference, reward and critic).
-        mode: `shared` for phases in turn on the same chips, `split` for generation beside training.
+        n_chips: number of chips, with a cluster given by the name of a chip [1].
+        algorithm: `grpo` (reference, and a reward model if given) or `ppo` (reference, reward and critic).
+        mode: `shared` for phases in turn on the same chips, `split` for generation concurrent with training.
         on_policy: whether split chips wait for each other; else the trainer is one step behind.
-        generation_chips: chips that generate in the mode `split`; the best number where None [1].
-        updates: optimizer steps on equal parts of the answers [1].
-        reward: reward model; of PPO the shape of the actor where None.
+        generation_chips: generating chips in the mode `split`; the best number where None [1].
+        updates: optimizer steps on equal shares of the answers [1].
+        reward: reward model; for PPO the shape of the actor where None.
         critic: critic of PPO; the shape of the actor where None.
         engine: serving framework.
         engine_precision: format of the weights of the engines.
-        cells: what plan and software of training are, by column of a runs table.
-        price: of a chip and hour, in any currency; nan where none is stated [1/h].
+        cells: stated plan and software of training, by column of a runs table.
+        price: price of a chip and hour, in any currency; nan if not stated [1/h].
         fit: a fit of training, or its name or file.
         serving_fit: a fit of serving, or its name or file.
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
-        The step of the mode, with every mode and split that was looked at.
+        The fastest step of the mode, with the steps of all compared modes and splits.
 
     Raises:
         InputError: an unknown name, a number out of range, or no engine or plan that fits.
@@ -286,7 +287,7 @@ def _check(algorithm: str, mode: str, n_chips: float, generation_chips: int | No
 
 
 def _scorers(actor: Transformer, algorithm: str, given: Mapping[str, Any]) -> dict[str, Transformer]:
-    """Reward model and critic of an algorithm; they have the shape of the actor where none is given."""
+    """Reward model and critic of an algorithm, in the shape of the actor if not given."""
     if given["critic"] is not None and "critic" not in ALGORITHMS[algorithm]:
         raise InputError(f"critic of {algorithm}, which has none; expected algorithm 'ppo'")
     shapes = {name: one if isinstance(one, Transformer) else model_of(one) for name, one in given.items() if one}
@@ -294,11 +295,11 @@ def _scorers(actor: Transformer, algorithm: str, given: Mapping[str, Any]) -> di
 
 
 def _splits(n_chips: float) -> list[float]:
-    """Chips that generate, of every split that is tried [1]."""
+    """Numbers of generating chips to be compared [1]."""
     return sorted({float(round(share * n_chips)) for share in SHARES} - {0.0, n_chips})
 
 
 def _step_of(times: SplitTimes, mode: str, on_policy: bool, facts: Mapping[str, Any]) -> RolloutStep:
-    """The step of a split, with its overlap."""
+    """Step of one split, with its overlap."""
     waits = on_policy or mode == "shared"
     return RolloutStep(**times.terms, **facts, mode=mode, on_policy=waits, overlap=0.0).overlapped()

@@ -1,4 +1,4 @@
-"""Search behind a step of reinforcement learning: the fastest engine and training plan of each split of the chips."""
+"""Search for the fastest engine and training plan of each split of the chips in a step of reinforcement learning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,11 +36,11 @@ BLOCK = 64
 
 
 class SplitTimes(NamedTuple):
-    """Fastest engine and training plan of one split.
+    """Times of the fastest engine and training plan of one split of the chips.
 
     Attributes:
-        terms: fields of a `RolloutStep` by name; empty where nothing fits.
-        refusal: why nothing fits; empty where something does.
+        terms: fields of a `RolloutStep` by name; empty if nothing fits.
+        refusal: reason why nothing fits; else empty.
     """
 
     terms: Mapping[str, Any]
@@ -48,7 +48,7 @@ class SplitTimes(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether an engine and a training plan fit."""
+        """Whether an engine and a training plan fit in memory."""
         return bool(self.terms)
 
 
@@ -57,9 +57,9 @@ class EngineTimes(NamedTuple):
 
     Attributes:
         engine: copies and degrees.
-        time: of generation.
-        scoring: chip time of all forward passes [s].
-        transfer: of new weights to a chip [s].
+        time: time of generation.
+        scoring: chip time of all forward passes that score [s].
+        transfer: time to send new weights to a chip [s].
     """
 
     engine: Engine
@@ -69,11 +69,11 @@ class EngineTimes(NamedTuple):
 
 
 class ScoredTraining(NamedTuple):
-    """Scored plans of the training of one model.
+    """Scored plans for the training of one model.
 
     Attributes:
         task: model, chips and limits.
-        found: its scored plans.
+        found: scored plans.
         ends: ends of the 90 % interval of step times over their prediction [1].
     """
 
@@ -83,15 +83,15 @@ class ScoredTraining(NamedTuple):
 
 
 class SplitSearch(NamedTuple):
-    """Models, chips and software of a step, for which splits are compared.
+    """Models, chips and software of a step of reinforcement learning, for the comparison of splits of the chips.
 
     Attributes:
-        scored: the reference, which has the shape of the actor, and further models that score answers.
-        trained: the actor, and the critic where there is one.
+        scored: the reference, in the shape of the actor, and further models that score answers.
+        trained: the actor, and the critic if present.
         cluster: all chips, and the network.
         batch: prompts, answers and lengths.
-        updates: optimizer steps on equal parts of the answers [1].
-        stack: coefficients of the engines.
+        updates: optimizer steps on equal shares of the answers [1].
+        stack: coefficients of the serving software.
         precision: format of the weights of the engines.
         cells: plan and software of training, by column of a runs table.
         fit: calibration of training.
@@ -108,7 +108,7 @@ class SplitSearch(NamedTuple):
     fit: Fit
 
     def times(self, splits: Sequence[tuple[float, float]]) -> list[SplitTimes]:
-        """Times of splits of the chips, each given by the chips that generate and those that train."""
+        """Times of the fastest engine and plan of each split, given as numbers of generating and of training chips."""
         engines = self._engines([generating for generating, _ in splits])
         plans = self._plans([training for _, training in splits])
         return [self._fastest(*one) for one in zip(splits, engines, plans, strict=True)]
@@ -193,7 +193,7 @@ def _timed(
 
     Args:
         scored: models that may score answers, each leaf [model].
-        scores: 1 for those that do [1], [model].
+        scores: 1 for models that score, else 0 [1], [model].
     """
     network, length = cluster.network, batch.input_len + batch.mean_len
     leaves_domain = cluster.n_chips > network.domain_size[0]
@@ -212,10 +212,10 @@ def _timed(
 
 
 def shared_batch(answers: float, n_chips: float) -> int:
-    """Least batch of at least so many answers that the chips share evenly [sequence].
+    """Least batch of at least a number of answers that data-parallel replicas can share evenly [sequence].
 
-    Replicas divide the chips and the batch. The batch is a multiple of the largest divisor of the chips that is no
-    larger than the answers and has the whole odd part of the chips, or none of it where that part is larger.
+    The batch is a multiple of the largest divisor of the chips that is at most the number of answers, among divisors
+    with the whole odd factor of the chips, or among powers of two if no such divisor is small enough.
     """
     whole = round(n_chips)
     power = whole & -whole

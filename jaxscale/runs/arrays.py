@@ -26,13 +26,13 @@ from jaxscale.tables.categorical import Categorical, compacted, together
 
 
 class RunBatch(eqx.Module):
-    """Runs with complete rows, stacked along the leading axis.
+    """Complete runs, stacked along the leading axis.
 
     Attributes:
         model: shapes [row].
         plan: plans [row].
         cluster: clusters [row].
-        counted: what a measured peak includes, as in `Memory.measured` [row].
+        counted: code of the memory that a measured peak includes, as in `Memory.measured` [row].
     """
 
     model: Transformer
@@ -45,7 +45,7 @@ class RunBatch(eqx.Module):
         return int(np.shape(self.plan.dp)[0])
 
     def take(self, rows: np.ndarray) -> "RunBatch":
-        """The given rows, by index or mask."""
+        """Batch of the given rows, by index or mask."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
 
 
@@ -54,14 +54,14 @@ ROW_BUCKETS = (128, 512, 1024, 1536, 2048, 3072, 3584, 4096, 6144, 8192, 16384, 
 
 
 def bucket_of(n: int) -> int:
-    """Padded number of rows: the next bucket, or a multiple of the largest bucket [1]."""
+    """Padded number of rows: the next of `ROW_BUCKETS`, or a multiple of the largest [1]."""
     largest = ROW_BUCKETS[-1]
     # Whole multiples of the largest bucket.
     return next((bucket for bucket in ROW_BUCKETS if bucket >= n), -(-n // largest) * largest)
 
 
 def padded(tree: PyTree, n: int, size: int | None = None) -> Any:
-    """Leaves of n rows as arrays of a size, or of a bucket's, filled up with copies of the first row."""
+    """Tree of arrays of n rows, filled up with copies of the first row to a given size or to `bucket_of(n)`."""
     size = size or bucket_of(n)
     if n < size:
         # The first row is repeated.
@@ -80,10 +80,10 @@ class Measured(eqx.Module):
 
     Attributes:
         batch: models, plans and clusters [row].
-        step_time: measured [s], [row].
-        peak_memory: measured [byte], nan where not measured [row].
-        peak_bound: what it was at most, as the run ended, or at least, as the run ran out of memory; infinite where its
-            table does not say what was kept [byte], [row].
+        step_time: measured step time [s], [row].
+        peak_memory: measured peak memory, nan if not measured [byte], [row].
+        peak_bound: upper bound of the peak of a finished run, lower bound for a run that ran out of memory; infinite
+            if the row does not state its recomputation [byte], [row].
         ran_out: whether the run ran out of memory [row].
         parts: number of timings behind the runs of a setup whose steps are composed of timings [1], [row].
         levels: levels of each run by factor; static, never traced [row].
@@ -98,7 +98,7 @@ class Measured(eqx.Module):
     levels: Levels = eqx.field(static=True)
 
     def take(self, rows: np.ndarray) -> "Measured":
-        """The given rows, by index or mask."""
+        """Measured runs of the given rows, by index or mask."""
         index = np.arange(len(self.batch))[rows]
         columns = {name: np.asarray(getattr(self, name))[index] for name in MEASURED_COLUMNS}
         return Measured(self.batch.take(index), **columns, levels=self.levels.take(index))
@@ -119,7 +119,7 @@ def classes(numbers: PyTree, words: Sequence[Sequence[str] | np.ndarray]) -> np.
         words: columns of text [row].
 
     Returns:
-        Whole numbers from 0 on [row].
+        Class numbers from 0 on [row].
     """
     leaves = jax.tree.leaves(numbers)
     flat = [column for leaf in leaves for column in np.reshape(leaf, (len(leaf), math.prod(leaf.shape[1:]))).T]
@@ -141,11 +141,12 @@ FSDP_FROM = 0.95
 def assemble(described: Description, hardware: Hardware) -> RunBatch:
     """Model, plan and cluster of each described row, stacked.
 
-    A row without a ZeRO stage counts as FSDP where its state would not fit with the framework's default stage.
+    A row without a ZeRO stage counts as FSDP where weights, gradients and optimizer state would not fit with the
+    framework's default stage.
 
     Args:
         described: the rows.
-        hardware: catalogue of their chips.
+        hardware: catalogue of the chips.
 
     Returns:
         The runs [answered row].
@@ -207,10 +208,10 @@ def clusters_of(machine: Categorical, n_chips: Float[np.ndarray, " row"], hardwa
     """Clusters of rows, each distinct machine built once.
 
     Args:
-        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row,
-            the last two None for the catalogue's.
+        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row;
+            None for the catalogue's domain or bandwidth.
         n_chips: chips [1].
-        hardware: catalogue of their chips.
+        hardware: catalogue of the chips.
 
     Returns:
         The clusters, stacked [row].

@@ -1,4 +1,4 @@
-"""Checks that need several cells of a row: degrees against chips, microbatches against the batch, heads, experts."""
+"""Checks that involve several cells of a row: degrees against chips, microbatches against the batch, heads, experts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,9 +27,6 @@ def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
     Args:
         runs: the table.
         lookup: fields of a catalogue model by name, None for an unknown name.
-
-    Returns:
-        The checks.
     """
     shapes = shapes_of(runs, lookup)
     checks = [_degree_check(runs), *_batch_checks(runs), *shape_checks(shapes)]
@@ -37,9 +34,9 @@ def row_checks(runs: Runs, lookup: ModelLookup) -> list[Check]:
 
 
 def degrees(runs: Runs) -> dict[str, np.ndarray]:
-    """The degrees dp, tp, pp and cp of every row, nan where its cells leave them open.
+    """Degrees dp, tp, pp and cp of every row, nan where the cells leave the degrees open.
 
-    An empty cp is 1. An empty degree follows from the others and n_gpus; where only pp and dp are empty, pp is 1.
+    An empty cp is 1. An empty degree follows from the stated degrees and n_gpus; if only pp and dp are empty, pp is 1.
 
     Args:
         runs: the table.
@@ -117,7 +114,7 @@ def _batch_checks(runs: Runs) -> list[Check]:
 def quotes_count(counts: np.ndarray, notes: Categorical) -> np.ndarray:
     """Whether the notes of a row quote n_microbatches from the source (`stated GA=32`).
 
-    Some sources print wrong accumulation counts. A row with such a quote is kept, and its batch decides.
+    Some sources print wrong accumulation counts. A row with such a quote is kept, with n_microbatches from its batch.
 
     Args:
         counts: n_microbatches [1], [row].

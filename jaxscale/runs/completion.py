@@ -39,12 +39,12 @@ _SAYS_NOTHING = {"source_row", "notes", "status", "step_time_s", "step_time_deri
 
 
 class OpenRows(NamedTuple):
-    """Rows of a table without a full plan.
+    """Rows of a table without a full plan, and the `PlanQuestion` of each.
 
     Attributes:
         rows: positions in the table [open row].
         question: index into `questions`; rows with equal cells share a question [1], [open row].
-        questions: searches for a plan.
+        questions: distinct questions.
         cells: values by column of the first row of each question.
     """
 
@@ -55,12 +55,12 @@ class OpenRows(NamedTuple):
 
 
 def open_rows(runs: Runs, unanswered: Bool[np.ndarray, " row"], hardware: Hardware | None = None) -> OpenRows | None:
-    """Rows without a full plan, and the search for a plan of each.
+    """Rows of a table without a full plan, with a `PlanQuestion` for each.
 
     Args:
         runs: the table.
         unanswered: whether a row lacks cells that a prediction needs [row].
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         The rows; None where no row is open.
@@ -109,7 +109,7 @@ def _questions(runs: Runs, cells: Sequence[Mapping[str, Any]], hardware: Hardwar
 
 
 class Completion(NamedTuple):
-    """Table with completed rows.
+    """Table with completed rows, and the spread of step times over alternative plans.
 
     Attributes:
         runs: the table.
@@ -125,15 +125,15 @@ class Completion(NamedTuple):
 
 
 def completed(runs: Runs, asked: OpenRows, fit: Fit) -> Completion:
-    """Table with the best plan in each open row: the fastest plan that fits in memory.
+    """Table with open rows completed by the fastest plan that fits in memory.
 
     Args:
         runs: the table.
-        asked: its open rows.
+        asked: open rows of the table.
         fit: calibration.
 
     Returns:
-        The completed table; rows without any completion stay as they are.
+        The completed table; rows without a valid plan are unchanged.
     """
     columns = {name: runs.categories(name).array() for name in FILLED}
     assumed = np.full(len(runs), "", dtype=object)

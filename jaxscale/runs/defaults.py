@@ -1,6 +1,6 @@
-"""Meaning of empty cells of a runs table: defaults by framework and source, facts about tables.
+"""Meaning of empty cells of a runs table: defaults by framework and source, and facts about tables.
 
-Cells may mean something else besides: words that recipes of a framework state, and what would let a run fit.
+Also the recomputation words of a framework, possible meanings of blank cells, and changes by which a run would fit.
 """
 
 import re
@@ -20,7 +20,7 @@ from jaxscale.tables.cells import translate, vocabularies
 
 @cache
 def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
-    """Meaning of empty cells by framework, from `data/frameworks.toml`; `default` for a framework not named there.
+    """Default values of empty cells by framework, from `data/frameworks.toml`; `default` for any other framework.
 
     A framework with `same_as` inherits the defaults of the named framework and overrides single defaults.
     """
@@ -33,13 +33,13 @@ def framework_defaults() -> Mapping[str, Mapping[str, Any]]:
 
 
 def answered_as(framework: str | None) -> str | None:
-    """Framework whose features stand in for a framework without features; the same name otherwise."""
+    """Framework whose defaults are used for a framework: the `same_as` of a mere alias, else the framework itself."""
     table = framework_defaults().get((framework or "").lower(), {})
     return table["same_as"] if "same_as" in table and not table["has_own"] else framework
 
 
 def answer_note(framework: str | None) -> str:
-    """Note that names the framework which stands in for another; empty for a framework with its own features."""
+    """Note on the framework whose defaults are used for another framework; empty for a framework without `same_as`."""
     table = framework_defaults().get((framework or "").lower(), {})
     own = ", with defaults of its own" if table.get("has_own") else ""
     return f"framework {framework} is answered as {table['same_as']}{own}" if "same_as" in table else ""
@@ -63,7 +63,7 @@ def table_facts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def default_for(name: str, framework: str | None, source: str | None) -> Any:
-    """Meaning of an empty cell: by source, else by framework, else for an unnamed framework.
+    """Default value of an empty cell: by source, else by framework, else for an unnamed framework.
 
     Args:
         name: a column, or one of the further keys that `data/frameworks.toml` explains.
@@ -84,7 +84,7 @@ def default_for(name: str, framework: str | None, source: str | None) -> Any:
 
 
 def is_known_of(names: tuple[str, ...], framework: str | None, source: str | None) -> bool:
-    """Whether the defaults of a framework or source state any of the given columns."""
+    """Whether a framework or source has a default of its own for any of the given columns."""
     tables = (framework_defaults().get((framework or "").lower(), {}), _defaults_of(source))
     return any(name in table for table in tables for name in names)
 
@@ -95,12 +95,12 @@ def _defaults_of(source: str | None) -> Mapping[str, Any]:
 
 
 def is_fused(attention_kernel: str) -> bool:
-    """Whether an attention kernel keeps its scores on the chip, as all kernels but the listed do."""
+    """Whether an attention kernel is fused, without scores in memory; true for any kernel not listed as unfused."""
     return attention_kernel.lower() not in vocabularies()["kernels"]["materialised"]
 
 
 def attention_rate(attention_kernel: str) -> float:
-    """Rate of an attention kernel relative to FlashAttention-2, 1 for unlisted kernels [1]."""
+    """Rate of an attention kernel relative to FlashAttention-2; 1 for unlisted kernels [1]."""
     return vocabularies()["kernels"]["rate"].get(attention_kernel.lower(), 1.0)
 
 
@@ -110,7 +110,7 @@ class Recomputation(NamedTuple):
     Attributes:
         word: `Plan.recompute`.
         dropped: share of a layer's activations, beyond its input, that is not saved [1].
-        of_mixtures: that share of a layer with experts [1].
+        of_mixtures: the same share for a layer with experts [1].
         again: share of a layer's forward pass that is computed twice [1].
     """
 
@@ -121,10 +121,10 @@ class Recomputation(NamedTuple):
 
 
 def recomputation(word: str, modules: str | None, framework: str | None) -> Recomputation:
-    """Recomputation from a word or from a list of modules.
+    """Recomputation of activations from a word or from a list of modules.
 
     Args:
-        word: of the vocabulary `recompute`, whose meaning may depend on the framework.
+        word: word of the vocabulary `recompute`, whose meaning may depend on the framework.
         modules: names of modules joined by `+`, which override the word; None for no list.
         framework: the row's framework.
 
@@ -160,7 +160,7 @@ def meets(value: Any, wanted: str | float) -> bool:
 
 
 class EmptyCells:
-    """Meaning of the empty cells of a table.
+    """Default values of the empty cells of a table.
 
     Args:
         runs: the table.
@@ -180,7 +180,7 @@ class EmptyCells:
                 self._facts += [(_meets(runs, fact["when"], own), fact["set"]) for fact in facts_about(name)]
 
     def default(self, name: str) -> Categorical:
-        """Meaning of an empty cell of a column in each row, None where unknown.
+        """Default value of an empty cell of a column in each row, None where unknown.
 
         Args:
             name: a column, or one of the further keys that `data/frameworks.toml` explains.
@@ -204,21 +204,21 @@ class EmptyCells:
         return told
 
     def is_known(self, names: tuple[str, ...]) -> np.ndarray:
-        """Whether the framework or source of a row states the meaning of an empty cell of any given column [row]."""
+        """Whether framework or source of a row have a default of their own for any of the given columns [row]."""
         known = self._stacks.matches(lambda stack: is_known_of(names, *stack))
         for holds, says in self._facts:
             known |= holds & any(name in says for name in names)
         return known
 
     def filled(self, name: str) -> Categorical:
-        """Column with empty cells filled by defaults."""
+        """Column with empty cells filled by default values."""
         cells = self._runs.categories(name)
         if not cells.matches(lambda cell: cell is None).any():
             return cells
         return together(cells, self.default(name)).map(lambda pair: pair[1] if pair[0] is None else pair[0])
 
     def filled_numbers(self, name: str) -> np.ndarray:
-        """Column of numbers or flags with empty cells filled by defaults, nan without a default [row]."""
+        """Column of numbers or flags with empty cells filled by default values, nan without a default [row]."""
         cells = self._runs.numbers(name)
         return np.where(np.isnan(cells), self.default(name).numbers(), cells)
 
@@ -255,11 +255,11 @@ REMEDIES: tuple[Mapping[str, str | float], ...] = (
 
 @runtime_checkable
 class Answers(Protocol):
-    """What is read of a `Prediction`."""
+    """Fields of a `Prediction` that the search for meanings and remedies reads."""
 
     @property
     def runs(self) -> Runs:
-        """The table."""
+        """Predicted table."""
         ...
 
     @property
@@ -288,16 +288,16 @@ Predict = Callable[[Runs], Answers]
 
 
 class Meanings:
-    """Effect of the possible meanings of blank cells on the step times of a table.
+    """Range of step times of a table over the possible meanings of blank cells.
 
     Attributes:
         fastest: step time of the fastest meaning over the predicted step time [1], [row].
         slowest: step time of the slowest meaning over the predicted step time [1], [row].
-        notes: columns that would decide between the meanings, empty where none is open [row].
+        notes: columns that would decide between the meanings, empty if the meaning is clear [row].
     """
 
     def __init__(self, found: Answers, predicted: Predict):
-        """Predict the rows under each of the sets of words in `may_mean` of their framework.
+        """Predict the rows with each of the possible words, `may_mean` of the row's framework, in blank cells.
 
         Args:
             found: the prediction with the default of each blank cell.
@@ -331,23 +331,28 @@ class Meanings:
         def told(row: tuple[Any, ...]) -> str:
             factor, *opened = row
             named = {column: word for (column, word), is_one in zip(words.items(), opened, strict=True) if is_one}
-            return f"blank cells: {_cells(named)} would take {factor:g} times as long, which the interval covers"
+            return f"blank cells: {_cells(named)} would take {_times_as_long(factor)}, which the interval covers"
 
         # Rows of nearly equal effect share a note.
         texts = together(Categorical.of_numbers(np.round(ratio, 2)), *flags).map(told)
         self.notes = joined([self.notes, texts.spread(rows, len(runs), "")])
 
 
+def _times_as_long(factor: float) -> str:
+    """Words for a ratio of times: `0.9 times as long`, `as long` for 1."""
+    return "as long" if factor == 1.0 else f"{factor:g} times as long"
+
+
 def remedies(found: Answers, predicted: Predict) -> Categorical:
-    """Notes on rows that do not fit but would with sharding or recomputation in place of blank cells [row].
+    """Notes on rows that do not fit in memory but would with sharding or recomputation in blank cells [row].
 
     Args:
         found: the prediction with the default of each blank cell.
         predicted: prediction of a table.
 
     Returns:
-        Notes with the fastest of `REMEDIES`, empty for rows that fit, that state these cells, or that would not fit
-        either.
+        Notes with the fastest of `REMEDIES` that fits; empty for rows that fit, that state these cells, or that no
+        remedy makes fit.
     """
     # Tables whose rows all fit are not looked at any further.
     left = np.flatnonzero(~found.fits & np.isfinite(found.step_time))
@@ -371,7 +376,7 @@ def remedies(found: Answers, predicted: Predict) -> Categorical:
         figures = np.round(peaks[place, rows] / GB), np.round(ratios[place, rows], 2)
         texts = together(*map(Categorical.of_numbers, figures)).map(
             lambda row, cells=cells: (
-                f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB and {row[1]:g} times the time"
+                f"blank cells: {_cells(cells)} would fit, in {row[0]:g} GB, and take {_times_as_long(row[1])}"
             )
         )
         notes = joined([notes, texts.spread(rows, len(left), "")])

@@ -1,4 +1,4 @@
-"""From the columns of a runs table to the arguments of the model, with defaults filled in and named."""
+"""Arguments of `Transformer`, `Plan` and `Cluster` from the columns of a runs table, with defaults for empty cells."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,9 +28,6 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
         missing: whether a row lacks a column, by name of the column [column][row].
         is_open: whether the degrees of a row do not follow from its cells [row].
         models: name of each row's model.
-
-    Returns:
-        The reasons.
     """
     flags = [Categorical(np.asarray(lacks, dtype=int), (False, True)) for lacks in (is_open, *missing.values())]
 
@@ -51,7 +48,7 @@ def incomplete(missing: Mapping[str, np.ndarray], is_open: np.ndarray, models: C
 def remarks_on(
     runs: Runs, mean_seq_len: np.ndarray, plan: Mapping[str, np.ndarray], targets: Categorical, is_dense: np.ndarray
 ) -> Categorical:
-    """Assumptions for rows beyond the documented defaults, may be empty.
+    """Notes on assumptions for rows beyond the documented defaults, and on cells without effect.
 
     Args:
         runs: complete rows.
@@ -61,7 +58,7 @@ def remarks_on(
         is_dense: models without experts [row].
 
     Returns:
-        The notes on each row, joined.
+        The notes on each row, joined; empty for none.
     """
     count, seq_len = runs.numbers("n_microbatches"), runs.numbers("seq_len")
     is_counted = ~np.isnan(count)
@@ -133,7 +130,7 @@ NO_EXPERTS = " has no effect: no experts"
 
 
 def without_experts(cells: Mapping[str, Value | None]) -> list[str]:
-    """Remarks on the stated cells of a dense model that mixtures alone have."""
+    """Remarks on stated cells that have no effect in a dense model, such as `moe_dispatcher`."""
     return [name + NO_EXPERTS for name in OF_EXPERTS if _is_stated(cells.get(name))]
 
 
@@ -186,17 +183,17 @@ class Description:
         shapes: arguments of `Transformer` [answered row].
         numbers: numeric arguments of `Plan` [argument][answered row].
         words: text arguments of `Plan` [argument][answered row].
-        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row,
-            the last two None for the catalogue's [answered row].
+        machine: catalogue id of the chip, chips in a scale-up domain [1] and scale-out bandwidth [Gbit/s] of each row;
+            None for the catalogue's domain or bandwidth [answered row].
         n_chips: chips [1], [answered row].
         levels: levels of each row by factor [answered row].
         measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
             [answered row].
-        counted: what a measured peak includes, as in `Memory.measured` [answered row].
+        counted: code of the memory that a measured peak includes, as in `Memory.measured` [answered row].
         states_zero_stage: whether a row states its ZeRO stage [answered row].
         states_recompute: whether a row states its recomputation [answered row].
-        notes: for every row of the table, missing columns, or assumptions beyond the documented defaults;
-            empty if nothing [row].
+        notes: for every row of the table, missing columns, or assumptions beyond the documented defaults; empty for
+            none [row].
     """
 
     index: np.ndarray
@@ -357,7 +354,7 @@ def _recomputed_shares(recomputed: Categorical, is_mixture: np.ndarray) -> dict[
 
 
 def adapters_of(runs: Runs) -> Categorical:
-    """Adapters of each row: none, lora or qlora; for an empty cell lora by a positive rank, or by matmuls alone."""
+    """Adapter of each row: none, lora or qlora; an empty cell means lora with a positive rank or stated targets."""
     rank = runs.numbers("lora_rank")
     stated = np.where(np.isnan(rank), runs.categories("lora_targets").matches(bool), rank > 0.0)
     words = together(runs.categories("adapter"), Categorical(stated.astype(int), ("none", "lora")))

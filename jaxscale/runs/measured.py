@@ -30,7 +30,7 @@ class Described:
     """Runs table as stacked arguments of the model.
 
     Attributes:
-        batch: complete rows, stacked [answered row].
+        batch: complete rows, stacked; None without any [answered row].
         index: positions of the complete rows in the table [answered row].
         levels: levels of each row by factor [answered row].
         measured_parts: number of timings behind the rows of a setup whose steps are composed of timings [1],
@@ -50,7 +50,7 @@ class Described:
 
 
 def describe_runs(runs: Runs, hardware: Hardware | None = None) -> Described:
-    """Describe every row of a table for the model; no measured column is read."""
+    """Stacked models, plans and clusters of a table, with notes on every row; no measured column is read."""
     hardware = hardware or load_hardware()
     described = describe_rows(runs, catalogue_model)
     batch = assemble(described, hardware) if len(described.index) else None
@@ -115,7 +115,7 @@ def measured_times(runs: Runs, described: Described) -> np.ndarray:
 
     Args:
         runs: the table.
-        described: its rows as the model sees them.
+        described: description of the table's rows.
 
     Returns:
         Time [s], nan for planned and failed runs [row].
@@ -147,22 +147,22 @@ _model_flops = filter_jit(model_flops)
 
 
 def run_status(runs: Runs, step_time: np.ndarray) -> Categorical:
-    """Outcome of each run: the status; for a blank status `ok` with a measured step time, else empty."""
+    """Outcome of each run: the stated status; else `ok` with a measured step time, else empty."""
     is_timed = Categorical(np.isfinite(step_time).astype(int), ("", "ok"))
     return together(runs.categories("status"), is_timed).map(lambda pair: pair[0] or pair[1])
 
 
 def measured_memory(runs: Runs) -> np.ndarray:
-    """Measured peak memory of every row of a table, nan where there is none [byte], [row]."""
+    """Measured peak memory of every row of a table, nan if absent [byte], [row]."""
     return GB * runs.numbers("peak_mem_gb")
 
 
 def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measured, np.ndarray]:
-    """Complete rows with a measured step time.
+    """Complete rows of a table with a measured step time.
 
     Args:
         runs: the table.
-        hardware: catalogue; the shipped one where None.
+        hardware: catalogue; the shipped catalogue where None.
 
     Returns:
         The measured rows, and their positions in the table.
@@ -174,11 +174,11 @@ def measured_runs(runs: Runs, hardware: Hardware | None = None) -> tuple[Measure
 
 
 def measured_of(runs: Runs, described: Described) -> tuple[Measured, np.ndarray]:
-    """Complete rows of a described table with a measured step time, as `measured_runs` returns.
+    """Complete rows with a measured step time, from a described table; see `measured_runs`.
 
     Args:
         runs: the table.
-        described: its rows as the model sees them.
+        described: description of the table's rows.
 
     Returns:
         The measured rows, and their positions in the table.

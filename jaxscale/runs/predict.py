@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from jaxscale.base.errors import similar
 from jaxscale.base.show import MOST_LINES, Printout, printed
 from jaxscale.base.units import GB, quantity
 from jaxscale.calibration.levels import Levels
@@ -20,7 +21,7 @@ from jaxscale.hardware.catalogue import Hardware, load_hardware
 from jaxscale.plans.plan import DECIDED, decided_words, in_short
 from jaxscale.plans.rules import broken_rules, model_columns, plan_columns
 from jaxscale.runs.arrays import RunBatch
-from jaxscale.runs.defaults import Meanings, remedies
+from jaxscale.runs.defaults import Meanings, known_frameworks, remedies
 from jaxscale.runs.measured import Described, describe_runs, measured_memory, measured_times, run_status
 from jaxscale.runs.reader import read_runs
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
@@ -37,6 +38,9 @@ EVALUATED = ("step_time", "memory", "mfu", *TERM_NAMES)
 BESIDE = "memory_framework"
 """Column of the memory that the driver holds beside a program's own."""
 
+MISSPELT = 0.7
+"""Likeness (`difflib`) from which an unknown framework may be a misspelt known one [1]."""
+
 NUMBERS = ("step_time", "lo", "hi", "memory", "memory_lo", "memory_hi", "oom_probability", "mfu")
 """Predicted figures of every row, besides the terms of its step."""
 
@@ -48,21 +52,21 @@ class Prediction:
 
     Attributes:
         runs: the table, with the values by which open rows were completed.
-        step_time: predicted [s], [row].
-        lo: lower end of the central 90 % interval [s], [row].
-        hi: upper end [s], [row].
-        memory: predicted peak memory, counted as `mem_kind` of the row says [byte], [row].
-        memory_lo: lower end of the central 90 % interval [byte], [row].
-        memory_hi: upper end [byte], [row].
+        step_time: predicted step time [s], [row].
+        lo: lower end of the central 90 % interval of the step time [s], [row].
+        hi: upper end of the interval of the step time [s], [row].
+        memory: predicted peak memory, counted as the row's `mem_kind` states [byte], [row].
+        memory_lo: lower end of the central 90 % interval of the peak memory [byte], [row].
+        memory_hi: upper end of the interval of the peak memory [byte], [row].
         oom_probability: probability that the peak exceeds the chip's memory [1], [row].
         mfu: model flops over the 16-bit peak, attention counted in full; nan for a traced workload [1], [row].
         terms: cost terms of the step by name [s], [row].
         plans: fields of `DECIDED` of the plan of each row; nan for a traced workload [field][row].
         assumed: values that complete an open row, as text; empty for complete rows [row].
         notes: reason of a missing prediction, or assumptions; may be empty [row].
-        measured: measured step time, nan where absent, never used for the prediction [s], [row].
-        measured_memory: measured peak memory, nan where absent, never used for the prediction [byte], [row].
-        status: outcome of each run, see `outcome`; never used for the prediction [row].
+        measured: measured step time, nan if absent, never used for the prediction [s], [row].
+        measured_memory: measured peak memory, nan if absent, never used for the prediction [byte], [row].
+        status: outcome of each run, see `run_status`; never used for the prediction [row].
         levels: columns by which errors are broken down [row].
     """
 
@@ -90,7 +94,7 @@ class Prediction:
 
     @property
     def fits(self) -> np.ndarray:
-        """Whether the predicted peak stays within memory: running out is less likely than not [row]."""
+        """Whether the probability of running out of memory is below one half [row]."""
         # Less likely than not to run out.
         return self.oom_probability < 0.5
 
@@ -101,12 +105,12 @@ class Prediction:
         return tokens / self.step_time
 
     def plan(self, row: int) -> dict[str, Any] | None:
-        """Plan of a row in numbers and words, by argument of `Plan`; None for a traced workload or no answer."""
+        """Plan of a row in numbers and words, by argument of `Plan`; None for a traced workload or if not predicted."""
         fields = {name: float(column[row]) for name, column in self.plans.items()}
         return None if np.isnan(fields["dp"]) else decided_words(fields)
 
     def plan_texts(self) -> np.ndarray:
-        """Plan of each row in a few words, as `in_short` gives it; empty where there is none [row]."""
+        """Plan of each row as short text, see `in_short`; empty without a plan [row]."""
         distinct = together(*(Categorical.of_numbers(column) for column in self.plans.values()))
         names = tuple(self.plans)
 
@@ -117,7 +121,7 @@ class Prediction:
         return distinct.map(text).array()
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Columns that `jaxscale predict --out` adds to a table, in units of tables [column][row]."""
+        """Columns of predictions in units of tables, as added by `jaxscale predict --out` [column][row]."""
         answered = np.isfinite(self.step_time)
         return {
             "predicted_step_time_s": self.step_time,
@@ -148,7 +152,7 @@ class Prediction:
         return kept.assign(**added).infer_objects()
 
     def errors(self) -> dict[str, Any]:
-        """Errors of the predictions of measured rows, in all and by group.
+        """Errors of the predictions of measured rows, overall and by group.
 
         Returns:
             `n`, `mape`, `median_ape`, `p90_ape` [%], `coverage_90` and `oom_accuracy` [1], of peak memory `n_memory`
@@ -191,7 +195,8 @@ def _shown(prediction: Prediction) -> Printout:
     measured = f", mean error {errors['mape']:.2g} % of {errors['n']} measured ones" if errors["n"] else ""
     rows = [_shown_row(prediction, row) for row in range(min(len(prediction), MOST_LINES))]
     heads = ("model", "chips", "plan", "step", "90 % interval", "MFU", "memory")
-    return Printout(f"Prediction of {len(prediction)} runs{measured}", heads, rows, n_left=3)
+    title = f"Prediction of {len(prediction)} runs{measured}"
+    return Printout(title, heads, rows, prediction.runs.doubts, n_left=3)
 
 
 def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
@@ -210,14 +215,14 @@ def _shown_row(prediction: Prediction, row: int) -> tuple[str, ...]:
 
 
 def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None = None) -> Prediction:
-    """Predict every row of a table: `js.predict("runs.csv")`.
+    """Predicted step time, memory and cost terms of every row of a table: `js.predict("runs.csv")`.
 
     Measured columns are never read to make a prediction: a row without them is a planned run.
 
     Args:
         runs: `Runs`, or an argument of `js.read_runs`: a path, a DataFrame, a mapping of columns, a list of mappings.
         fit: a fit, its name or its file; effects and scatter apply by the levels of each row.
-        hardware: catalogue of chips; the shipped one where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         Predictions in the order of the table.
@@ -230,10 +235,10 @@ def predict(runs: AnyTable, fit: AnyFit = "default", hardware: Hardware | None =
 
 
 def predict_open(runs: Runs, described: Described, fit: Fit, hardware: Hardware | None = None) -> Prediction:
-    """Predict every row of a described table, rows without a full plan included.
+    """Predictions for every row of a described table, including rows without a full plan.
 
-    An open row is completed by the fastest plan that fits and agrees with its cells; its interval covers the
-    plans that are nearly as fast. Rows of a different kind, such as traced workloads, are predicted by that kind.
+    An open row is completed by the fastest plan that fits and agrees with its cells; the interval also covers plans
+    that are nearly as fast. Rows of registered kinds, such as traced workloads, are predicted by the class of the kind.
     """
     if of_a_kind(runs).any():
         return _with_kinds(runs, fit, hardware)
@@ -316,7 +321,7 @@ def _joined(runs: Runs, parts: Sequence[Prediction], rows: np.ndarray) -> Predic
 
 
 def predict_described(runs: Runs, described: Described, fit: Fit) -> Prediction:
-    """Predict every row of a table that has been described for the model."""
+    """Predictions for the complete rows of a described table; nan for the other rows."""
     answers, notes = dict.fromkeys((*NUMBERS, *TERM_NAMES, *DECIDED), np.zeros(0)), described.notes
     if described.batch is not None:
         # The host writes notes and measured columns while the device works.
@@ -350,11 +355,11 @@ def _finished(blocks: list[dict[str, Array]], batch: RunBatch, levels: Levels, f
 
 
 def as_measured(answers: Mapping[str, np.ndarray], counted: np.ndarray | float = 0.0) -> dict[str, np.ndarray]:
-    """Predictions with memory as programs print their peaks: without contexts and communicators, which limits include.
+    """Predictions with peak memory as counted in measurements; by default without driver contexts and communicators.
 
     Args:
         answers: columns by name, `BESIDE` among them [row].
-        counted: what a measured peak includes, as in `Memory.measured` [row].
+        counted: code of the memory that a measured peak includes, as in `Memory.measured` [row].
     """
     # Contexts and communicators are left out of a program's peak.
     held = np.where(np.less(counted, 0.0), answers.get(FIRST_STAGE, answers["memory"]), answers["memory"])
@@ -364,7 +369,7 @@ def as_measured(answers: Mapping[str, np.ndarray], counted: np.ndarray | float =
 
 
 def refuse_impossible(answers: Mapping[str, np.ndarray]) -> None:
-    """Raise an error for impossible predictions, which are defects of the program.
+    """Refuse impossible predictions, which are defects of the program.
 
     Args:
         answers: `NUMBERS` of each row by name [row].
@@ -395,9 +400,19 @@ def _all_notes(described: Described, batch: RunBatch, fit: Fit) -> Categorical:
     """Notes on every row: assumptions, broken rules of the plan, levels new to the fit, columns worth stating [row]."""
     levels, n_chips = described.levels, np.asarray(batch.cluster.n_chips)
     told = (Categorical.of(texts.tolist()) for texts in (fit.notes(levels, n_chips), worth_stating(fit, levels)))
+    misspelt = Categorical.of(levels.column("framework")).map(lambda name: _framework_meant(name, fit))
     n_rows = len(described.notes)
-    remarks = (column.spread(described.index, n_rows, "") for column in (_broken_rules(batch), *told))
+    remarks = (column.spread(described.index, n_rows, "") for column in (misspelt, _broken_rules(batch), *told))
     return joined([described.notes, *remarks])
+
+
+def _framework_meant(name: str | None, fit: Fit) -> str:
+    """Question about a framework that neither defaults nor fits know, if it resembles a known one; else empty."""
+    known, place = known_frameworks(), ("framework", name or "")
+    if not name or name in known or fit.seen.knows(*place) or fit.seen.ancestor_knows(*place):
+        return ""
+    alike = similar(name, known, lambda other, part: False, most=1, likeness=MISSPELT)
+    return f"framework {name} is unknown: is {alike[0]} meant?" if alike else ""
 
 
 def _broken_rules(batch: RunBatch) -> Categorical:

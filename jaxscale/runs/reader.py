@@ -1,7 +1,6 @@
-"""Runs tables, read and checked against the catalogues of chips and models, and against model files that rows name."""
+"""Reader of runs tables, with checks against the catalogues of chips and models, and against named model files."""
 
-import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +11,15 @@ from jaxscale.runs.checks import row_checks
 from jaxscale.runs.row_kinds import kinds_in, of_a_kind
 from jaxscale.runs.schema import BATCH, BY_NAME, MODEL_FIELDS, REQUIRED, Runs, batches_in_sequences, run_headings
 from jaxscale.tables.categorical import Categorical, together
-from jaxscale.tables.cells import SHAPE, ModelLookup, Names, show
+from jaxscale.tables.cells import SHAPE, ModelLookup, Names
 from jaxscale.tables.reader import AnyTable, read
 from jaxscale.tables.schema import (
     AbstractSchema,
     CellProblems,
     Check,
-    ColumnHeading,
     Header,
-    in_unit_of_column,
+    Headings,
+    in_units_of_columns,
 )
 from jaxscale.tables.table import AbstractTable
 
@@ -34,7 +33,7 @@ def with_model_files(runs: Runs) -> tuple[Runs, dict[str, dict[int, str]]]:
         runs: the table; paths are relative to the table's folder, or to the current folder.
 
     Returns:
-        The table; problems by column and by the code of the file's name in it.
+        The table; problems by column and by code of the file's name in the column.
     """
     named = runs.categories(MODEL_FILE)
     if not named.matches(bool).any():
@@ -78,44 +77,34 @@ _FILLED_BY: dict[str, set[str]] = dict.fromkeys(SHAPE, {"model", "model_file"})
 
 
 class RunsSchema(AbstractSchema[Runs]):
-    """Tables of training runs."""
+    """Schema of tables of training runs."""
 
     columns = BY_NAME
     says_nothing = ("source_row", "notes", "model_file")
 
-    def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings, as further tools and people write them."""
-        own = super().headings(header)
-        # Tables with columns by their names need no further names.
-        return own if all(one.column in self.columns for one in own) else run_headings().meanings(header, self.columns)
+    @classmethod
+    def further_headings(cls) -> Headings:
+        """Alternative names of columns, and units, of common tools and of people."""
+        return run_headings()
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells in the units of the columns: seconds below `step (ms)`, tokens said of a batch in tokens."""
-        written = {
-            heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
-            for heading in header.meant
-            if heading.unit or heading.factor != 1.0
-        }
-        return replace(cells, cells={**cells.cells, **written})
+        """Cells converted to the units of the columns, such as seconds below `step (ms)`."""
+        return in_units_of_columns(cells, header)
 
     def lacks(self, header: Header) -> str:
-        """Absent required columns that no present column fills."""
-        columns = header.columns
-        needed = OF_A_WORKLOAD if "workload" in columns else NEEDED
-        # A model or a file of the model fills the shape.
-        missing = [name for name in needed if name not in columns and _FILLED_BY.get(name, set()).isdisjoint(columns)]
+        """Message about absent required columns that no present column replaces; empty for none."""
+        needed = OF_A_WORKLOAD if "workload" in header.columns else NEEDED
+        missing = self.missing(header, needed, _FILLED_BY)
         if not missing:
             return ""
-        names = f"{', '.join(map(repr, missing))}{self._hint(missing, columns)}"
         expected = [f"model (or {', '.join(SHAPE)})", *(name for name in NEEDED if name not in SHAPE)]
-        told = f"missing column{'s' * (len(missing) > 1)} {names}; expected at least {', '.join(expected)}"
-        is_no_table = not any(name in BY_NAME for name in columns)
+        serving = "a table of serving is read by `jaxscale serving predict`"
+        told = f"{missing}; expected at least {', '.join(expected)}"
+        told += self.told_elsewhere(
+            header, ("serving_names",), ("input_len", "output_len", "ttft_s", "tpot_s"), serving
+        )
+        is_no_table = not any(name in BY_NAME for name in header.columns)
         return f"{told}; a launch file or log is read by `jaxscale read`" if is_no_table else told
-
-    def _hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
-        """Question about the first column that resembles a missing column; empty if none does."""
-        meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
-        return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Runs with batches in sequences and shapes from model files."""
@@ -130,11 +119,11 @@ class RunsSchema(AbstractSchema[Runs]):
         return runs
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, microbatches against the batch, heads and experts."""
+        """Checks of degrees against chips, microbatches against the batch, heads and experts."""
         return row_checks(table, self.names.lookup)
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, problems of rows without a transformer, and rows of unknown models."""
+        """Problems of valid cells by row: contradictions, invalid rows of further kinds, unknown models."""
         yield from super().row_problems(table, bad)
         for kind, is_kind in kinds_in(table):
             yield kind.problems(table, is_kind, self.names.is_model, bad)
@@ -142,11 +131,11 @@ class RunsSchema(AbstractSchema[Runs]):
         judged = ~of_a_kind(table)
         # A row with a problem is not judged twice.
         judged[list(bad)] = False
-        yield self.unknown_models(table, judged, self._hint(SHAPE, table.columns))
+        yield self.unknown_models(table, judged, self.hint(SHAPE, table.columns))
 
 
 def read_runs(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a runs table against the catalogues, `js.read_runs("runs.csv")`.
+    """Read a runs table and check it against the catalogues, `js.read_runs("runs.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header; or a DataFrame of pandas or polars, a table of
@@ -174,7 +163,7 @@ def read_table(
     known_models: Collection[str] = (),
     skip_bad: bool = False,
 ) -> Runs:
-    """Read and check a runs table against the given names.
+    """Read a runs table and check it against given names of chips and models.
 
     A row with contradictory or invalid cells is bad. A row with empty required cells is
     incomplete and kept: `describe_rows` names the missing columns.
@@ -183,7 +172,7 @@ def read_table(
         table: a path, or a table in memory, as for `read_runs`.
         known_gpus: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        known_models: names for the message about an unknown one.
+        known_models: names suggested in the message about an unknown model.
         skip_bad: drop bad rows instead of refusing the file.
 
     Returns:

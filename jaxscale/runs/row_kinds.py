@@ -1,7 +1,7 @@
-"""Interface of rows whose workload is no transformer: checks, prediction and fit.
+"""Interface of rows with a traced workload, or a further workload that is no transformer: checks, prediction and fit.
 
-A cell in the column of a kind decides the kind of a row. `KINDS` names the classes by text, so that a table of
-transformers imports none of these classes.
+The filled column of `KINDS` decides the kind of a row. `KINDS` names the classes as text, so that a table of
+transformers does not import the classes.
 """
 
 import abc
@@ -23,8 +23,8 @@ class RowAnswers(NamedTuple):
     """Predictions of rows of a kind.
 
     Attributes:
-        numbers: step time with interval and terms [s], memory [byte] and risk, by name; nan without an
-            answer [row].
+        numbers: step time with interval and terms [s], memory [byte] and probability of running out of memory [1], by
+            name; nan without an answer [row].
         assumed: completed values, as text [row].
         notes: reason of a missing answer, or levels new to the fit [row].
     """
@@ -35,24 +35,24 @@ class RowAnswers(NamedTuple):
 
 
 class AbstractRowKind(abc.ABC):
-    """Abstract kind of rows: checks, prediction and fit of tables of the kind."""
+    """Checks, prediction and fit of the rows with a workload that is no transformer, such as a traced program."""
 
     @abc.abstractmethod
     def problems(
         self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
     ) -> dict[int, list[str]]:
-        """Errors of rows of the kind, by row.
+        """Problems of the rows of the kind, by row.
 
         Args:
             runs: a whole table.
             is_kind: whether each row is of the kind [row].
             is_catalogue_model: whether a name is that of a model of the catalogue.
-            bad: rows with errors reported before.
+            bad: rows with problems reported before.
         """
 
     @abc.abstractmethod
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions of a table of which all rows are of the kind.
+        """Predictions of a table with only rows of the kind.
 
         Args:
             runs: the rows.
@@ -71,14 +71,14 @@ class AbstractRowKind(abc.ABC):
         hardware: Hardware | None,
         progress: Callable[[str], None] | None,
     ) -> Any:
-        """Fit of the coefficients that the kind adds to a calibration, from a table of which all rows are of the kind.
+        """Fit of the coefficients that the kind adds to a calibration, from a table with only rows of the kind.
 
         Args:
             runs: the rows.
             start: calibration of the remaining coefficients.
             n_folds: folds of the cross-validation [1].
             name: name of the fit.
-            hardware: catalogue of chips; the shipped one where None.
+            hardware: catalogue of chips; the shipped catalogue where None.
             progress: called with a line of text at each stage.
 
         Returns:
@@ -87,12 +87,12 @@ class AbstractRowKind(abc.ABC):
 
 
 def of_a_kind(runs: Runs) -> np.ndarray:
-    """Whether each row of a table is of a registered kind, hence no transformer [row]."""
+    """Whether each row of a table has a workload of a registered kind, and so no transformer [row]."""
     return np.any([runs.categories(column).matches(bool) for column in KINDS], axis=0)
 
 
 def kinds_in(runs: Runs) -> Iterator[tuple[AbstractRowKind, np.ndarray]]:
-    """Kinds present in a table, each with a mask of rows.
+    """Registered kinds of rows in a table, each with a mask of its rows.
 
     Args:
         runs: the table.

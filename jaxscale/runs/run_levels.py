@@ -1,4 +1,4 @@
-"""Levels of the rows of a table: software, chip, model and settings between which a fit distinguishes."""
+"""Levels of the rows of a table: software, chip, model and settings with separate effects in a fit."""
 
 import math
 from collections.abc import Mapping
@@ -37,17 +37,14 @@ def run_levels(
     plan: Mapping[str, np.ndarray],
     recompute: Categorical,
 ) -> Levels:
-    """Levels of complete rows by factor.
+    """Levels of complete rows by factor, for which a fit has effects: software, chip, model, plan and settings.
 
     Args:
         runs: complete rows.
-        empty: meaning of empty cells.
+        empty: default values of empty cells.
         shapes: arguments of `Transformer` [row].
         plan: numeric arguments of `Plan` [argument][row].
         recompute: recomputation of each row.
-
-    Returns:
-        The levels.
     """
     gpu, release, precision = runs.categories("gpu"), empty.filled("release"), empty.filled("precision")
     sizes = _sizes(shapes)
@@ -80,7 +77,7 @@ def run_levels(
 
 
 def unstated(runs: Runs, empty: EmptyCells, is_frozen: np.ndarray) -> Categorical:
-    """Facts about memory that a row leaves unknown, by the deciding columns.
+    """Facts about memory that a row leaves unknown, named by the deciding columns; None for none.
 
     A fact is unknown where neither cell nor framework nor table states a value. Frozen weights have no optimizer state.
     """
@@ -102,7 +99,7 @@ def _launches(runs: Runs, empty: EmptyCells) -> Categorical:
 
 
 def company_of(runs: Runs) -> Categorical:
-    """Level of concurrency: whether collectives run beside the kernels of a row."""
+    """Level of concurrency of each row: whether collectives run concurrently with kernels, as with several chips."""
     return Categorical((runs.numbers("n_gpus") > 1.0).astype(int), COMPANY)
 
 
@@ -160,7 +157,7 @@ def _local_shape(runs: Runs, shapes: Shapes, plan: Mapping[str, np.ndarray], rec
 
 
 def model_levels(model: Transformer) -> dict[str, str | None]:
-    """Levels of a run that follow from its model, by factor: the factors `OF_MODELS`."""
+    """Levels of a run that follow from its model, by the factors of `OF_MODELS`: mixture, architecture, sequences."""
     sizes = tuple(number(getattr(model, name)) for name in ("d_model", "n_heads", "n_experts", "n_ssm_layers"))
     architecture = _architecture(sizes)
     return {

@@ -1,4 +1,4 @@
-"""Columns of a runs table, from `data/run_columns.toml`; batches in tokens as sequences; and the table in memory."""
+"""Columns of a runs table, from `data/run_columns.toml`, the table in memory, and conversion of batches in tokens."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ from jaxscale.models.model_domain import MODEL
 from jaxscale.plans.plan import PLAN
 from jaxscale.tables.categorical import Categorical
 from jaxscale.tables.cells import SHAPE, Column, Names, Value, parse_cells, show, vocabularies, without_separators
-from jaxscale.tables.schema import Headings
+from jaxscale.tables.schema import Headings, headings_in
 from jaxscale.tables.table import AbstractTable
 
 # Bounds that no machine comes near: a larger value is a slip, and is refused before anything is sized by it.
@@ -61,10 +61,8 @@ CARRIED = (
 
 @functools.cache
 def run_headings() -> Headings:
-    """Further names of columns, and units, from `data/run_headings.toml`."""
-    tables = read_toml(data_path("run_headings.toml"))
-    column_of = {heading: column for column, names in tables["names"].items() for heading in names}
-    return Headings(column_of, tables["units"], in_tokens=(BATCH,))
+    """Alternative names of columns, and units, from `data/headings.toml`."""
+    return headings_in(("names",), COLUMNS, in_tokens=(BATCH,))
 
 
 def stated_values(option: str, texts: Mapping[str, str]) -> dict[str, Value]:
@@ -115,7 +113,7 @@ def batches_in_sequences(
     Args:
         texts: cells of the batch column.
         parsed: values by code of the cells, None where a cell holds no plain number.
-        seq_len: S of each row, None for a table without it [token].
+        seq_len: S of each row, None for a table without the column [token].
         problems: errors of cells, by code.
 
     Returns:
@@ -144,7 +142,8 @@ def _is_in_tokens(text: str) -> bool:
 def sequences_in(text: str, seq_len: int | float) -> float | None:
     """Batch in sequences from a text in tokens, such as `4M tokens`, or in sequences [1].
 
-    A prefix is a power of ten, or a power of two where this alone gives whole sequences; else the result is rounded.
+    A prefix is a power of ten, or a power of two where only the power of two gives whole sequences; else the result is
+    rounded.
 
     Args:
         text: a number with or without separators, alone or with `tokens`.

@@ -27,8 +27,8 @@ class Shapes:
     """Shapes of the models of a table as arguments of `Transformer`.
 
     Attributes:
-        codes: shape of each row [1], [row].
-        arguments: arguments of the distinct shapes, nan where the default of `Transformer` counts [argument][shape].
+        codes: index of the shape of each row [1], [row].
+        arguments: arguments of the distinct shapes, nan for the default of `Transformer` [argument][shape].
     """
 
     codes: Int[np.ndarray, " row"]

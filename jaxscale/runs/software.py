@@ -30,10 +30,10 @@ ANY_SHAPE: Mapping[str, Any] = {"n_layers": 1.0, "d_model": 128.0, "n_heads": 1.
 
 
 class Software(NamedTuple):
-    """What software does.
+    """Software of a run: its switches in a plan, and its levels in a fit.
 
     Attributes:
-        plan: kernels, overlap, widths, number format and recomputation; its degrees say nothing.
+        plan: kernels, overlap, widths, number format and recomputation; the degrees are placeholders.
         levels: level by factor: framework, precision, release, recipe, ...
     """
 
@@ -59,7 +59,7 @@ def software_of(cells: Mapping[str, Any]) -> Software:
 
 
 def of_search(levels: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Levels of a run whose plan is searched: none of a plan, and no guess at what the search itself recomputes."""
+    """Levels of a run whose plan is searched for: without the levels that follow from the plan."""
     guesses = (levels["unstated"] or "").split(GUESSES)
     # The search decides the recomputation.
     unstated = GUESSES.join(fact for fact in guesses if fact != "activation_recompute") or None

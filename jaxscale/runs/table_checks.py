@@ -2,23 +2,20 @@ r"""Warnings about a table of measured runs: unusable rows and implausible numbe
 
 No row is dropped: the fit is robust to a few wrong runs, and the owner of the table decides.
 
-Replicates, runs of equal settings, scatter; no prediction from these settings has a smaller error on further runs.
-
-Of the n logs of step time of runs whose model, plan, cluster and software are the same, each is $x_i - \bar x$ from
-their mean, the best that a prediction can do. These are a share $(n - 1) / n$ of the variance of one run, since the
-mean has followed them:
+Replicates are runs of equal model, plan, cluster and software. The scatter of their step times is a lower bound on the
+error of any prediction from these settings. The deviation of the i-th of n log step times from the mean is scaled to
+the scatter of a single run, since the mean follows the runs:
 
 $$ \varepsilon_i = \sqrt{\frac{n}{n - 1}} \, (x_i - \bar x) . $$
 
-Siblings may contradict each other; the rule looks at measured times alone, at no model's prediction.
+Siblings are runs of one model on one chip and software whose plans differ only in microbatch, pipeline stages and
+replicas, by a factor of at most `REACH` in all. Measured times alone, without any prediction, show whether siblings
+contradict each other. The time of a pipeline slot, $T / (m + (p - 1) / v)$ with v virtual stages on a chip, obeys
+bounds:
 
-Siblings are runs of one model on one kind of chip and software whose plans differ in nothing but microbatch, pipeline
-stages and replicas, by a factor of at most `REACH` in all. The time of a pipeline slot, $T / (m + (p - 1) / v)$ with v
-virtual stages on a chip, ties them:
-
-- r times as many sequences in a microbatch take at least as long, and at most r times as long;
-- r times as many stages leave at least 1/r of the work to each, and at most all of it;
-- replicas leave it as it is, except that the reduction of gradients may dominate a step of few slots.
+- with r times as many sequences in a microbatch, a slot takes at least as long, and at most r times as long;
+- with r times as many stages, a slot takes at least 1/r of the time, and at most the same time;
+- with more replicas a slot takes the same time, but the reduction of gradients may dominate a step of few slots.
 
 A run that breaks these bounds by `MARGIN` with more than half of its siblings is suspect.
 """
@@ -71,7 +68,7 @@ def deviations(
     levels: Levels,
     kinds: Sequence[str] = SOFTWARE,
 ) -> np.ndarray:
-    """Deviation of each run from the mean of runs with equal settings.
+    """Deviation of each run's log step time from the mean of runs with equal settings.
 
     Args:
         log_time: natural log of measured step times [ln s], [row].
@@ -93,13 +90,10 @@ def deviations(
 
 
 def contradicted(measured: Measured) -> np.ndarray:
-    """Whether each run contradicts more than half of its siblings.
+    """Whether the step time of each run contradicts more than half of its siblings [row].
 
     Args:
         measured: runs with their step times.
-
-    Returns:
-        Whether each is suspect [row].
     """
     if not len(measured.batch):
         return np.zeros(0, dtype=bool)
@@ -188,12 +182,12 @@ class _SortedGroups:
         return self._order[self._start[groups][place] + np.arange(len(place)) - before[place]], place
 
     def above(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-        """How many numbers of a group exceed a bound, for each pair [pair]."""
+        """Count of numbers of a group above a bound, for each pair of group and bound [pair]."""
         ends = self._start[groups] + self.sizes[groups]
         return ends - np.searchsorted(self._line, self._at(groups, bounds), side="right")
 
     def below(self, groups: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-        """How many numbers of a group are less than a bound, for each pair [pair]."""
+        """Count of numbers of a group below a bound, for each pair of group and bound [pair]."""
         return np.searchsorted(self._line, self._at(groups, bounds), side="left") - self._start[groups]
 
 
@@ -223,7 +217,7 @@ def pairs_within(groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def families(measured: Measured) -> np.ndarray:
-    """Number of the family of each run: model, chip, software and the rest of the plan are the same [row]."""
+    """Family number of each run: runs with equal model, chip, software and plan, except the fields `VARIED` [row]."""
     batch = measured.batch
     plan = [getattr(batch.plan, name) for name in batch.plan.__dataclass_fields__ if name not in VARIED]
     return classes((batch.model, batch.cluster.chip, plan), [measured.levels.column(name) for name in LEVELS])
@@ -251,14 +245,14 @@ Say = Callable[[str], None]
 
 
 def tell(runs: Runs, described: Described, measured: Measured, index: np.ndarray, say: Say) -> None:
-    """Report unusable rows and implausible runs before a fit.
+    """Report unusable rows and implausible runs of a table before a fit.
 
     Args:
         runs: the table.
         described: the described rows.
         measured: rows for the fit.
-        index: positions of these rows in the table [row].
-        say: takes a line of text.
+        index: positions of the measured rows in the table [row].
+        say: callback with a line of text.
     """
     if reasons := why_left_out(runs, described, index):
         told = [f"{reason}: {len(lines)} (lines {first_of(lines, LINES_TOLD)})" for reason, lines in reasons.items()]
@@ -284,14 +278,14 @@ def why_left_out(runs: Runs, described: Described, index: np.ndarray) -> dict[st
 
 
 def _reason(status: str | None, note: str, is_answered: bool) -> str:
-    """Why a row has no step time to count."""
+    """Reason why a row is left out of a fit."""
     if status not in (None, "ok"):
         return f"status {status}"
     return "no step time" if is_answered else note
 
 
 def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> None:
-    """Report implausible measured runs; arguments as of `tell`."""
+    """Report implausible measured runs of a table; arguments as in `tell`."""
     found = share_of_peak(measured)
     if np.median(found) < LEAST_UTILISATION:
         say(
@@ -306,16 +300,16 @@ def tell_doubts(runs: Runs, measured: Measured, index: np.ndarray, say: Say) -> 
 
 
 def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarray) -> list[tuple[np.ndarray, str]]:
-    """Warnings about single runs.
+    """Warnings about single measured runs.
 
     Args:
         runs: the table.
         measured: rows for the fit.
-        index: positions of these rows in the table [row].
-        reached: `utilisation` of these rows [1], [row].
+        index: positions of the measured rows in the table [row].
+        reached: `share_of_peak` of the measured rows [1], [row].
 
     Returns:
-        By warning: whether each run is concerned [row], and the text.
+        For each warning: whether each run is concerned [row], and the text.
     """
     held = np.nan_to_num(measured.peak_memory / np.asarray(measured.batch.cluster.chip.hbm_bytes))
     # Ratio of two statements of a speed, in logarithms.
@@ -339,7 +333,7 @@ def doubts(runs: Runs, measured: Measured, index: np.ndarray, reached: np.ndarra
 
 
 def is_copy(runs: Runs) -> np.ndarray:
-    """Whether a run equals an earlier run in all columns but the place in the source [row]."""
+    """Whether a run equals an earlier run in all columns except `source_row` [row]."""
     columns = [column.map(lambda value: value) for name, column in runs.values.items() if name != PLACE]
     group = together(*columns).codes
     first = np.full(group.max() + 1, len(group))
@@ -349,9 +343,9 @@ def is_copy(runs: Runs) -> np.ndarray:
 
 
 def share_of_peak(measured: Measured) -> np.ndarray:
-    """Model flop utilisation of each run, relative to the peak in the precision of its matmuls [1], [row].
+    """Lower bound of the model flop utilisation of each run, relative to the peak of its number format [1], [row].
 
-    A lower bound: no recomputation, causal attention, no gradients of frozen weights.
+    Without recomputation, with causal attention, and without gradients of frozen weights.
     """
     with jax.enable_x64(True):
         least = np.asarray(_least_times(padded(measured.batch, len(measured.batch))))[: len(measured.batch)]
@@ -371,7 +365,7 @@ def _least_time(run: RunBatch) -> jax.Array:
 
 
 def stated_twice(runs: Runs) -> np.ndarray:
-    """Ratio of stated step time to the step time from the stated throughput; 1 where either is absent [1], [row]."""
+    """Ratio of stated step time to the step time from the stated throughput; 1 if either is absent [1], [row]."""
     names = ("step_time_s", "tokens_per_s_per_gpu", "global_batch_size_seqs", "seq_len", "n_gpus")
     time, throughput, batch, length, n_gpus = (runs.numbers(name) for name in names)
     # T (tokens per second and chip) n / (B S)

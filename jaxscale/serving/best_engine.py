@@ -67,7 +67,7 @@ class ServingSpace:
 
 
 class EngineTable(NamedTuple):
-    """Candidates: combinations of degrees, format, split and batch.
+    """Candidate engines with loads: combinations of degrees, format, split of prefill and decode, and batch.
 
     Attributes:
         engine: decoding copies and degrees [candidate].
@@ -95,15 +95,16 @@ def engine_table(
     output_len: float,
     batches: np.ndarray | None = None,
 ) -> EngineTable:
-    """All candidates of a search space.
+    """Candidate engines of a search space.
 
     Args:
+        model: the transformer.
         n_chips: number of available chips [1].
         domain_size: chips of a scale-up domain, the limit of tensor parallelism [1].
         space: search space.
-        input_len: prompt of a request [token].
-        output_len: answer of a request [token].
-        batches: sequences of a copy to try; a geometric series where None [1].
+        input_len: length of a prompt [token].
+        output_len: length of an answer [token].
+        batches: candidate sequences of a copy; a geometric series where None [1].
 
     Raises:
         InputError: an unknown precision, or no degrees that fit the chips.
@@ -185,13 +186,13 @@ NEAR = 0.97
 
 
 class EngineScores(NamedTuple):
-    """Scores of candidates.
+    """Latency, throughput and memory of candidate engines.
 
     Attributes:
         ttft: time to the first token [s].
         tpot: time per token after the first [s].
         throughput: answer tokens of all copies [token/s].
-        memory: memory of a chip at full length [byte].
+        memory: memory of a chip with all sequences at full length [byte].
         waiting: queueing delay of a request [s].
     """
 
@@ -204,7 +205,7 @@ class EngineScores(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredEngine:
-    """Engine with its scores.
+    """Engine with latency, throughput, memory and price.
 
     Attributes:
         engine: decoding copies and degrees.
@@ -212,8 +213,8 @@ class ScoredEngine:
         n_prefill: copies for prompts alone [1].
         precision: format of the weights.
         ttft: time to the first token [s].
-        tpot: time per token [s].
-        throughput: answer tokens [token/s].
+        tpot: time per token after the first [s].
+        throughput: answer tokens of all copies [token/s].
         throughput_per_chip: throughput over all chips in use, chips for prompts included [token/s].
         memory: memory of a chip [byte].
         dollars_per_million_tokens: price of a million answer tokens; nan without a price of a chip [dollar].
@@ -232,7 +233,7 @@ class ScoredEngine:
 
     @property
     def label(self) -> str:
-        """Degrees, copies and format in a few words."""
+        """Degrees, copies and format as short text."""
         degrees = (("tp", self.engine.tp), ("pp", self.engine.pp), ("dp", self.engine.attention_dp))
         words = " ".join(f"{name} {number(degree):g}" for name, degree in degrees)
         split = f" + {self.n_prefill} for prompts" if self.n_prefill else ""
@@ -240,7 +241,7 @@ class ScoredEngine:
         return f"{words}, {copies:g} {plural(copies, 'copy')}{split}, {self.precision}"
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as a document."""
+        """Degrees, load, latency, throughput, memory and price as JSON values."""
         engine = self.engine
         return {
             "tp": number(engine.tp), "pp": number(engine.pp), "attention_dp": number(engine.attention_dp),
@@ -253,13 +254,13 @@ class ScoredEngine:
 
 @dataclass(frozen=True)
 class ServingChoice:
-    """Outcome of a search.
+    """Result of a search for the best engine.
 
     Attributes:
         best: the engine with the highest throughput per chip.
         top: the best engines of different degrees, best first.
         frontier: time per token [s] and throughput per chip [token/s] of engines on the Pareto front [point, 2].
-        prices: relative change of throughput per relative change of each limit [1].
+        prices: elasticity of the throughput per chip in each limit [1].
         searched: number of candidates [1].
         limits: largest time per token `tpot` and to the first token `ttft`, where stated [s].
     """
@@ -273,7 +274,7 @@ class ServingChoice:
 
     @property
     def price_line(self) -> str:
-        """Prices of the limits in a sentence, or why a longer limit brings nothing."""
+        """Sentence on the gain of throughput by longer limits of latency, or on why there is no gain."""
         dear = [(name, price) for name, price in self.prices.items() if price]
         if dear:
             return "; ".join(f"a limit of {name} 1 % larger brings {price:.2f} % of throughput" for name, price in dear)
@@ -285,7 +286,7 @@ class ServingChoice:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Choice as a document."""
+        """JSON document of the choice."""
         return {
             "best": self.best.to_json(),
             "top": [scored.to_json() for scored in self.top],
@@ -318,7 +319,7 @@ def _scored(
 def score_engines(
     model: Transformer, cluster: Cluster, coefficients: ServingCoefficients, table: EngineTable
 ) -> EngineScores:
-    """Scores of every candidate."""
+    """Latency, throughput and memory of every candidate engine."""
     rows = padded(host_arrays((table.engine, table.requests, table.n_prefill)), len(table))
     shared = jax.device_put(host_arrays((model, cluster, coefficients)))
     return EngineScores(*(np.asarray(part)[: len(table)] for part in _scored(*shared, *rows)))
@@ -344,9 +345,10 @@ def best_serving_plan(
     best.
 
     Args:
-        cluster: the chips; not all need be used.
-        input_len: S_in, prompt of a request [token].
-        output_len: S_out, answer of a request [token].
+        model: the transformer.
+        cluster: available chips, some of which may stay unused.
+        input_len: S_in, length of a prompt [token].
+        output_len: S_out, length of an answer [token].
         tpot_limit: largest time per token; none where None [s].
         ttft_limit: largest time to the first token; none where None [s].
         fit: a fit, `default`, `prior`, or a file.

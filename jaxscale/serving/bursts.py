@@ -1,15 +1,15 @@
-r"""Times of the requests of a burst, which all arrive at once.
+r"""Latency of the requests of a burst, which all arrive at once.
 
-Of N requests of a rank, the first $m = \min(N, B)$ fill the B places. Their prompts take $m q$ in all, with the time
-q that the chips or, if slower, the front end of the engine take for each; request u has its first token after
-$u q$. Each later request waits for a place, request u for $(u - B) / X_B$ more. An answer of l tokens then takes its
-steps with the batch that is left by then,
+Of N requests of a rank, the first $m = \min(N, B)$ fill the B places of the batch. Their prompts take $m q$ in all,
+with the time q per prompt of the chips or, if slower, of the engine's front end; request u has its first token after
+$u q$. Each later request u waits for a place, $(u - B) / X_B$ more. An answer of l tokens is generated while the batch
+shrinks from m sequences to n(x),
 
 $$ \int_0^l T_{dec}(n(x)) dx = T_0 l + (T_{dec}(m) - T_0) \int_0^l P(\text{length} > x) dx . $$
 
-A first request keeps its place while the prompts after its own are read: its time per token has $(m - u) q / l$ more,
-which is long for a short answer. Where steps take prompts and running sequences together, it is a step of a full budget
-of prompts at most.
+A first request keeps its place while the prompts behind it are read, so that its time per token is $(m - u) q / l$
+longer, a large delay for a short answer. With mixed passes of prompts and running sequences the delay is at most one
+step with a full token budget.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,13 @@ sqrt(v) ln S within 10 % for uniform and exponential lengths of 50 to 1,000 toke
 
 
 class Burst(NamedTuple):
-    """Times of the requests of a burst [s]."""
+    """Mean and percentiles of latency over the requests of a burst [s].
+
+    Attributes:
+        ttft: time to the first token.
+        tpot: time per token after the first.
+        e2e: time from arrival to the last token.
+    """
 
     ttft: Percentiles
     tpot: Percentiles
@@ -54,16 +60,17 @@ def burst_time(
     start: Array,
     temperature: Temperature,
 ) -> Burst:
-    """Times of the requests of a burst.
+    """Mean and percentiles of latency over the requests of a burst.
 
     Args:
         engine: copies of the model.
         requests: lengths, and the number of requests.
-        times: batch model with the batch of the burst.
+        coefficients: coefficients of the serving software.
+        times: times of the batch model with the batch of the burst.
         places: requests of a rank that memory and scheduler admit [1].
         each: time per answered request of a rank with a full batch [s].
         start: time to the first token of a request alone [s].
-        temperature: 0 for exact minima and corners, else their smoothing [1].
+        temperature: smoothing of minima and corners; 0 for exact values [1].
     """
     # No division by zero without a burst.
     own = requests.n_requests / (engine.copies * engine.attention_dp) + 1e-9

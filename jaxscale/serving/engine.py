@@ -1,4 +1,4 @@
-"""Engines for inference, and the requests to engines: the inputs of every time and size of serving.
+"""Engines for inference and their requests: the inputs of all functions of serving.
 
 An engine is a copy of the weights on tp x pp x attention_dp chips. Experts spread over all chips of a pipeline stage.
 """
@@ -100,14 +100,14 @@ class Engine(eqx.Module):
         pp: pipeline stages [1].
         attention_dp: ranks with the attention of separate sequences and shared experts [1].
         copies: number of parallel engines [1].
-        weight_bytes: stored bytes of a weight of the layers [byte].
-        cache_bytes: stored bytes of an element of the key/value cache [byte].
+        weight_bytes: stored size of a weight of the layers [byte].
+        cache_bytes: stored size of an element of the key/value cache [byte].
         formats: share of the matmuls in each number format [1].
-        overlap: share of the collectives that may hide behind the work on the second half of the batch [1].
+        overlap: largest share of the collectives hidden behind the work on the second half of the batch [1].
         expert_nodes: maximum number of domains to which a token is sent [1].
         max_sequences: maximum number of running sequences that the scheduler admits to a rank [1].
-        token_budget: tokens of a step where prompts wait [token].
-        mixed_passes: 1 where a pass takes prompts and running sequences together, 0 where each has its own [1].
+        token_budget: tokens of a step if prompts wait [token].
+        mixed_passes: 1 where a pass takes prompts and running sequences together, 0 for separate passes [1].
         memory_share: share of the memory of a chip for weights, cache and buffers [1].
     """
 
@@ -144,7 +144,7 @@ class Engine(eqx.Module):
         mixed_passes: Any = 1.0,
         memory_share: Any = MEMORY_SHARE,
     ):
-        """Describe an engine; bytes and formats default to the values of the words.
+        """Engine from degrees and words; sizes and formats default to those of the words.
 
         Raises:
             InputError: a precision that is not in the tables of this module.
@@ -164,17 +164,17 @@ class Engine(eqx.Module):
         self.memory_share = as_float(memory_share)
 
     def __check_init__(self):
-        """Refuse numbers that no engine has; traced values are not looked at."""
+        """Refuse numbers out of range; traced values are not checked."""
         ENGINE.check(vars(self))
 
     @property
     def n_chips(self) -> Number:
-        """Chips of all copies [1]."""
+        """Number of chips of all copies [1]."""
         return self.tp * self.pp * self.attention_dp * self.copies
 
 
 def usual_cache_bytes(precision: str) -> float:
-    """Stored bytes of an element of the cache beside weights of a format: 1 beside fp8 and fp4, else 2 [byte]."""
+    """Usual size of an element of the key/value cache by format of the weights: 1 for fp8 and fp4, else 2 [byte]."""
     return 1.0 if precision in ("fp8", "fp4") else 2.0
 
 
@@ -193,17 +193,17 @@ class Requests(eqx.Module):
     """Load of requests on engines.
 
     Attributes:
-        concurrency: requests in flight over all copies, as the client requests; for a static batch its size; for an
-            open stream the client's maximum [1].
-        input_len: S_in, prompt of a request [token].
-        output_len: S_out, answer of a request [token].
-        continuous: 1 where requests join and leave a running batch, 0 where all of a batch start together [1].
-        at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` counts [1].
+        concurrency: requests in flight over all copies, as kept by the clients; the batch size of a static batch; the
+            clients' maximum for an open stream [1].
+        input_len: S_in, length of a prompt [token].
+        output_len: S_out, length of an answer [token].
+        continuous: 1 for continuous batching, 0 for a static batch whose requests start together [1].
+        at_limit: 1 where more requests wait than memory and scheduler admit, 0 where `concurrency` is the limit [1].
         disaggregated: 1 for prompts on separate engines [1].
         n_requests: requests of the benchmark; 0 for an endless stream [1].
-        prefix_hit: share of prompt tokens whose keys and values are cached, or may be if there are groups [1].
+        prefix_hit: share of prompt tokens with cached keys and values; with `prefix_groups` an upper bound [1].
         prefix_groups: distinct prefixes among the requests, which compete for the memory of the cache; 0 where the
-            stated share is cached in any case [1].
+            stated share is always cached [1].
         draft_tokens: draft tokens per step, by speculation or multi-token prediction [1].
         acceptance: acceptance probability of a draft token [1].
         request_rate: arrival rate at all copies of an open stream; 0 for clients that wait for answers [1/s].
@@ -230,16 +230,16 @@ class Requests(eqx.Module):
 
     @property
     def is_open(self) -> Number:
-        """1 where requests arrive at a rate independent of the answers [1]."""
+        """1 for an open stream, with arrivals independent of the answers, else 0 [1]."""
         return (self.request_rate > 0.0) * 1.0
 
     @property
     def is_closed(self) -> Number:
-        """1 where clients keep a number of requests in flight, with a queue if requests exceed places [1]."""
+        """1 for a closed loop, in which clients keep a number of requests in flight, else 0 [1]."""
         return (1.0 - self.is_open) * (1.0 - self.at_limit)
 
     def __check_init__(self):
-        """Refuse numbers that no requests have; traced values are not looked at."""
+        """Refuse numbers out of range; traced values are not checked."""
         REQUESTS.check(vars(self))
 
 

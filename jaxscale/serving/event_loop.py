@@ -1,7 +1,7 @@
 """Discrete simulation of requests on one rank of an engine: continuous batching with chunked prompts.
 
 The simulation checks the formulas of `serving_time` and `under_load`. Each step gives every running request a token and
-adds waiting prompts up to the token budget, first come, first served. The time of a step is the time of `decode_pass`
+adds waiting prompts up to the token budget, first come, first served. The time of a step is that of `decode_pass`
 and `prompts_in_step`; a token reaches its client a step later.
 """
 
@@ -21,13 +21,13 @@ from jaxscale.serving.serving_time import tokens_yielded
 
 
 class SimulatedRequests(eqx.Module):
-    """Times of every request of a run; infinite where the number of steps was too small.
+    """Latency of every simulated request; infinite if the simulation had too few steps.
 
     Attributes:
         ttft: time to the first token [s], [request].
-        e2e: time from being sent to the last token [s], [request].
-        sent: time at which a request was sent [s], [request].
-        answers: tokens of its answer [token], [request].
+        e2e: time from sending to the last token [s], [request].
+        sent: time at which the request was sent [s], [request].
+        answers: length of the answer [token], [request].
     """
 
     ttft: Float[Array, " request"]
@@ -37,7 +37,7 @@ class SimulatedRequests(eqx.Module):
 
     @property
     def tpot(self) -> Float[Array, " request"]:
-        """Time per token after the first [s]."""
+        """Time per token after the first [s], [request]."""
         # The first token is in the time to the first token.
         return (self.e2e - self.ttft) / (self.answers - 1.0)
 
@@ -74,15 +74,18 @@ def simulate_requests(
     """Discrete simulation of requests on one rank of an engine.
 
     Args:
+        model: the transformer.
         engine: copy of the model; one rank of the copy is simulated, with the token budget of its steps.
+        cluster: chips and network.
         requests: prompt, mean answer and cached share; `concurrency` is the client's maximum in flight.
+        coefficients: coefficients of the serving software.
         arrivals: times at which requests are ready to be sent, ascending; all zero for a burst or a closed loop [s].
-        answers: tokens of each answer [token].
+        answers: length of each answer [token].
         places: maximum number of requests in the running batch [1].
         n_steps: maximum number of steps [1].
 
     Returns:
-        Times of every request.
+        Latency of every request.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     fresh = r.input_len * (1.0 - r.prefix_hit)

@@ -1,4 +1,4 @@
-"""Fit of serving stacks to tables of measured runs: from the priors, or from an earlier fit for few rows."""
+"""Fit of serving software to tables of measured runs: from the priors, or from an earlier fit for few rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,10 +41,12 @@ LEAST_ROWS = 30
 
 
 def refined(measured: MeasuredServing, earlier: ServingFit, name: str) -> ServingFit:
-    """Earlier fit refined by few rows.
+    """Earlier fit with effects refined by few rows.
 
     Args:
+        measured: the rows.
         earlier: fit with the pooled values and spreads, which stay fixed.
+        name: name of the new fit.
     """
     spreads = {
         kind: _scaled(kind, by_name, measured, earlier) for kind, by_name in serving_spec().effect_spreads().items()
@@ -97,10 +99,15 @@ def _own_widths(
 def stacks_left_out(
     measured: MeasuredServing, problem: ServingProblem, solution: MixedSolution
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of stacks under a fit without the stack, and under the same fit refined by ten rows of it [measurement].
+    """Log errors of stacks under a fit without the stack, and under the same fit refined by ten rows [measurement].
 
     The ten rows are drawn group by group. The second error is nan for the ten rows and for stacks of fewer than
     `LEAST_ROWS` rows.
+
+    Args:
+        measured: all rows.
+        problem: mixed-effects problem of the rows.
+        solution: solution for all rows.
     """
     stacks = names_left_out(measured, "stack").astype(str)
     unseen, few = np.full((2, len(problem.row)), np.nan)
@@ -122,7 +129,7 @@ def stacks_left_out(
 
 
 def drawn_by_group(groups: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Indices of random rows, a row of every group before a second of any group [1]."""
+    """Indices of random rows, with one row of every group before a second row of any group."""
     order = np.random.default_rng(seed).permutation(len(groups))
     codes = np.unique(groups.astype(str), return_inverse=True)[1][order]
     turns = np.asarray([np.count_nonzero(codes[:place] == code) for place, code in enumerate(codes)])
@@ -135,19 +142,21 @@ Progress = Callable[[str], None]
 def fit_and_hold_out(
     measured: MeasuredServing, name: str = "default", progress: Progress | None = None
 ) -> tuple[ServingFit, HeldOutServing]:
-    """Fit of measured rows from the priors, with refits without folds.
+    """Fit of measured rows from the priors, with cross-validation for the intervals.
 
     Args:
-        progress: receives messages of progress.
+        measured: the rows.
+        name: name of the fit.
+        progress: callback with messages of progress.
 
     Returns:
-        The fit with its intervals, and the errors behind the intervals.
+        The fit with its intervals, and the errors of held-out rows.
     """
     tell = progress or (lambda _: None)
     with jax.enable_x64(True), one_blas_thread():
         problem = serving_problem(measured)
         everything = np.ones(len(measured.groups), dtype=bool)
-        tell(f"fitting {len(problem.row)} measurements of {len(everything)} rows")
+        tell(f"fitting {problem.mixed.weights(everything).sum():.0f} measurements of {len(everything)} rows")
         solution = solve_mixed(problem.mixed, everything)
         # Last steps with fixed spreads: effects at the optimum of the final spreads.
         solution = solve_mixed(problem.mixed, everything, solution, steps=12, learns_spreads=False)
@@ -175,15 +184,17 @@ def fit_serving(
     hardware: Hardware | None = None,
     progress: Progress | None = None,
 ) -> ServingFit:
-    """Fit serving stacks to measured rows, `js.serving.fit_serving(js.serving.read_serving("mine.csv"))`.
+    """Fit of serving software to measured rows, `js.serving.fit_serving(js.serving.read_serving("mine.csv"))`.
 
     Ten rows of a new stack are enough: effects without information stay as in the start.
 
     Args:
         tables: serving tables.
-        start: an earlier fit; unseen levels may differ from it by its spreads, seen levels by a fraction of its
+        start: an earlier fit; unseen levels may differ from the start by its spreads, seen levels by a fraction of the
             spreads. `prior` starts from the priors alone.
-        progress: receives messages of progress.
+        name: name of the fit.
+        hardware: catalogue of chips; the shipped catalogue where None.
+        progress: callback with messages of progress.
 
     Raises:
         InputError: no row has a measured time or rate, or unknown start.

@@ -1,13 +1,14 @@
-r"""Forward passes of an engine: a decode step, and the prefill of prompts.
+r"""Time of the forward passes of an engine: a decode step, and the prefill of prompts.
 
 Through all stages of the pipeline, on each chip of a stage,
 
 $$ T = \left\| \frac{B_w}{\epsilon_w W}, \frac{F}{\epsilon_C C} \right\|_3 + T_{att} + T_{coll} + L o_L + o + n_s o_s $$
 
 with the bytes of the weights that the tokens use and the flops of their matmuls, which overlap in part (a norm of order
-3), the cache, the collectives, and floors for launches, scheduler and sampler. Of E experts, n tokens with k experts
-each use $E (1 - (1 - k / E)^n)$. Layers follow Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small
-all-reduces is the latency of the all-reduce kernels of serving frameworks (data/serving).
+3), the time of attention and cache reads, the collectives, and constant times for launches per layer, for the scheduler
+and for sampling per sequence. Of E experts, n tokens with k experts each use $E (1 - (1 - k / E)^n)$. Layers follow
+Pope et al. 2022 (arXiv 2211.05102); the logarithmic latency of small all-reduces is that of the all-reduce kernels of
+serving frameworks (data/serving).
 
 The key/value cache of grouped-query attention has $2 K h$ elements per token and layer, that of latent attention
 $r_{kv} + h_{rope}$ (DeepSeek-V2, arXiv 2405.04434, section 2.1.4). Window layers cache at most a window, state-space
@@ -52,7 +53,7 @@ STATE_BYTES = 4.0
 def over_cached_keys(
     model: Transformer, context: ArrayLike, of: Callable[[Heads, ArrayLike], Number], temperature: Temperature = 0.0
 ) -> Number:
-    """Mean over attention layers of a function of the heads and of the number of cached tokens."""
+    """Mean over attention layers of a function of the heads and of the number of cached tokens of a sequence."""
     full, windowed = head_kinds(model)
     # Without a window (0) all tokens are held.
     held = smooth_min(model.window + (1.0 - jnp.clip(model.window, 0.0, 1.0)) * context, context, temperature)
@@ -60,32 +61,30 @@ def over_cached_keys(
 
 
 def cached_keys(model: Transformer, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Number of cached tokens of a context, mean over attention layers with and without a window [token]."""
+    """Cached tokens of a sequence, as the mean over attention layers with and without a window [token]."""
     return over_cached_keys(model, context, lambda _, keys: keys, temperature)
 
 
 def state_bytes(model: Transformer) -> Number:
-    """Constant state of a sequence over all state-space layers [byte]."""
+    """Size of the state of a sequence, over all state-space layers [byte]."""
     return ssm_layers(model) * model.ssm_d_inner * model.ssm_state / model.ssm_groups * STATE_BYTES
 
 
 def cached_on_rank(model: Transformer, engine: Engine, kind: Heads, temperature: Temperature = 0.0) -> Array:
-    """Numbers of a token in the cache of a layer on one of min(tp, K) ranks; latents in full on every rank [1]."""
+    """Cached numbers per token and layer on a tensor-parallel rank; latents are in full on every rank [1]."""
     # Beyond K ranks, keys and values are replicated.
     split = key_value_numbers(kind) / smooth_min(engine.tp, kind.n_kv_heads, temperature)
     return split + is_latent(model) * (model.kv_lora_rank + model.rope_head_dim - split)
 
 
 def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, temperature: Temperature = 0.0) -> Array:
-    """Cache of a sequence on a chip of its rank, over all layers of all pipeline stages [byte].
+    """Cache of a sequence that a decode step reads on a chip, over all layers of all pipeline stages [byte].
 
     Args:
+        model: the transformer.
         engine: number format and degrees.
         context: tokens of the sequence [token].
-        temperature: 0 for exact minima, else their smoothing [1].
-
-    Returns:
-        Bytes per sequence [byte].
+        temperature: smoothing of minima; 0 for exact values [1].
     """
     numbers = over_cached_keys(
         model, context, lambda kind, keys: keys * cached_on_rank(model, engine, kind, temperature), temperature
@@ -97,10 +96,16 @@ def cache_per_sequence(model: Transformer, engine: Engine, context: ArrayLike, t
 def stored_per_sequence(
     model: Transformer, engine: Engine, context: ArrayLike, temperature: Temperature = 0.0
 ) -> Array:
-    """Cache of a sequence in the memory of a chip of its rank, over all layers of all pipeline stages [byte].
+    """Cache of a sequence in the memory of a chip, over all layers of all pipeline stages [byte].
 
-    A step of sparse latent attention reads some keys of a cache that holds all (DeepSeek-V3.2, 2025-09); other windows
-    hold no more than a step reads.
+    A step of sparse latent attention reads only some keys of a complete cache (DeepSeek-V3.2, 2025-09); other windows
+    store no more than a step reads.
+
+    Args:
+        model: the transformer.
+        engine: number format and degrees.
+        context: tokens of the sequence [token].
+        temperature: smoothing of minima; 0 for exact values [1].
     """
     unread = jnp.subtract(context, cached_keys(model, context, temperature))
     latents = attention_layers(model) * unread * (model.kv_lora_rank + model.rope_head_dim) * engine.cache_bytes
@@ -135,8 +140,8 @@ class PassTime(eqx.Module):
         weights: matmuls, by the time to read weights and the time to compute.
         attention: cache reads or flops of the attention core.
         collectives: latency and bandwidth of tensor and expert parallelism, and sends between stages.
-        floors: launches, scheduler and sampler.
-        drafts: guesses of draft tokens.
+        floors: constant times of launches, scheduler and sampler.
+        drafts: generation of draft tokens.
     """
 
     weights: Number
@@ -152,18 +157,19 @@ class PassTime(eqx.Module):
 
 
 class Shares(eqx.Module):
-    """Quantities of a model on a chip of its engine, independent of the tokens of a pass.
+    """Quantities of a model on one chip of an engine that do not depend on the tokens of a pass.
 
     Attributes:
         dense: parameters used by every token, on a chip, over all stages [1].
         expert: parameters of one expert of every mixture layer, on a chip [1].
         head: parameters of the logits head on a chip [1].
         layers: layers of the model [1].
-        peak: seconds per flop at the peak of the engine's format [s/flop].
-        wide_peak: seconds per flop at the peak in 16 bits [s/flop].
+        peak: time per flop at the peak of the engine's format [s/flop].
+        wide_peak: time per flop at the peak in 16 bits [s/flop].
         latency: latency of the small collectives of a pass, in units of `collective_latency` [1].
-        link: seconds per token at the full bandwidth of the links, of all collectives of a pass [s].
-        ramp: root of the seconds of a token at full bandwidth, summed over collectives by their peers [s^0.5].
+        link: time per token of all collectives of a pass at the full bandwidth of the links [s].
+        ramp: square root of the time of a token at full bandwidth, summed over collectives with a weight that grows
+            with the number of peers [s^0.5].
         sends: latency of the sends between stages [s].
     """
 
@@ -180,7 +186,7 @@ class Shares(eqx.Module):
 
 
 def engine_shares(model: Transformer, engine: Engine, cluster: Cluster) -> Shares:
-    """Quantities of a model on a chip of its engine, independent of the tokens of a pass."""
+    """Quantities of a model on one chip of an engine that do not depend on the tokens of a pass."""
     tp, ranks = engine.tp, engine.tp * engine.attention_dp
     mixtures = moe_layers(model)
     # Router and dense layers are used by every token.
@@ -253,7 +259,7 @@ def _beyond(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
 
 
 def experts_touched(model: Transformer, n_tokens: ArrayLike) -> Array:
-    """Number of experts of a layer used by at least one of n tokens: E (1 - (1 - k/E)^n) [1]."""
+    """Number of experts of a layer used by at least one of n tokens, E (1 - (1 - k/E)^n) [1]."""
     # Dense models have k = E: log(0).
     spared = jnp.log1p(-smaller(model.moe_top_k / model.n_experts, 1.0 - 1e-6))
     return -model.n_experts * jnp.expm1(n_tokens * spared)
@@ -273,8 +279,11 @@ def weight_times(
     """Time to read the used weights, and time of the matmuls with the weights, on a chip.
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
+        cluster: chips and network.
         shares: quantities of the model on a chip.
+        coefficients: coefficients of the serving software.
         n_tokens: tokens of the pass on each attention rank [token].
         n_logits: tokens whose logits are needed [token].
         efficiency: share of the peak attained by the matmuls [1].
@@ -333,15 +342,18 @@ def decode_pass(
     shares: Shares | None = None,
     temperature: Temperature = 0.0,
 ) -> PassTime:
-    """Time of a decode step: every sequence of an attention rank gets a token.
+    """Time of a decode step, in which every sequence of an attention rank gets a token.
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
+        cluster: chips and network.
+        coefficients: coefficients of the serving software.
         n_sequences: sequences on each attention rank [1].
         context: tokens of a sequence, prompt included [token].
         tokens_each: tokens of each sequence in the step, more than one with draft tokens [token].
         shares: quantities of the model on a chip, if already computed.
-        temperature: 0 for exact maxima, else their smoothing [1].
+        temperature: smoothing of maxima; 0 for exact values [1].
 
     Returns:
         The step by cause [s].
@@ -395,12 +407,15 @@ def prefill_pass(
     """Time of the prefill of prompts in a single pass.
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
+        cluster: chips and network.
+        coefficients: coefficients of the serving software.
         n_sequences: prompts on each attention rank [1].
         input_len: uncached tokens of a prompt [token].
         cached_len: preceding tokens of a prompt with cached keys and values [token].
         shares: quantities of the model on a chip, if already computed.
-        temperature: 0 for exact maxima, else their smoothing [1].
+        temperature: smoothing of maxima; 0 for exact values [1].
 
     Returns:
         The pass by cause [s].
@@ -444,24 +459,27 @@ def prompts_in_step(
     shares: Shares | None = None,
     temperature: Temperature = 0.0,
 ) -> Array:
-    r"""Time that prompts add to a decode step.
+    r"""Time that prompts add to a decode step [s].
 
     With `mixed_passes`, a pass of the running sequences and of the prompts reads the weights once,
 
     $$ \Delta T_w = \| R(n_d + n_p), C_d + C_p \|_3 - \| R(n_d), C_d \|_3 , $$
 
-    with the reads R and the matmuls C of the tokens $n_d$ of running sequences and $n_p$ of prompts; otherwise, and
-    where nothing runs, prompts have a pass of their own.
+    with the reads R and the matmuls C of the tokens $n_d$ of running sequences and $n_p$ of prompts. Otherwise, and
+    without running sequences, prompts have a pass of their own.
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
+        cluster: chips and network.
+        coefficients: coefficients of the serving software.
         n_sequences: running sequences on each attention rank [1].
         n_prompts: prompts on each attention rank [1].
         input_len: uncached tokens of a prompt [token].
         cached_len: preceding tokens of a prompt with cached keys and values [token].
         tokens_each: tokens of each running sequence in the step, more than one with draft tokens [token].
         shares: quantities of the model on a chip, if already computed.
-        temperature: 0 for exact maxima, else their smoothing [1].
+        temperature: smoothing of maxima; 0 for exact values [1].
 
     Returns:
         Added time without launches [s].

@@ -1,11 +1,11 @@
-r"""Lifetime cost of models: training and serving together, and rollouts that share chips with training.
+r"""Lifetime cost of models, training and serving together, and rollouts that share chips with training.
 
-Sardana et al. 2024 (arXiv 2401.00448) minimise $6 N D + 2 N D_{inf}$ at equal loss. Here each kind of work has a price:
-$p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$, or the chip time follows from an engine.
+Sardana et al. 2024 (arXiv 2401.00448) minimise $6 N D + 2 N D_{inf}$ at equal loss. Here training, prompts and answers
+have prices, $p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$, or the chip time follows from an engine.
 
 Answers of lengths $l_1 \le \dots \le l_n$ that start together take
 $T = T_{prefill} + \sum_i (l_i - l_{i-1})\, T_{dec}(n - i + 1, S_{in} + (l_i + l_{i-1}) / 2)$: the batch shrinks as
-answers end, and launches and reads of weights bound the time of the longest answer.
+answers end, and launches and reads of weights bound the time of the longest answer from below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ from jaxscale.serving.serving_time import serving_time
 
 
 class TrainingPlans(eqx.Module):
-    """Candidate plans for the training of shapes, and the chips of training.
+    """Candidate parallel plans for the training of various model shapes, and the chips of training.
 
     Attributes:
         plans: degrees and batch [plan].
@@ -55,13 +55,14 @@ class TrainingPlans(eqx.Module):
     def chip_time(
         self, model: Transformer, may_run: Bool[ArrayLike, " plan"] | None = None
     ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-        r"""Chip time of a training token on the fastest plan that fits into memory: $n\,t_\mathrm{step} / (B S)$.
+        r"""Chip time per training token with the fastest plan that fits in memory, $n\,t_\mathrm{step} / (B S)$.
 
         Args:
+            model: the transformer.
             may_run: plans that are valid for the model; all where None [plan].
 
         Returns:
-            Chip time, infinite where no plan fits [s/token], and index of the plan [1].
+            Chip time, infinite if no plan fits [s/token], and index of the plan [1].
         """
 
         def of_plan(plan: Plan) -> tuple[Array, Array]:
@@ -85,7 +86,7 @@ class TrainingPlans(eqx.Module):
         return np.broadcast_to(obeys(facts), shape)
 
     def plan(self, place: int) -> Plan:
-        """Plan by index."""
+        """Candidate plan by index."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[place], self.plans)
 
 
@@ -97,10 +98,12 @@ def training_plans(
     levels: Mapping[str, str | None] | None = None,
     oom_probability: float = 0.1,
 ) -> TrainingPlans:
-    """Candidate plans for the training of shapes, with coefficients for step time and memory.
+    """Candidate parallel plans for the training of various model shapes, with coefficients for step time and memory.
 
     Args:
+        cluster: chips and network.
         plans: degrees and batches; each uses all chips.
+        fit: calibration of training, or its name or file.
         levels: framework, gpu and so on, whose fitted effects apply.
         oom_probability: accepted probability of running out of memory [1].
 
@@ -126,14 +129,14 @@ SERVING_FLOP = 2.0
 
 
 class LifetimeLoad(eqx.Module):
-    """Tokens of a lifetime and the prices of training, prompts and answers.
+    """Tokens served in the lifetime of a model, and the prices of training, prompts and answers.
 
     Attributes:
         prompt_tokens: D_in [token].
         answer_tokens: D_out [token].
-        training_price: p_tr, of a flop of training, in any unit of cost.
-        prompt_price: p_in, of a flop of prefill.
-        answer_price: p_out, of a flop of decode.
+        training_price: p_tr, price of a flop of training, in any unit of cost.
+        prompt_price: p_in, price of a flop of prefill.
+        answer_price: p_out, price of a flop of decode.
     """
 
     prompt_tokens: Number = eqx.field(converter=as_float)
@@ -143,7 +146,14 @@ class LifetimeLoad(eqx.Module):
     answer_price: Number = eqx.field(converter=as_float, default=1.0)
 
     def cost(self, n_params: ArrayLike, n_tokens: ArrayLike) -> Array:
-        """Cost of training N parameters on D tokens and of serving, in the unit of the prices."""
+        """Cost of training N parameters on D tokens and of serving, in the unit of the prices.
+
+        $p_{tr} 6 N D + 2 N (p_{in} D_{in} + p_{out} D_{out})$.
+
+        Args:
+            n_params: N [1].
+            n_tokens: D [token].
+        """
         training = self.training_price * FLOP_PER_PARAM_TOKEN * n_tokens
         served = self.prompt_price * self.prompt_tokens + self.answer_price * self.answer_tokens
         # 6 N D + 2 N D_inf, each with a price.
@@ -151,7 +161,7 @@ class LifetimeLoad(eqx.Module):
 
 
 class LifetimeOptimum(NamedTuple):
-    """Model of a given loss with the least cost.
+    """Size and training tokens of the model of a given loss with the least lifetime cost.
 
     Attributes:
         n_params: N [1].
@@ -165,7 +175,7 @@ class LifetimeOptimum(NamedTuple):
 
 
 def least_params(law: LossLaw, loss: ArrayLike) -> Array:
-    """Minimum number of parameters for a loss, with infinitely many tokens: (A / (l - E))^(1 / alpha) [1]."""
+    """Number of parameters that reaches a loss with infinitely many tokens, (A / (l - E))^(1 / alpha) [1]."""
     return jnp.power(law.params_coefficient / jnp.subtract(loss, law.irreducible), 1.0 / law.params_exponent)
 
 
@@ -182,13 +192,14 @@ def tokens_for_loss(law: LossLaw, n_params: ArrayLike, loss: ArrayLike) -> Array
 
 
 def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> LifetimeOptimum:
-    """Parameters and tokens of least cost of training and serving for a given loss.
+    """Parameters and training tokens with the least cost of training and serving at a given loss.
 
-    The root of the slope of the cost along the curve of equal loss is found by bisection, and is differentiable by the
-    implicit function theorem.
+    Bisection finds the minimum of the cost along the curve of equal loss; the result is differentiable by the implicit
+    function theorem.
 
     Args:
-        loss: above the irreducible loss [nat per token].
+        law: loss law.
+        loss: target loss, above the irreducible loss [nat per token].
         load: tokens of the lifetime and prices.
     """
     least = least_params(law, loss)
@@ -210,12 +221,12 @@ def lifetime_optimum(law: LossLaw, loss: ArrayLike, load: LifetimeLoad) -> Lifet
 
 
 class LifetimeCost(NamedTuple):
-    """Chip time of a lifetime.
+    """Chip time of training and serving over the lifetime of a model.
 
     Attributes:
         training: chip seconds of training [s].
         serving: chip seconds of all answers, prompts included [s].
-        tpot: time per token [s].
+        tpot: time per token after the first [s].
         n_tokens: training tokens [token].
         place: index of the fastest training plan; 0 for a given utilisation [1].
     """
@@ -250,15 +261,19 @@ def lifetime_cost(
     r"""Chip time to train a shape to a loss and to serve all its answers; differentiable in the shape.
 
     A shape whose loss is $1 + p$ times the loss of the best shape of its size needs the tokens of a loss $l / (1 + p)$.
-    The law counts the parameters of a token, times $E^\gamma$ for E experts.
+    The parameters in the loss law are the active parameters, times $E^\gamma$ for E experts.
 
     Args:
+        model: the transformer.
         engine: engine for inference.
-        cluster: the chips, for inference and for training at a given utilisation.
+        cluster: chips for inference, and for training at a given utilisation.
+        requests: load, lengths and kind of serving.
+        coefficients: coefficients of the serving software.
+        law: loss law.
         loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
         training: training plans for the step time, or the model flop utilisation of training [1].
-        temperature: 0 for exact maxima, else their smoothing [1].
+        temperature: smoothing of maxima; 0 for exact values [1].
         shape: law of the shape; every shape is as good as the best where None.
         experts_exponent: gamma, 0 for experts without effect (Clark et al. 2022, equation 6) [1].
         may_run: training plans that are valid for the shape; all where None [plan].
@@ -284,11 +299,11 @@ def lifetime_cost(
 
 
 class RolloutTime(NamedTuple):
-    """Time of a batch of answers on a copy.
+    """Time of a batch of answers on a copy, by cause.
 
     Attributes:
         prefill: prefill of the prompts [s].
-        decode: steps until the end of the longest answer [s].
+        decode: decode steps until the end of the longest answer [s].
         refresh: transfer of new weights over the network [s].
         idle: share of sequence steps without an answer, 1 - mean length / longest [1].
     """
@@ -300,7 +315,7 @@ class RolloutTime(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Sum of all causes [s]."""
+        """Sum of prefill, decode and refresh [s]."""
         return self.prefill + self.decode + self.refresh
 
 
@@ -316,7 +331,11 @@ def rollout_time(
     """Time of a batch of answers of unequal lengths on a copy.
 
     Args:
-        input_len: prompt of every answer [token].
+        model: the transformer.
+        engine: distribution of the copy over chips.
+        cluster: chips and network.
+        coefficients: coefficients of the serving software.
+        input_len: length of every prompt [token].
         lengths: lengths of the answers, in any order [token], [answer].
         samples_per_prompt: answers that share a prompt and its prefill [1].
 
@@ -350,13 +369,13 @@ def rollout_time(
 
 
 class RolloutSplit(NamedTuple):
-    """Division of chips between rollout and training, and the time of a step with both.
+    """Division of chips between rollouts and training, and the resulting time of a step.
 
     Attributes:
-        rollout_chips: for rollouts [1].
-        training_chips: for training [1].
-        step: with rollout and training side by side [s].
-        colocated: with rollout and training in turn on all chips [s].
+        rollout_chips: chips for rollouts [1].
+        training_chips: chips for training [1].
+        step: step time with concurrent rollouts and training [s].
+        colocated: step time with rollouts and training in turn on all chips [s].
     """
 
     rollout_chips: Array
@@ -368,14 +387,14 @@ class RolloutSplit(NamedTuple):
 def rollout_split(
     n_chips: ArrayLike, rollout_chip_seconds: ArrayLike, training_chip_seconds: ArrayLike, swap: ArrayLike = 0.0
 ) -> RolloutSplit:
-    """Division of chips between rollouts and training for equal duration.
+    """Division of chips between concurrent rollouts and training of equal duration.
 
     With chip seconds r and t of a step, $n_r = n r / (r + t)$, and a step takes $(r + t) / n$.
 
     Args:
         n_chips: total number of chips [1].
-        rollout_chip_seconds: r, of the rollouts of a step [s].
-        training_chip_seconds: t, of the training of a step [s].
+        rollout_chip_seconds: r, chip time of the rollouts of a step [s].
+        training_chip_seconds: t, chip time of the training of a step [s].
         swap: time to swap memory between rollout and training on shared chips [s].
     """
     work = jnp.add(rollout_chip_seconds, training_chip_seconds)

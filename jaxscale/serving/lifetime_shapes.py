@@ -1,4 +1,4 @@
-"""Shapes of least lifetime chip time: width, depth, key/value heads, experts, degree and batch.
+"""Model shapes of least lifetime chip time: width, depth, key/value heads, experts, tensor-parallel degree and batch.
 
 The chip time covers training to a loss and serving a number of answer tokens under a limit of the time per token. The
 search steps over a lattice of integer sizes: all neighbours of a point at once, from several starts, to a local
@@ -45,12 +45,13 @@ and the memory limit of a training plan is a jump, so that single steps end in l
 
 @dataclass(frozen=True)
 class LifetimeLattice:
-    """Lattice of the sizes in the search.
+    """Candidate sizes of a model and its engine in the search for the best shape.
 
     Attributes:
         n_layers: depths [1].
         d_model: widths [1].
-        n_kv_heads: key/value heads. Fewer heads cost nothing in the laws of loss: the user states the minimum [1].
+        n_kv_heads: key/value heads; the least number is the user's choice, because fewer heads do not raise the loss by
+            the loss laws [1].
         n_experts: experts of each mixture layer; the template's where empty [1].
         tp: tensor-parallel degrees of the engine [1].
         batch: sequences in flight of an engine [1].
@@ -64,7 +65,11 @@ class LifetimeLattice:
     batch: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
     def axes(self, template: Transformer) -> list[np.ndarray]:
-        """Values of each of `AXES`."""
+        """Candidate values of each of `AXES`, ascending.
+
+        Raises:
+            InputError: an axis without values, or with a value below 1.
+        """
         experts = self.n_experts or (int(number(template.n_experts)),)
         sizes = (self.n_layers, self.d_model, self.n_kv_heads, experts, self.tp, self.batch)
         for name, values in zip(AXES, sizes, strict=True):
@@ -74,20 +79,20 @@ class LifetimeLattice:
 
 
 class LifetimeTask(NamedTuple):
-    """Requirements of a lifetime; every leaf traces.
+    """Requirements on a model over its lifetime; every leaf traces.
 
     Attributes:
         template: proportions of the model.
         cluster: chips for inference.
         requests: lengths and kind of serving.
-        coefficients: coefficients of the serving stack.
+        coefficients: coefficients of the serving software.
         law: law of the loss.
         loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
         tpot_limit: largest time per token [s].
         training: training plans, or the model flop utilisation of training [1].
         shape: law of the shape.
-        experts_exponent: gamma of the worth of experts [1].
+        experts_exponent: gamma, exponent of the number of experts in the effective parameters [1].
     """
 
     template: Transformer
@@ -105,14 +110,14 @@ class LifetimeTask(NamedTuple):
 
 @dataclass(frozen=True)
 class LifetimeShape:
-    """Shape and engine of least chip time.
+    """Model shape and engine of least lifetime chip time.
 
     Attributes:
         sizes: value of each of `AXES`.
         model: the transformer.
         training: chip seconds of training [s].
         serving: chip seconds of all answers [s].
-        tpot: time per token [s].
+        tpot: time per token after the first [s].
         n_tokens: training tokens [token].
         plan: fastest training plan; None for a given utilisation.
         searched: number of evaluated points of the lattice [1].
@@ -134,7 +139,7 @@ class LifetimeShape:
 
 
 def lifetime_model(template: Transformer, sizes: Float[Array, " axis"]) -> Transformer:
-    """Template at a point of the lattice."""
+    """Template with depth, width, key/value heads and experts of a point of the lattice."""
     depth, width, kv_heads, experts = sizes[0], sizes[1], sizes[2], sizes[3]
     model = stretched(template, width, depth, template.head_dim)
     return with_fields(model, {"n_kv_heads": kv_heads, "n_experts": experts})
@@ -165,14 +170,14 @@ def _scored_shapes(points: Array, may_run: Bool[Array, "point plan"], task: Life
 
 
 def score_shapes(points: Float[np.ndarray, "point axis"], task: LifetimeTask) -> Float[np.ndarray, "point 5"]:
-    """Training and serving chip time [s], time per token [s], training tokens and plan of points [point, 5].
+    """Training and serving chip time [s], time per token [s], training tokens and plan index of points [point, 5].
 
     Args:
         points: values of `AXES` [point, axis].
         task: requirements of the lifetime.
 
     Returns:
-        Chip times are infinite where a point breaks a bound or misses the loss.
+        Scores; chip times are infinite where a point breaks a bound or does not reach the loss.
     """
     blocks, shared = [], jax.device_put(host_arrays(as_arrays(task)))
     allowed = _plans_that_run(points, task)
@@ -211,17 +216,19 @@ def best_lifetime_shape(
     shape: ShapeLaw | None = None,
     experts_exponent: float = 0.0,
 ) -> LifetimeShape:
-    """Shape and engine of least chip time to reach a loss and serve a lifetime under a limit of latency.
+    """Model shape and engine of least chip time to reach a loss and serve a lifetime of answers.
 
     Args:
         template: proportions of the model, kept fixed.
         cluster: chips for inference.
         requests: lengths and kind of serving; the batch is optimised.
+        coefficients: coefficients of the serving software.
+        law: loss law.
         loss: target loss [nat per token].
         answer_tokens: D_out of the lifetime [token].
-        lattice: lattice of sizes.
+        lattice: candidate sizes.
         tpot_limit: largest time per token [s].
-        training: candidate plans, see `training_plans`, the fastest of which within memory trains a shape; or the model
+        training: candidate plans, see `training_plans`, of which each shape uses the fastest that fits; or the model
             flop utilisation of training on the chips for inference [1].
         shape: law of the shape; every shape is as good where None.
         experts_exponent: gamma of the effect of experts; 0 without effect [1].

@@ -1,4 +1,4 @@
-"""Coefficients of a serving stack, and the names of its levels: models, ports of frameworks, releases by date."""
+"""Coefficients of serving software, and the names of its levels: models, ports of frameworks, releases by date."""
 
 import datetime
 import functools
@@ -21,13 +21,13 @@ _VERSION = re.compile(r"(?<![\w.])v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def model_level(name: str) -> str:
-    """Level of a model by its name: the catalogue id, or the name in lower case for an unknown model."""
+    """Level name of a model: the catalogue id, or the name in lower case for an unknown model."""
     return model_id(name) or name.lower()
 
 
 @functools.cache
 def serving_facts() -> Mapping[str, Any]:
-    """Tables of `data/serving.toml`: usual attention of models, months of releases, ports, defaults of frameworks."""
+    """Content of `data/serving.toml`: usual attention of models, months of releases, ports, defaults of frameworks."""
     return read_toml(data_path("serving.toml"))
 
 
@@ -38,9 +38,9 @@ def _years(date: str) -> float:
 
 
 def release_time(framework: str, release: str) -> float:
-    """Time of a release of a framework, nan if unknown [year].
+    """Date of a release of a framework as a decimal year, nan if unknown [year].
 
-    A month in the text counts, or the mean of several months. Otherwise the time is the time of the latest version in
+    The date is a month in the text, or the mean of several months; else the date of the latest version in
     `data/serving.toml` that is not above the version in the text.
 
     Args:
@@ -62,9 +62,9 @@ def release_time(framework: str, release: str) -> float:
 
 
 def nearest_release(level: str, known: Collection[str]) -> str:
-    """Substitute for a release without effects: the release of its framework nearest in time.
+    """Level whose effects are used for a release without fitted effects: the framework's release nearest in time.
 
-    A release without a known time counts as not stated.
+    A release without a known date counts as not stated.
 
     Args:
         level: framework and release, separated by a blank.
@@ -86,12 +86,12 @@ def nearest_release(level: str, known: Collection[str]) -> str:
 
 
 def framework_level(framework: str, maker: str, release: str) -> str:
-    """Name of a framework on chips of a maker: the name of its port from the month in which the port became usual.
+    """Level name of a framework on chips of a maker: that of a port, from the month in which the port became usual.
 
     Args:
         framework: name of the framework, as `vllm`.
         maker: maker of the chip, as `AMD`.
-        release: text of the release; a release without a known time counts as a present release.
+        release: text of the release; a release without a known date counts as a present release.
     """
     port = serving_facts()["ports"].get(framework)
     if port is None or port["maker"] != maker:
@@ -105,7 +105,7 @@ def mixes_prompts(level: str) -> bool:
     """Whether a pass of an engine takes prompts and running sequences together.
 
     Args:
-        level: framework and release, separated by a blank; a release without a known time counts as a present release.
+        level: framework and release, separated by a blank; a release without a known date counts as a present release.
     """
     framework, _, release = level.partition(" ")
     apart = serving_facts()["separate_passes"].get(framework)
@@ -115,15 +115,15 @@ def mixes_prompts(level: str) -> bool:
 
 
 class EngineDefaults(NamedTuple):
-    """Defaults of a framework, by the names of the fields of `Engine`.
+    """Scheduler and memory defaults of a serving framework, by the names of the fields of `Engine`.
 
     Attributes:
         max_sequences: running sequences of a rank [1].
-        token_budget: tokens of a step where prompts wait [token].
+        token_budget: tokens of a step if prompts wait [token].
         mixed_passes: 1 where a pass takes prompts and running sequences together [1].
         memory_share: share of the memory of a chip for weights, cache and buffers [1].
-        cache_bytes: least stored bytes of an element of the cache: 2 where the cache of weights in 8 bits keeps 16
-            [byte].
+        cache_bytes: least stored size of an element of the cache: 2 for frameworks with a 16-bit cache beside 8-bit
+            weights [byte].
     """
 
     max_sequences: float = ANY_NUMBER
@@ -134,12 +134,12 @@ class EngineDefaults(NamedTuple):
 
 
 def defaults_of(level: str, chip: str, memory: float) -> EngineDefaults:
-    """Defaults of a framework; those of `Engine` for frameworks without stated ones.
+    """Scheduler and memory defaults of a serving framework; those of `Engine` for an unlisted framework.
 
     Args:
         level: framework and release, separated by a blank.
         chip: catalogue id of the chip.
-        memory: of a chip [byte].
+        memory: memory of the chip [byte].
     """
     framework, _, release = level.partition(" ")
     usual = EngineDefaults(mixed_passes=float(mixes_prompts(level)), **serving_facts()["memory"].get(framework, {}))
@@ -152,7 +152,7 @@ def defaults_of(level: str, chip: str, memory: float) -> EngineDefaults:
 
 
 class ServingCoefficients(eqx.Module):
-    """Efficiencies and times of a stack, above zero; units, priors and meanings are in `data/serving.toml`."""
+    """Efficiencies and times of serving software, above zero; units, priors and meanings are in `data/serving.toml`."""
 
     weight_bandwidth: Number
     expert_bandwidth: Number
@@ -190,19 +190,19 @@ SERVING_NAMES = tuple(ServingCoefficients.__dataclass_fields__)
 
 @functools.cache
 def serving_spec() -> Spec:
-    """Table of the coefficients, `data/serving.toml`, in the order of `SERVING_NAMES`."""
+    """Table of the coefficients from `data/serving.toml`, in the order of `SERVING_NAMES`."""
     # The name of a fork or wrapper often contains the name of its framework.
     choices = {"framework": longest_within, "release": nearest_release}
     return spec_from("serving.toml", SERVING_NAMES, stand_ins=StandIns(choices=choices))
 
 
 def usual_coefficients() -> ServingCoefficients:
-    """Coefficients at the medians of their priors."""
+    """Coefficients of serving at the medians of their priors."""
     return ServingCoefficients(**serving_spec().medians)
 
 
 def serving_coefficients(logs: Float[ArrayLike, " coefficient"]) -> ServingCoefficients:
-    r"""Coefficients from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
+    r"""Coefficients of serving from their natural logarithms, in the order of `SERVING_NAMES` [coefficient].
 
     Coefficients in `SHARES` are bounded by 1.
     """

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxscale.base.errors import InputError
-from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, option
+from jaxscale.cli.arguments import Outputs, SkipBad, checked_count, command, framework_among, option
 from jaxscale.cli.console import answer, check_pictures, save_pictures, say, stage
 
 if TYPE_CHECKING:
     from jaxscale.runs.schema import Runs
     from jaxscale.serving.serving_predict import ServingPrediction
 
+
+SLOWEST_TOKEN = 10.0
+"""Limit of the time per token that no engine comes near: a number of milliseconds [s]."""
 
 FitOption = Annotated[str, option(metavar="NAME|FIT.toml", help="calibration: `default`, `prior` for none, or a file")]
 
@@ -53,11 +56,14 @@ class ServingPlan(Outputs):
             raise InputError(
                 f"--dollars-per-gpu-hour = {self.dollars_per_gpu_hour:g} is out of range; expected above 0"
             )
+        if self.tpot is not None and self.tpot > SLOWEST_TOKEN:
+            raise InputError(f"--tpot = {self.tpot:g} s a token holds no engine back; expected seconds, as 0.05")
         check_pictures(self.plot, self.report, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         chip = hardware[self.gpu].id
         model, cluster = js.model(self.model), js.cluster(self.gpu, self.n_gpus, hardware=hardware)
-        levels = js.serving.stack_levels(self.framework, chip, model, name=self.model, hardware=hardware)
+        framework = framework_among("--framework", self.framework, js.serving.load_serving_fit(self.fit).frameworks)
+        levels = js.serving.stack_levels(framework, chip, model, name=self.model, hardware=hardware)
         stage("scoring engines")
         choice = js.serving.best_serving_plan(
             model,
@@ -112,7 +118,6 @@ class ServingPredict(Outputs):
         from jaxscale.base.files import check_writable
         from jaxscale.cli.runs_tables import say_doubts, say_unanswered
         from jaxscale.serving.serving_report import serving_error_table, serving_rows_table
-        from jaxscale.serving.serving_table import ServingSchema
         from jaxscale.tables.table import write_extended
 
         if self.out is not None:
@@ -120,7 +125,7 @@ class ServingPredict(Outputs):
         check_pictures(self.plot, self.report, self.table, self.fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
-        say_doubts(runs, ServingSchema)
+        say_doubts(runs)
         stage(f"predicting {len(runs):,} rows" if len(runs) > 1 else "predicting")
         prediction = js.serving.predict_serving(runs, self.fit, hardware)
         answered = int((prediction.values["tpot_s"] > 0).sum())
@@ -162,6 +167,7 @@ class ServingFitCommand(Outputs):
         """
         import jaxscale as js
         from jaxscale.base.files import check_writable
+        from jaxscale.cli.runs_tables import say_doubts
         from jaxscale.serving.serving_report import serving_error_table
 
         check_writable(self.out, self.table, self.start, self.hardware)
@@ -170,6 +176,7 @@ class ServingFitCommand(Outputs):
             raise InputError(f"--out = {str(self.out)!r} is not the name of a fit; expected one that ends in .toml")
         hardware = js.load_hardware(self.hardware)
         runs = js.serving.read_serving(self.table, skip_bad=self.skip_bad, hardware=hardware)
+        say_doubts(runs)
         before = js.serving.predict_serving(runs, self.start, hardware).errors(runs)
         fit = js.serving.fit_serving(runs, self.start, name=self.out.stem, hardware=hardware, progress=say)
         fit.save(self.out)

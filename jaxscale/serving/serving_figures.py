@@ -1,4 +1,4 @@
-"""Figures of serving: latency against the requests in flight, and the Pareto front of throughput and latency."""
+"""Figures of serving: latency against requests in flight or request rate, and the front of throughput and latency."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ def latency_against_load(
     limits: Mapping[str, float] | None = None,
     chosen: float | None = None,
 ) -> "Figure":
-    """Time per token, time to the first token and throughput against the requests in flight.
+    """Figure of time per token, time to the first token and throughput against the requests in flight.
 
     Args:
         concurrency: requests in flight over all copies [1], [load].
@@ -83,7 +83,7 @@ def latency_against_load(
 
 
 def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime") -> "Figure":
-    """Percentiles of end-to-end time against the rate of requests, with saturation.
+    """Figure of percentiles of end-to-end time against the rate of requests, with saturation.
 
     Args:
         rates: arrival rates of requests [1/s], [rate].
@@ -105,9 +105,10 @@ def percentiles_against_rate(rates: Float[np.ndarray, " rate"], load: "LoadTime"
 
 
 def serving_frontier(choice: "ServingChoice", tpot_limit: float | None = None) -> "Figure":
-    """Pareto front of throughput per chip and time per token, with the best engines of different degrees.
+    """Figure of the Pareto front of throughput per chip and time per token, with the best engines.
 
     Args:
+        choice: result of a search for engines.
         tpot_limit: largest time per token, if any [s].
     """
     latency, throughput = choice.frontier.T

@@ -4,8 +4,8 @@ Sequences that begin with one of G prefixes share its keys and values: n sequenc
 
 $$ D(n) = G (1 - (1 - 1 / G)^n) $$
 
-of them, and memory without a sequence keeps further ones. A request finds its prefix with the share of the G that is
-held.
+distinct prefixes, and spare memory keeps further prefixes. The probability that a request finds its prefix is the share
+of the G prefixes in memory.
 """
 
 import equinox as eqx
@@ -36,7 +36,7 @@ LEAST_BUFFERS = 0.04
 
 
 class ServingMemory(eqx.Module):
-    """Memory of a chip by purpose [byte].
+    """Memory of a chip of an engine, by purpose [byte].
 
     Attributes:
         weights: weights of the layers and embeddings.
@@ -65,7 +65,7 @@ def weights_per_chip(model: Transformer, engine: Engine) -> Array:
 
 
 def usable_bytes(engine: Engine, cluster: Cluster) -> Number:
-    """Memory of a chip for weights, cache and buffers [byte]."""
+    """Memory of a chip that an engine may use for weights, cache and buffers [byte]."""
     return engine.memory_share * cluster.chip.hbm_bytes
 
 
@@ -85,16 +85,18 @@ def serving_memory(
     context: ArrayLike,
     temperature: Temperature = 0.0,
 ) -> ServingMemory:
-    """Memory of a chip by purpose.
+    """Memory of a chip of an engine, by purpose.
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
+        cluster: chips.
         n_sequences: sequences in flight on each attention rank [1].
         context: tokens of each sequence [token].
-        temperature: 0 for exact minima, else their smoothing [1].
+        temperature: smoothing of minima; 0 for exact values [1].
 
     Returns:
-        Bytes by purpose [byte].
+        Size by purpose [byte].
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
     # A stage caches the keys of the layers of the stage.
@@ -110,17 +112,16 @@ def max_batch(
     temperature: Temperature = 0.0,
     shared: "SharedPrefixes | None" = None,
 ) -> Array:
-    """Maximum number of sequences of a given context in the memory of an attention rank, as a real number >= 0 [1].
+    """Largest number of sequences of a given context in the memory of an attention rank, as a real number >= 0 [1].
 
     Args:
+        model: the transformer.
         engine: distribution over chips.
-        context: tokens of a sequence: the final length for a static batch, the mean over its life where pages fill as
-            sequences grow [token].
-        temperature: 0 for exact minima, else their smoothing [1].
-        shared: prefixes that sequences share; none where None.
-
-    Returns:
-        The batch [1].
+        cluster: chips.
+        context: tokens of a sequence: the final length for a static batch, the mean over time for a paged cache
+            [token].
+        temperature: smoothing of minima; 0 for exact values [1].
+        shared: prefixes shared by sequences; none where None.
     """
     model, engine, cluster = as_arrays((model, engine, cluster))
     each = stored_per_sequence(model, engine, context, temperature)
@@ -137,7 +138,7 @@ def max_batch(
 
 
 def cache_room(model: Transformer, engine: Engine, cluster: Cluster) -> Array:
-    """Memory for the cache of a rank over all pipeline stages; none where weights exceed a chip [byte]."""
+    """Memory for the cache of a rank, over all pipeline stages; 0 if the weights exceed the memory [byte]."""
     room = usable_bytes(engine, cluster) - weights_per_chip(model, engine) - buffers_per_chip(cluster)
     return larger(room, 0.0) * engine.pp
 
@@ -147,24 +148,24 @@ SHARING_STEPS = 8
 
 
 class SharedPrefixes(eqx.Module):
-    """Prefixes of the requests of a rank.
+    """Prompt prefixes shared by the requests of a rank.
 
     Attributes:
         length: tokens of a prefix [token].
-        groups: G, distinct prefixes; 0 where the prefix of every request is cached in any case [1].
+        groups: G, distinct prefixes; 0 where the prefix of every request is always cached [1].
     """
 
     length: Number
     groups: Number
 
     def bytes_each(self, model: Transformer, engine: Engine, temperature: Temperature = 0.0) -> Array:
-        """Cache of a prefix on a chip of its rank; none without groups [byte]."""
+        """Cache of one prefix on a chip of its rank; 0 without groups [byte]."""
         empty = stored_per_sequence(model, engine, 0.0, temperature)
         stored = stored_per_sequence(model, engine, self.length, temperature) - empty
         return smaller(self.groups, 1.0) * stored
 
     def held(self, n_sequences: ArrayLike) -> Array:
-        """D, distinct prefixes among sequences [1]."""
+        """Number D of distinct prefixes among sequences [1]."""
         groups = larger(self.groups, 1.0)
         # The logarithm of 0 for a single prefix.
         return -groups * jnp.expm1(n_sequences * jnp.log1p(-smaller(1.0 / groups, 1.0 - 1e-6)))

@@ -1,11 +1,11 @@
 r"""Predictions for the rows of a serving table: latency, throughput and memory with intervals.
 
-No prediction beats the data sheet of the chip, whatever the software. A step reads the weights that one token uses at
-least once, and the cache of each sequence,
+No prediction exceeds the limits of the chip's data sheet. A step reads at least the weights that one token uses and the
+cache of each sequence,
 
 $$ T_{token} \ge \frac{B_w + B_{cache}}{(g + 1) W} , \; T_{first} \ge \max\left(\frac{B_w}{W}, \frac{F}{p C}\right) $$
 
-with the bandwidth W and the peak C of a chip, g draft tokens, all of which may be right, and p pipeline stages.
+with the bandwidth W and the peak C of a chip, g draft tokens, all of which may be accepted, and p pipeline stages.
 """
 
 import functools
@@ -44,10 +44,12 @@ MORE_ARRIVE = 2.0
 
 
 def hardware_limits(model: Transformer, engine: Engine, cluster: Cluster, requests: Requests) -> dict[str, Array]:
-    """Shortest times [s], and highest rates [token/s] and [1/s], by column of `ANSWERS` and `LOADED`.
+    """Shortest times [s] and highest rates [token/s], [1/s] that the hardware permits, by predicted column.
 
     Args:
+        model: the transformer.
         engine: copies of the model and their distribution over chips.
+        cluster: chips.
         requests: load, lengths and kind of serving.
     """
     model, engine, cluster, r = as_arrays((model, engine, cluster, requests))
@@ -107,13 +109,13 @@ GUESSING = 1.8
 
 @dataclass(frozen=True)
 class ServingPrediction:
-    """Predictions for the rows of a table, in its order; nan for a row without a prediction.
+    """Predictions for the rows of a serving table, in order; nan for a row without a prediction.
 
     Attributes:
-        values: values of each of `ANSWERS` [s] or [token/s] and, where rows state their arrivals, of `LOADED`,
+        values: predictions for each of `ANSWERS` [s] or [token/s] and, where rows state their arrivals, of `LOADED`
             [answer, row].
         lo: lower end of the central 90 % interval [answer, row].
-        hi: upper end [answer, row].
+        hi: upper end of the interval [answer, row].
         memory: peak memory of a chip [byte], [row].
         max_batch: maximum number of sequences in the memory of all copies; 0 where a model does not fit [1], [row].
         notes: reason of an absent prediction, or assumptions [row].
@@ -127,7 +129,7 @@ class ServingPrediction:
     notes: np.ndarray
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Additional columns of `serving predict --out`, by name [row]."""
+        """Columns of predictions by name, as added by `serving predict --out` [row]."""
         added: dict[str, np.ndarray] = {}
         for name in self.values:
             parts = (self.values[name], self.lo[name], self.hi[name])
@@ -140,7 +142,7 @@ class ServingPrediction:
         }
 
     def errors(self, runs: Runs) -> dict[str, dict[str, float | int]]:
-        """Error of the predictions against measured cells of the table [%], and coverage of the intervals [1]."""
+        """Errors of the predictions of each measured column [%], and coverage of the intervals [1]."""
         result: dict[str, dict[str, float | int]] = {}
         for name in self.values:
             measured = runs.numbers(name)
@@ -160,7 +162,7 @@ class ServingPrediction:
 
 
 def interval_columns(name: str) -> tuple[str, str]:
-    """Columns of the ends of the interval of an answer."""
+    """Names of the columns with the lower and the upper end of the interval of a predicted column."""
     return f"predicted_{name}_lo", f"predicted_{name}_hi"
 
 
@@ -197,11 +199,12 @@ def _evaluate_loaded(batch: ServingBatch, logs: Float[Array, "row coefficient"])
 def predict_serving(
     runs: AnyTable, fit: ServingFit | str | Path = "default", hardware: Hardware | None = None
 ) -> ServingPrediction:
-    """Predict every row of a serving table; measured columns are never read.
+    """Predictions for every row of a serving table; measured columns are never read.
 
     Args:
         runs: the table, in any form of `read_serving`.
         fit: a fit, `default`, `prior`, or a file.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         Predictions in the order of the table.
@@ -219,7 +222,9 @@ def predict_serving(
     is_open = np.isnan(runs.numbers("draft_tokens"))[rows.index] & (found["latent"] > 0.5)
     values = {name: found[name] for name in names}
     lo, hi = _intervals(values, rows.levels, record, is_open)
-    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open))
+    requests = rows.batch.requests
+    tokens = requests.n_requests * requests.output_len
+    lo, hi = _possible(values, lo, hi, _limits(rows.batch, is_open), np.where(tokens > 0.0, tokens, np.inf))
     notes = rows.notes.copy()
     remarks = _remarks(rows.levels, record, is_open)
     further = (_lacking_memory(rows.batch, found), _overload(rows.batch, found))
@@ -273,16 +278,22 @@ def _possible(
     lo: Mapping[str, np.ndarray],
     hi: Mapping[str, np.ndarray],
     limits: Mapping[str, np.ndarray],
+    tokens: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Ends of intervals that are possible: percentiles in order, no time or rate beyond the hardware [answer, row].
+    """Ends of intervals that are possible [answer, row].
+
+    Percentiles are in order, no time or rate is beyond the hardware, and no request takes longer than its run, which
+    lasts as long as its answer tokens take at the lowest throughput.
 
     Args:
         values: predictions, inside their intervals.
         lo: lower ends.
         hi: upper ends.
         limits: shortest times and highest rates.
+        tokens: answer tokens of a run, infinite for an endless one [token], [row].
     """
     lo, hi = dict(lo), dict(hi)
+    longest = tokens / lo[RATE]
     for kind in KINDS:
         names = [f"{kind}_{percentile}_s" for percentile in QUANTILES]
         for lower, upper in itertools.pairwise(names if names[0] in values else []):
@@ -294,11 +305,12 @@ def _possible(
             hi[name] = np.maximum(np.minimum(hi[name], limits[name]), value)
         else:
             lo[name] = np.minimum(np.maximum(lo[name], limits[name]), value)
+            hi[name] = np.maximum(np.minimum(hi[name], longest), value)
     return lo, hi
 
 
 def novelties(levels: Levels, fit: ServingFit) -> dict[str, np.ndarray]:
-    """Masks of the rows of each kind of `NOVELTIES` relative to a fit [row]."""
+    """Masks of the rows with a framework, chip, stack or model unseen by a fit, by name in `NOVELTIES` [row]."""
     new = {kind: fit.is_new(kind, levels) for kind in NEW_KINDS}
     # A new pair of a known framework and a known chip.
     new["stack"] &= ~(new["framework"] | new["chip"])
@@ -310,7 +322,7 @@ def batch_time_ends(fit: ServingFit, levels: Mapping[str, str]) -> tuple[float, 
 
     Args:
         fit: calibration of serving.
-        levels: of the engine, see `stack_levels`.
+        levels: levels of the engine, see `stack_levels`.
     """
     rows = Levels.of_rows([{**dict.fromkeys(fit.spec().kinds, ""), **levels}])
     low, high = fit.intervals.ends(E2E, rows, novelties(rows, fit))

@@ -19,10 +19,14 @@ from jaxscale.runs.arrays import padded
 from jaxscale.runs.measured import fold_of
 from jaxscale.runs.schema import Runs
 from jaxscale.serving.serving_coefficients import SERVING_NAMES, serving_coefficients, serving_spec
-from jaxscale.serving.serving_record import WIDTH_KINDS, ServingFit, ServingWidth, classes_of_width, sign_of
+from jaxscale.serving.serving_record import ARRIVALS, WIDTH_KINDS, ServingFit, ServingWidth, classes_of_width, sign_of
 from jaxscale.serving.serving_rows import ServingBatch, describe_serving
 from jaxscale.serving.spread import QUANTILES
 from jaxscale.serving.under_load import ANSWERS, KINDS, PERCENTILES, answers
+
+NARROW = "pace"
+"""Coefficient whose effects have a normal distribution. All others have a Student distribution: a release, a port, the
+kernels of a model or the options of a source may be far from the rest; a factor on every time is not."""
 
 TARGETS = (*ANSWERS, *PERCENTILES)
 """Measured columns that a fit explains, in the order of `log_answers`."""
@@ -34,9 +38,10 @@ class MeasuredServing(NamedTuple):
     Attributes:
         batch: engines, models and loads [row].
         levels: levels of each row.
-        measured: measurements, nan where absent [row, target].
-        sources: table of each row [row].
-        groups: group of each row by model, chip, chips, degrees; rows of a group differ in load alone [row].
+        measured: measurements, nan if absent [row, target].
+        sources: name of the source of each row [row].
+        groups: group of each row by model, chip, chips, degrees, so that rows of a group differ only in load; by
+            source, model and chip where the table states how requests arrive [row].
         is_loaded: whether the table states how requests arrive [row].
     """
 
@@ -48,13 +53,13 @@ class MeasuredServing(NamedTuple):
     is_loaded: np.ndarray
 
     def take(self, rows: np.ndarray) -> "MeasuredServing":
-        """Subset of the rows, by index or mask."""
+        """Measured rows of a subset, by index or mask."""
         columns = (self.measured, self.sources, self.groups, self.is_loaded)
         return MeasuredServing(self.batch.take(rows), self.levels.take(rows), *(column[rows] for column in columns))
 
 
 def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -> MeasuredServing:
-    """Rows of tables suitable for a fit: status ok or none, with a measured time or rate."""
+    """Rows of tables usable for a fit: status ok or none, with a measured time or rate."""
     parts = []
     for runs in tables:
         rows = describe_serving(runs, hardware)
@@ -67,7 +72,10 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
         sources = runs.categories("source").map(lambda name, other=runs.path.stem: name or other).array()[rows.index]
         names = [runs.categories(name).array()[rows.index] for name in ("model", "gpu")]
         degrees = [runs.numbers(name)[rows.index] for name in ("n_gpus", "tp", "pp", "dp")]
-        groups = np.asarray([" ".join(map(str, key)) for key in zip(*names, *degrees, strict=True)], dtype=object)
+        degrees = [np.where(rows.is_loaded, np.nan, degree) for degree in degrees]
+        origin = np.where(rows.is_loaded, sources, "")
+        keys = zip(*names, *degrees, origin, strict=True)
+        groups = np.asarray([" ".join(map(str, key)) for key in keys], dtype=object)
         parts.append(MeasuredServing(rows.batch, rows.levels, measured, sources, groups, rows.is_loaded).take(kept))
     batch = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part.batch for part in parts])
     levels = Levels.concatenated([part.levels for part in parts])
@@ -75,7 +83,7 @@ def measured_serving(tables: Sequence[Runs], hardware: Hardware | None = None) -
 
 
 def log_answers(row: ServingBatch, logs: Float[Array, " coefficient"], *, is_loaded: bool) -> Float[Array, " target"]:
-    """Logarithms of the answers of a row, in the order of `TARGETS`: means, and percentiles where `is_loaded`."""
+    """Natural logarithms of the predictions of a row, by `TARGETS`: means, and percentiles if `is_loaded`."""
     parts = (row.model, row.engine, row.cluster, row.requests, serving_coefficients(logs))
     values = answers(*parts, is_loaded=is_loaded)[0]
     return jnp.log(jnp.stack([values[name] for name in (TARGETS if is_loaded else ANSWERS)]))
@@ -101,14 +109,17 @@ def _with_slopes_loaded(batch: ServingBatch, logs: Array) -> tuple[Array, Array]
     return _sloped(batch, logs, is_loaded=True)
 
 
-def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
-    """Row and target of each independent measurement.
+def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row and target of each measurement, and whether it is independent.
 
-    Dependent measurements are dropped: throughput follows from the latency of a static batch, the latency of a request
-    from the first token and the time per token, and the throughput of a stream is its arrival rate. Beside a mean and a
-    99 % quantile, lower quantiles say little more.
+    A fit takes independent measurements alone: throughput follows from the latency of a static batch, the latency of a
+    request from the first token and the time per token, and the throughput of a stream is its arrival rate. Beside a
+    mean and a 99 % quantile, lower quantiles say little more.
     """
     there = measured.measured > 0.0
+    # Rows without stated arrivals have no predicted percentiles.
+    there[:, len(ANSWERS) :] &= measured.is_loaded[:, None]
+    rows, targets = np.nonzero(there)
     for mean, kind in enumerate(KINDS):
         p50, p90, p99 = (TARGETS.index(f"{kind}_{name}_s") for name in QUANTILES)
         there[:, [p50, p90]] &= ~(there[:, [mean]] & there[:, [p99]])
@@ -117,19 +128,18 @@ def _measurements(measured: MeasuredServing) -> tuple[np.ndarray, np.ndarray]:
     # Columns: 0 first token, 1 time per token, 2 latency, 3 throughput.
     there[:, 3] &= ~is_stream & (is_burst | (~there[:, 2] & ~there[:, 1]))
     there[:, 2] &= is_burst | ~(there[:, 0] & there[:, 1])
-    rows, targets = np.nonzero(there)
-    return rows, targets
+    return rows, targets, there[rows, targets]
 
 
 def class_names(levels: Levels, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Class of error of measurements: target, kind of serving, dense or mixture [measurement]."""
+    """Class of error of each measurement: target, kind of serving, dense or mixture [measurement]."""
     serving, kinds = (levels.column(kind)[rows] for kind in ("serving", "kind"))
     names = [f"{TARGETS[t]} {s} {k.split()[-1]}" for t, s, k in zip(targets, serving, kinds, strict=True)]
     return np.asarray(names, dtype=object)
 
 
 class ServingProblem(NamedTuple):
-    """Mixed-effects problem, with a description of its measurements.
+    """Mixed-effects problem of serving, with a description of its measurements.
 
     Attributes:
         mixed: the problem.
@@ -152,13 +162,15 @@ def serving_problem(
     """Mixed-effects problem of measured rows.
 
     Args:
+        measured: the rows.
         base: log coefficients of each row from an earlier fit, with fixed pooled values; the priors' medians where None
             [row, coefficient].
-        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, without
-            effects of clients, which a framework known from one source alone would share.
+        spreads: prior spread of the effects by factor and coefficient; from `data/serving.toml` where None, with
+            effects of clients for runs under load only, because a framework known from a single source would share
+            the effect.
     """
     spec = serving_spec()
-    row, target = _measurements(measured)
+    row, target, is_fitted = _measurements(measured)
     n_rows = len(measured.groups)
     blocks = []
     if base is None:
@@ -169,19 +181,20 @@ def serving_problem(
             Block("centre", place, zeros, ("",), prior.spread, is_free=False)
             for place, prior in enumerate(spec.priors.values())
         ]
-    usual = {kind: by_name for kind, by_name in spec.effect_spreads().items() if kind != "client"}
-    for kind, by_name in (spreads or usual).items():
+    for kind, by_name in (spreads or spec.effect_spreads()).items():
         names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
         is_named = np.asarray([bool(name.strip()) for name in names])
+        is_open = spreads is not None or kind != "client"
         # Rows without a name take no effect of the factor.
-        codes = np.where(is_named[codes], codes, -1)
+        codes = np.where(is_named[codes] & (is_open | measured.is_loaded), codes, -1)
         for name, spread in by_name.items():
-            blocks.append(Block(kind, SERVING_NAMES.index(name), codes, tuple(names.tolist()), float(spread)))
+            place, known = SERVING_NAMES.index(name), tuple(names.tolist())
+            blocks.append(Block(kind, place, codes, known, float(spread), is_heavy=name != NARROW))
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]
     # Errors are relative: the fit works on logarithms.
     logs = np.log(measured.measured[row, target])
-    mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks))
+    mixed = MixedProblem(_evaluator(measured, row, target), base, row, logs, codes, tuple(blocks), is_fitted)
     return ServingProblem(mixed, row, target, classes)
 
 
@@ -192,7 +205,15 @@ def as_fit(
     widths: tuple[ServingWidth, ...],
     is_counted: np.ndarray,
 ) -> ServingFit:
-    """Solution of a problem as a fit, with the levels of the counted rows [row]."""
+    """Fit from the solution of a mixed-effects problem, with the levels of the counted rows.
+
+    Args:
+        name: name of the fit.
+        problem: the problem.
+        solution: its solution.
+        widths: widths of intervals.
+        is_counted: mask of the rows of the fit [row].
+    """
     mixed = problem.mixed
     centre = dict(zip(SERVING_NAMES, np.exp(mixed.base[0]).tolist(), strict=True))
     shifts: list[tuple[str, str, str, float]] = []
@@ -232,7 +253,7 @@ def _evaluator(measured: MeasuredServing, row: np.ndarray, target: np.ndarray) -
     return evaluate
 
 
-FOLDS = {"seen": 5, "model": 10, "stack": 8, "chip": 8, "framework": 8}
+FOLDS = {"seen": 10, "model": 10, "stack": 8, "chip": 8, "framework": 8}
 """Folds of the rows, by novelty [1]."""
 
 LEAST_RUNS = 25
@@ -247,7 +268,7 @@ FEW_GROUPS = 5
 pooled, since the fit rests on few runs [1]."""
 
 LEAST_SPARSE_GROUPS = 9
-"""Minimum number of groups of runs of pooled stacks for quantiles [1]."""
+"""Minimum number of groups of runs of pooled stacks, and of runs under load, for quantiles [1]."""
 
 LEAST_UNITS = 4
 """Minimum number of left-out models, stacks, chips or frameworks for quantiles [1]."""
@@ -257,7 +278,7 @@ HELD_STEPS = 6
 
 
 class HeldOutServing(NamedTuple):
-    """Errors of held-out rows.
+    """Errors of held-out rows in the cross-validation of a fit.
 
     Attributes:
         measured: the rows.
@@ -274,20 +295,20 @@ class HeldOutServing(NamedTuple):
 
 
 def folds(names: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Fold of each row, equal for rows of equal name; folds of about equal size [row]."""
+    """Cross-validation fold of each row, equal for rows of equal name; folds of about equal size [row]."""
     codes = np.unique(names.astype(str), return_inverse=True)[1]
     return fold_of(codes, min(count, int(codes.max()) + 1), seed)
 
 
 def names_left_out(measured: MeasuredServing, novelty: str) -> np.ndarray:
-    """Names by which rows are left out together, by novelty [row]."""
+    """Group of each row for cross-validation by a novelty: rows of a group are left out together [row]."""
     return measured.groups if novelty == "seen" else measured.levels.column(novelty)
 
 
 def fits_without(
     problem: ServingProblem, solution: MixedSolution, parts: np.ndarray
 ) -> Iterator[tuple[np.ndarray, MixedSolution]]:
-    """Rows of each fold [row], and the fit of the remaining rows."""
+    """Mask of the rows of each fold [row], and the fit of the remaining rows, fold by fold."""
     for part in range(int(parts.max()) + 1):
         is_kept = parts != part
         # Effects of levels without a row return to zero.
@@ -297,7 +318,7 @@ def fits_without(
 
 
 def errors_left_out(problem: ServingProblem, solution: MixedSolution, parts: np.ndarray) -> np.ndarray:
-    """Errors of each fold under the fit of the remaining rows [measurement]."""
+    """Log error of each measurement under the fit without its fold [measurement]."""
     errors = np.full(len(problem.row), np.nan)
     for is_out, held in fits_without(problem, solution, parts):
         mine = is_out[problem.row]
@@ -310,9 +331,8 @@ def widths_of(
     targets: np.ndarray,
     levels: Levels,
     groups: np.ndarray,
-    least_groups: int = LEAST_GROUPS,
 ) -> tuple[ServingWidth, ...]:
-    """Interval widths from the errors of left-out runs.
+    """Interval widths from the errors of held-out runs.
 
     Rows left out together count as one: groups of runs, models, stacks, chips and frameworks.
 
@@ -322,10 +342,9 @@ def widths_of(
         targets: column of each measurement [measurement].
         levels: `arrivals`, `serving`, `kind`, `stack` and the novelties of each measurement [measurement].
         groups: group of runs of each measurement [measurement].
-        least_groups: groups of runs of a class with a width of its own [1].
 
     Returns:
-        Widths of every class with enough errors, and of their unions.
+        Widths of every class with enough errors, and of unions of classes.
     """
     levels = classes_of_width(levels)
     columns = (targets, *(levels.column(kind) for kind in WIDTH_KINDS))
@@ -339,7 +358,10 @@ def widths_of(
             if place[3] and novelty != "seen":
                 continue
             mask = np.isfinite(errors) & _is_in(place, columns)
-            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= least_groups and _count(units[mask]) >= LEAST_UNITS:
+            # Few groups state arrivals.
+            is_loaded = place[1] in ARRIVALS or place[0] in PERCENTILES
+            least = LEAST_SPARSE_GROUPS if is_loaded else LEAST_GROUPS
+            if mask.sum() >= LEAST_RUNS and _count(groups[mask]) >= least and _count(units[mask]) >= LEAST_UNITS:
                 # log measured - log predicted.
                 widths.append(_width(place, novelty, -errors[mask], units[mask]))
     if "seen" in log_errors:

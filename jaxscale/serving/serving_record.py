@@ -1,6 +1,7 @@
-"""Fit of serving stacks: coefficients by level, widths of intervals by novelty, and its file.
+"""Fit of serving software: coefficients by level, widths of intervals by novelty, and its file.
 
-`serving_held_out` measures the widths on left-out runs; `calibration.intervals` defines the rule of the widest.
+`serving_problem.widths_of` computes the widths from left-out runs; `calibration.intervals` defines the choice of the
+widest.
 """
 
 import functools
@@ -21,14 +22,20 @@ from jaxscale.calibration.base_record import NUMBER, Record, tables_of_entries
 from jaxscale.calibration.intervals import looked_up, widest
 from jaxscale.calibration.levels import Levels
 from jaxscale.calibration.spec import Spec
-from jaxscale.serving.serving_coefficients import ServingCoefficients, model_level, serving_coefficients, serving_spec
+from jaxscale.serving.serving_coefficients import (
+    ServingCoefficients,
+    model_level,
+    serving_coefficients,
+    serving_facts,
+    serving_spec,
+)
 
 NOVELTIES = ("seen", "model", "stack", "chip", "framework")
 """Novelties of a row: load or plan alone; model; pair of chip and framework; chip; framework."""
 
 
 def stand_ins(target: str) -> tuple[str, ...]:
-    """Targets whose errors substitute for the errors of an unmeasured target, in order.
+    """Targets whose errors substitute for those of an unmeasured target, in order of preference.
 
     The substitutes of a percentile are the neighbouring percentiles, then the mean.
     """
@@ -50,13 +57,16 @@ WIDTH_KINDS = ("arrivals", "density", "stack")
 USUAL = {"burst": "offline_max", "closed": "online"}
 """Kind of serving by stated arrivals."""
 
+ARRIVALS = ("stream", *USUAL)
+"""Kinds of serving with stated arrivals."""
+
 WIDEST = math.log(4.0)
 """Interval without further information: a factor of four [1]."""
 
 
 @dataclass(frozen=True)
 class ServingWidth:
-    """Interval of the logarithm of measured over predicted.
+    """90 % interval of log measured over predicted, for a class of rows.
 
     Attributes:
         target: measured column; empty for any.
@@ -81,7 +91,7 @@ class ServingWidth:
 
 @dataclass(frozen=True)
 class ServingWidths:
-    """Look-up of interval widths.
+    """Interval widths of a fit, with look-up by class of rows.
 
     Attributes:
         widths: all widths of a fit.
@@ -92,10 +102,11 @@ class ServingWidths:
     def ends(
         self, target: str, levels: Levels, new: Mapping[str, Bool[np.ndarray, " row"]]
     ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-        """Ends of the intervals of rows, the widest over their novelties, around the prediction.
+        """Ends of the 90 % intervals of rows relative to the prediction, the widest over their novelties.
 
         Args:
             target: predicted column.
+            levels: levels of the rows.
             new: masks by kind of `NOVELTIES`.
 
         Returns:
@@ -114,7 +125,7 @@ class ServingWidths:
         return -below, above
 
     def interval(self, target: str, serving: str, density: str, stack: str, novelty: str) -> tuple[float, float]:
-        """Ends of the interval of log measured over predicted, from the narrowest class with runs [1]."""
+        """Lower and upper end of log measured over predicted, from the narrowest class with measured runs [1]."""
         one = Levels.of_rows([{"arrivals": serving, "density": density, "stack": stack}])
         below, above = self.sides(target, one, novelty)
         return -float(below[0]), float(above[0])
@@ -122,11 +133,11 @@ class ServingWidths:
     def sides(self, target: str, levels: Levels, novelty: str) -> tuple[np.ndarray, ...]:
         """Extent of intervals below and above the prediction for a novelty.
 
-        For an unmeasured target of a kind of serving, a measured target of the kind substitutes.
+        Measured targets of a kind of serving substitute for an unmeasured target.
 
         Args:
             target: predicted column.
-            levels: those of `WIDTH_KINDS` of the rows.
+            levels: levels of the rows for the factors `WIDTH_KINDS`.
             novelty: one of `NOVELTIES`.
 
         Returns:
@@ -157,23 +168,25 @@ class ServingWidths:
 
 
 def classes_of_width(levels: Levels) -> Levels:
-    """Levels with the factors of `WIDTH_KINDS`.
+    """Levels with the factors of `WIDTH_KINDS` added.
 
-    `density` is the last word of the kind of model, `dense` or `mixture`; `arrivals` the kind of serving where none are
-    stated.
+    `density` is the last word of the kind of model, `dense` or `mixture`; `arrivals` is the kind of serving if no
+    arrivals are stated.
     """
     return levels.renamed("kind", lambda words: words.split()[-1], to="density").filled("arrivals", "serving")
 
 
 def sign_of(target: str) -> float:
-    """1 for times and -1 for rates [1]."""
+    """Sign of a target in the error of times: 1 for times and -1 for rates [1]."""
     # A short time is a high rate.
     return -1.0 if target.startswith("output") else 1.0
 
 
 @dataclass(frozen=True)
 class ServingFit(Record):
-    """Coefficients of serving stacks from measured runs; shares of the centre are stored before their bound of one.
+    """Fit of serving software: coefficients from measured runs, with effects by level and intervals.
+
+    Shares are stored before their bound of one.
 
     Attributes:
         n_rows: number of measured rows [1].
@@ -192,14 +205,21 @@ class ServingFit(Record):
 
     @classmethod
     def spec(cls) -> Spec:
-        """Coefficients of serving stacks."""
+        """Table of the coefficients of serving."""
         return serving_spec()
+
+    @property
+    def frameworks(self) -> set[str]:
+        """Frameworks of the fit and of the fits that it started from, and those whose defaults are known."""
+        parents = self.parent.frameworks if isinstance(self.parent, ServingFit) else ()
+        facts = serving_facts()
+        return {*parents, *self.level_shifts.by_kind.get("framework", ()), *facts["releases"], *facts["memory"]}
 
     def coefficients(self, **levels: str) -> ServingCoefficients:
         """Coefficients of a stack: `fit.coefficients(framework="vllm", chip="h100-80gb", stack="vllm h100-80gb")`.
 
         Args:
-            levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; an absent kind adds nothing.
+            levels: names by kind of level, see `serving_rows.LEVEL_KINDS`; an absent kind has no effect.
 
         Raises:
             InputError: an unknown kind of level.
@@ -211,15 +231,12 @@ class ServingFit(Record):
 
     @functools.cached_property
     def intervals(self) -> ServingWidths:
-        """Widths of intervals, ready for look-up."""
+        """Interval widths of the fit, with look-up by class of rows."""
         return ServingWidths(self.widths)
 
     @classmethod
     def of_tables(cls, path: Path, table: Mapping[str, Any]) -> "ServingFit":
-        """Record from nested tables, with models under the present names of their levels.
-
-        Older files name models as in tables of runs.
-        """
+        """Fit from the tables of its file; models of older files get the present names of their levels."""
         # Of equal levels the first entry counts.
         renamed = {(entry["kind"], _model_of_today(entry)): entry for entry in reversed(table.get("effects", []))}
         effects = [{**entry, "level": level} for (_, level), entry in reversed(renamed.items())]
@@ -240,7 +257,7 @@ def _model_of_today(entry: Mapping[str, str]) -> str:
 
 
 def load_serving_fit(fit: "ServingFit | str | Path" = "default") -> ServingFit:
-    """Fit by object, by name (`default`, `prior`), or from a TOML file.
+    """Fit of serving by object, by name (`default`, `prior`), or from a TOML file.
 
     Raises:
         InputError: unknown fit, or the file holds no fit.

@@ -1,4 +1,4 @@
-"""Reports of serving: predictions against measurements, and engines chosen under limits of latency."""
+"""Tables, figures and reports of serving: predictions against measurements, and engines under limits of latency."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -91,8 +91,13 @@ LOADS = 60
 def serving_errors(runs: Runs, prediction: ServingPrediction, title: str) -> Report:
     """Report of predictions for a serving table: against measurements, with intervals and errors by column.
 
+    Args:
+        runs: the table.
+        prediction: predictions of the rows.
+        title: title of the report.
+
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     report = Report(title)
     answered = int((prediction.values["tpot_s"] > 0).sum())
@@ -131,6 +136,7 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
 
     Args:
         errors: result of `ServingPrediction.errors`.
+        when: addition to the title.
     """
     rows = []
     for name, one in errors.items():
@@ -140,7 +146,7 @@ def serving_error_table(errors: Mapping[str, Mapping[str, float | int]], when: s
 
 
 def serving_figure(runs: Runs, prediction: ServingPrediction, title: str) -> "Figure":
-    """Predicted against measured values of the first measured answer; without measurements, predictions of few rows."""
+    """Figure of predicted against measured values of the first measured column; else of predictions of few rows."""
     errors = prediction.errors(runs)
     for name in (name for name in ANSWERS if name in errors):
         return _answer_figure(runs, prediction, name, title)
@@ -163,7 +169,7 @@ def _answer_figure(runs: Runs, prediction: ServingPrediction, name: str, title: 
 
 
 def add_answer(report: Report, runs: Runs, prediction: ServingPrediction, name: str) -> None:
-    """Figures of a predicted column."""
+    """Add the figures of a predicted column to a report: against measurements, intervals, errors by column."""
     measured, told = runs.numbers(name), prediction.values[name]
     rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(told))
     measured, told = measured[rows], told[rows]
@@ -201,13 +207,18 @@ def engine_report(
     title: str,
     limits: Mapping[str, float] | None = None,
 ) -> Report:
-    """Report of engines chosen under limits: the Pareto front, latency against load, and times by cause.
+    """Report of engines chosen under limits of latency: the Pareto front, latency against load, and times by cause.
 
     Args:
+        choice: result of a search for engines.
+        model: the transformer.
+        cluster: chips and network.
+        coefficients: coefficients of the serving software.
+        title: title of the report.
         limits: largest time per token `tpot` and to the first token `ttft` [s].
 
     Returns:
-        The report; `save` writes it.
+        The report; `save` writes the report to a file.
     """
     bounds, best = dict(limits or {}), choice.best
     report = Report(title)
@@ -250,7 +261,7 @@ def engine_report(
 def token_terms(
     times: ServingTime, rows: Sequence[int], loads: np.ndarray, pace: float, yielded: float = 1.0
 ) -> dict[str, dict[str, float]]:
-    """Terms of the time per token at given loads by label [s].
+    """Terms of the time per token at given loads, by label of the load [s].
 
     A step consists of its decode pass and the prefill of joining prompts.
 
@@ -258,7 +269,7 @@ def token_terms(
         times: times at each load.
         rows: indices of the loads to show.
         loads: requests in flight [1], [load].
-        pace: pace of the stack [1].
+        pace: factor of the software on every time [1].
         yielded: tokens per sequence and step [token].
     """
     terms = {}
@@ -276,13 +287,13 @@ def _terms(times: ServingTime, row: int, kind: str, pace: float) -> dict[str, fl
 
 
 def serving_engine_table(choice: ServingChoice) -> Table:
-    """Table of the best engines."""
+    """Table of the best engines with load, throughput, latency, memory and price."""
     title = f"{choice.searched:,} engines scored; the best of each kind, by answer tokens per second and chip"
     return make_table(title, ENGINE_COLUMNS, [engine_row(scored) for scored in choice.top])
 
 
 def engine_row(scored: ScoredEngine) -> tuple[str, ...]:
-    """Figures of an engine as text, by `ENGINE_COLUMNS`."""
+    """Texts of an engine in the table of engines, in the order of `ENGINE_COLUMNS`."""
     entry = scored.to_json()
     figures = (
         entry["concurrency"],

@@ -1,4 +1,4 @@
-"""Rows of a serving table as arrays: stacked model, engine, cluster and load; levels of a row and of an engine."""
+"""Rows of a serving table as arrays: stacked model, engine, cluster and load, and levels of a row and of an engine."""
 
 import operator
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ NO_CAP = 1e9
 
 
 class ServingBatch(eqx.Module):
-    """Rows with a prediction, stacked along their leading axis.
+    """Rows of a serving table with a prediction, stacked along their leading axis.
 
     Attributes:
         model: shapes [row].
@@ -64,12 +64,12 @@ class ServingBatch(eqx.Module):
         return int(np.shape(self.engine.tp)[0])
 
     def take(self, rows: np.ndarray) -> "ServingBatch":
-        """Subset of the rows, by index or mask."""
+        """Batch of a subset of the rows, by index or mask."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], self)
 
 
 class ServingRows(NamedTuple):
-    """Serving table in the form of the model.
+    """Rows of a serving table as arguments of the model.
 
     Attributes:
         batch: rows with a prediction [answered row]; None without such rows.
@@ -87,10 +87,11 @@ class ServingRows(NamedTuple):
 
 
 def describe_serving(runs: Runs, hardware: Hardware | None = None) -> ServingRows:
-    """Rows of a serving table as arrays, with the assumptions.
+    """Rows of a serving table as arguments of the model, with notes on missing cells and assumptions.
 
-    Returns:
-        The rows with a prediction, and notes on all rows.
+    Args:
+        runs: the table.
+        hardware: catalogue of chips; the shipped catalogue where None.
     """
     shapes, is_another = _shapes(runs)
     lengths = [runs.numbers(name) for name in ("input_len", "output_len")]
@@ -181,7 +182,7 @@ def _shapes(runs: Runs) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def stated_shapes(runs: Runs) -> dict[str, np.ndarray]:
-    """Arguments of `Transformer` of each row, nan for a gap, such as the top-k of experts without their number."""
+    """Arguments of `Transformer` of each row, nan if not stated, such as the top-k of an unstated number of experts."""
     shapes = _shapes(runs)[0]
     no_experts = np.isnan(shapes["n_experts"])
     return {
@@ -217,7 +218,7 @@ def _arguments(shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def generation_of(entry: ChipEntry) -> str:
-    """Maker of a chip and its narrowest format for matmuls: chips of equal age behave alike."""
+    """Generation of a chip as a level: its maker and its narrowest format for matmuls."""
     stated = [name for name in reversed(PRECISIONS) if f"peak_tflops_{name}" in entry.stated]
     return f"{entry.name.split()[0]} {stated[0]}".lower()
 
@@ -277,15 +278,12 @@ def _framework(stack: tuple[str | None, str, str | None], hardware: Hardware) ->
 
 
 def attention_words(latent: ArrayLike, state: ArrayLike, window: ArrayLike) -> np.ndarray:
-    """Word for the attention of models, as in the column `attention` of a serving table.
+    """Word for the attention of each model, as in the column `attention` of a serving table.
 
     Args:
         latent: rank of the latent cache, 0 without latent attention [1].
         state: width or number of state-space layers, 0 without state-space layers [1].
         window: keys visible in a windowed layer, 0 without windowed layers [1].
-
-    Returns:
-        One word for each model.
     """
     has = [np.asarray(size) > 0.0 for size in (latent, state, window)]
     return np.select(has, ["mla", "hybrid", "gqa-window"], "gqa").astype(object)
@@ -406,10 +404,13 @@ def stack_levels(
     """Levels of a planned engine, `fit.coefficients(**serving.stack_levels("vllm", "h100-80gb", model))`.
 
     Args:
+        framework: serving framework.
         chip: catalogue id of the chip.
         model: the transformer, for its kind of attention and mixture.
         name: name of the model in serving tables.
+        serving: kind of serving.
         release: release of the framework; not stated where empty.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         Name of the level by kind, see `serving_rows.LEVEL_KINDS`.

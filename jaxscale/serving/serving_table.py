@@ -1,10 +1,9 @@
-"""Serving tables: meaning, valid values and defaults of their columns; reader and checks."""
+"""Serving tables: reader, checks, and the meaning, valid values and defaults of columns."""
 
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from jaxscale.base.errors import one_like
 from jaxscale.hardware.catalogue import Hardware
 from jaxscale.runs.checks import shape_checks
 from jaxscale.runs.schema import MAX_BATCH, Runs
@@ -15,7 +14,15 @@ from jaxscale.serving.serving_rows import stated_shapes
 from jaxscale.serving.under_load import PERCENTILES
 from jaxscale.tables.cells import SHAPE, Column, Names
 from jaxscale.tables.reader import AnyTable, read
-from jaxscale.tables.schema import AbstractSchema, CellProblems, Check, Header
+from jaxscale.tables.schema import (
+    AbstractSchema,
+    CellProblems,
+    Check,
+    Header,
+    Headings,
+    headings_in,
+    in_units_of_columns,
+)
 from jaxscale.tables.table import AbstractTable
 
 MAX_LENGTH = 1e8
@@ -164,27 +171,36 @@ SERVING_REQUIRED = ("gpu", "input_len", "output_len")
 
 
 class ServingSchema(AbstractSchema[Runs]):
-    """Tables of measured or planned serving."""
+    """Schema of tables of measured or planned serving."""
 
     columns = SERVING_BY_NAME
     row = "measurement"
     says_nothing = ("source_row", "notes")
 
+    @classmethod
+    def further_headings(cls) -> Headings:
+        """Alternative names of columns, and units, of common tools and of people."""
+        return headings_in(("names", "serving_names"), SERVING_COLUMNS)
+
+    def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
+        """Cells converted to the units of the columns."""
+        return in_units_of_columns(cells, header)
+
     def lacks(self, header: Header) -> str:
-        """The first required column that is absent; a model or its shape is required."""
-        columns = header.columns
-        shape = () if "model" in columns else SHAPE
-        missing = next((name for name in (*SERVING_REQUIRED, *shape) if name not in columns), "")
-        least = f"{', '.join(SERVING_REQUIRED)} and model or {', '.join(SHAPE)}"
-        return missing and f"missing column {missing!r}; expected at least {least}; {one_like(missing, columns)}"
+        """Message about absent required columns, with a model or its shape required; empty for none."""
+        missing = self.missing(header, (*SERVING_REQUIRED, *SHAPE), dict.fromkeys(SHAPE, ("model",)))
+        least = f"{', '.join(SERVING_REQUIRED)} and model (or {', '.join(SHAPE)})"
+        runs = "a table of training runs is read by `jaxscale predict`"
+        other = self.told_elsewhere(header, ("names",), ("seq_len", "global_batch_size_seqs", "step_time_s"), runs)
+        return missing and f"{missing}; expected at least {least}{other}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
-        """Cells without change."""
+        """Table of runs with the cells unchanged."""
         del header, problems
         return Runs.of(table)
 
     def checks(self, table: Runs) -> list[Check]:
-        """Degrees against chips, numbers of a model against its domain."""
+        """Checks of degrees against chips, arrivals against rates, and sizes of a model against valid ranges."""
         chips = table.numbers("n_gpus")
         tp, pp = (np.nan_to_num(table.numbers(name), nan=1.0) for name in ("tp", "pp"))
         few_chips = Check(
@@ -224,7 +240,7 @@ class ServingSchema(AbstractSchema[Runs]):
         ]
 
     def row_problems(self, table: Runs, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Contradictions, and rows with an unknown model in a table without shape columns."""
+        """Problems of valid cells by row: contradictions, and unknown models in a table without shape columns."""
         yield from super().row_problems(table, bad)
         if not all(name in table.columns for name in SHAPE):
             judged = table.categories("model").matches(bool)
@@ -233,7 +249,7 @@ class ServingSchema(AbstractSchema[Runs]):
 
 
 def read_serving(table: AnyTable, *, skip_bad: bool = False, hardware: Hardware | None = None) -> Runs:
-    """Read and check a serving table against the catalogues, `js.serving.read_serving("serving.csv")`.
+    """Read a serving table and check it against the catalogues, `js.serving.read_serving("serving.csv")`.
 
     Args:
         table: path of a CSV file, UTF-8, comma-separated, with a header, or a further argument of `js.read_runs`. A

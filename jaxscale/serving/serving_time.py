@@ -1,15 +1,15 @@
 r"""Latency and throughput of engines under load: static and continuous batching, maximum load, disaggregation.
 
-A static batch of b: $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec}(b, S_{in} + i)$, which is
-$T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ as long as $T_{dec}$ is affine in the context.
+A static batch of b requests takes $T = T_{prefill}(b, S_{in}) + \sum_{i=1}^{S_{out}-1} T_{dec}(b, S_{in} + i)$, which
+is $T_{prefill} + (S_{out} - 1) T_{dec}(b, S_{in} + S_{out} / 2)$ for $T_{dec}$ affine in the context.
 
-Continuous batching in steady state: every step includes the arriving prompts, $b / S_{out}$ per step,
-$T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$ with the time that a prompt adds to a step, and Little's law closes:
-$c = X (TTFT + (S_{out} - 1) TPOT)$.
+In the steady state of continuous batching, every step includes the arriving prompts, $b / S_{out}$ per step,
+$T_{step} = T_{dec} + (b / S_{out}) T_{prompt}$ with the time that a prompt adds to a step. Little's law relates the
+concurrency c to the rate X of requests, $c = X (TTFT + (S_{out} - 1) TPOT)$.
 
 A run of N requests ends with the longest answer: while the batch drains, steps read the weights for few sequences. The
-answers have as many tokens in any case, so that the run takes $T_{dec}(1) S_{out} (H - 1)$ longer than at the rate of a
-full batch, with the longest of the last answers relative to their mean, H.
+run takes $T_{dec}(1) S_{out} (H - 1)$ longer than at the rate of a full batch, with H the longest of the last answers
+relative to their mean.
 """
 
 import equinox as eqx
@@ -49,7 +49,7 @@ NO_LIMIT = 1e6
 
 
 class ServingTime(eqx.Module):
-    """Times and rates of requests.
+    """Latency and throughput of requests on engines.
 
     Attributes:
         ttft: time to the first token, waiting included [s].
@@ -59,14 +59,13 @@ class ServingTime(eqx.Module):
         max_batch: maximum number of sequences in the memory of all copies; 0 where weights leave no room [1].
         waiting: queueing delay of a request before it joins the batch [s].
         behind: subsequent delay by the prompts of further requests and by the step in progress [s].
-        rush: part of that delay from the requests that the client of a closed loop sends at once at its start [s].
+        rush: share of `behind` due to the requests that the client of a closed loop sends at once at its start [s].
         rushed: share of the requests that are sent at once at the start [1].
         decode: terms of a decode step [s].
         alone: decode step of a single sequence [s].
-        prefill: terms of the prefill of a prompt on an engine without further work, or of all prompts of a static batch
-            [s].
+        prefill: terms of the prefill of a prompt on an otherwise idle engine, or of all prompts of a static batch [s].
         in_line: time that each of many waiting prompts adds [s].
-        output_len: answer of a request [token].
+        output_len: length of an answer [token].
         fresh: tokens of a prompt that are not cached [token].
     """
 
@@ -88,14 +87,15 @@ class ServingTime(eqx.Module):
 
     @property
     def e2e(self) -> Array:
-        """Time of a request from its arrival to its last token: TTFT + (S_out - 1) TPOT [s]."""
+        """Time of a request from arrival to last token, TTFT + (S_out - 1) TPOT [s]."""
         return self.ttft + (self.output_len - 1.0) * self.tpot
 
 
 def tokens_yielded(requests: Requests) -> Array:
-    """Tokens per step: (1 - p^(g + 1)) / (1 - p) for g draft tokens of acceptance probability p [token].
+    """Tokens per sequence and step with draft tokens, (1 - p^(g + 1)) / (1 - p) [token].
 
-    Source: Leviathan et al., arXiv 2211.17192, equation 1.
+    g is the number of draft tokens and p their acceptance probability. Source: Leviathan et al., arXiv 2211.17192,
+    equation 1.
     """
     # p = 1 divides by zero.
     p = jnp.minimum(requests.acceptance, 1.0 - 1e-4)
@@ -114,9 +114,12 @@ def serving_time(
     """Latency and throughput of requests on engines.
 
     Args:
+        model: the transformer.
         engine: copies of the model and their distribution over chips.
+        cluster: chips and network.
         requests: load, lengths and kind of serving.
-        temperature: 0 for exact maxima and minima, else their smoothing [1].
+        coefficients: coefficients of the serving software.
+        temperature: smoothing of maxima and minima; 0 for exact values [1].
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     shares = engine_shares(model, engine, cluster)
@@ -287,7 +290,11 @@ def load_curve(
     """Latency and throughput of an engine at several loads, each leaf [load].
 
     Args:
+        model: the transformer.
+        engine: copies of the model and their distribution over chips.
+        cluster: chips and network.
         requests: lengths and kind of serving.
+        coefficients: coefficients of the serving software.
         concurrency: requests in flight over all copies [1], [load].
     """
     arrays = jax.device_put(host_arrays((model, engine, cluster, requests, coefficients)))

@@ -1,7 +1,7 @@
-r"""Spread over requests: percentiles of times, and lengths of unequal answers.
+r"""Distribution over requests: percentiles of latency, and lengths of unequal answers.
 
-Answers of mean 1 and squared coefficient of variation v are taken to have a gamma distribution. The cube root of a
-gamma variable is about normal (Wilson and Hilferty 1931), with the quantile at a share q
+The lengths of answers, with mean 1 and squared coefficient of variation v, are assumed to have a gamma distribution.
+The cube root of a gamma variable is approximately normal (Wilson and Hilferty 1931), with the quantile at a share q
 
 $$ x_q = \left( 1 - \frac{v}{9} + \sqrt{\frac{v}{9}} \Phi^{-1}(q) \right)^3 . $$
 """
@@ -51,12 +51,12 @@ class Percentiles(eqx.Module):
 
 
 def percentiles_of(mean: Array, quantile: Callable[[float], Array]) -> Percentiles:
-    """Mean and percentiles of a time by its quantile function [s]."""
+    """Mean and percentiles of a time, from its mean and quantile function [s]."""
     return Percentiles(mean, *(quantile(share) for share in QUANTILES.values()))
 
 
 def gamma_quantile(variance: ArrayLike, share: ArrayLike) -> Array:
-    """Quantile of a gamma distribution of mean 1 by its variance, within 1 % for an exponential distribution [1]."""
+    """Quantile of a gamma distribution of mean 1 and given variance, within 1 % for an exponential distribution [1]."""
     ninth = jnp.asarray(variance) / 9.0
     # The root has no finite slope at 0.
     root = jnp.sqrt(ninth + 1e-12)
@@ -65,20 +65,24 @@ def gamma_quantile(variance: ArrayLike, share: ArrayLike) -> Array:
 
 
 def gamma_percentiles(mean: Array, variance: Array) -> Percentiles:
-    """Percentiles of a time with a gamma distribution [s]."""
+    """Mean and percentiles of a gamma-distributed time, from its mean [s] and variance [s^2]."""
     relative = variance / mean**2
     return percentiles_of(mean, lambda share: mean * gamma_quantile(relative, share))
 
 
 def length_variance(requests: Requests, coefficients: ServingCoefficients) -> Array:
-    """Squared coefficient of variation of the lengths, from the fit where requests do not state the variation [1]."""
+    """Squared coefficient of variation of the lengths of requests: as stated, else from the fit [1]."""
     return jnp.asarray(requests.length_variance + requests.lengths_open * coefficients.length_spread**2)
 
 
 def longest(count: ArrayLike, variance: ArrayLike) -> Array:
-    """Mean length of the longest of n answers relative to the mean of all answers, at least 1 [1].
+    """Expected length of the longest of n answers relative to the mean of all answers, at least 1 [1].
 
-    Lengths up to the spread of uniform lengths are taken as bounded, wider lengths as gamma.
+    Lengths are assumed to be bounded for a variation up to that of uniform lengths, else to be gamma-distributed.
+
+    Args:
+        count: number of answers n [1].
+        variance: squared coefficient of variation of the lengths [1].
     """
     count = larger(count, 1.0)
     wide = gamma_quantile(variance, 1.0 - GUMBEL / count)
@@ -89,7 +93,7 @@ def longest(count: ArrayLike, variance: ArrayLike) -> Array:
 
 
 def half_difference(variance: ArrayLike) -> Array:
-    r"""Half the mean difference of two lengths relative to the mean, about $\sqrt{v / (\pi + 0.86 v)}$ [1].
+    r"""Half the mean absolute difference of two lengths relative to the mean, about $\sqrt{v / (\pi + 0.86 v)}$ [1].
 
     Exact for exponential lengths (1/2), within 0.02 for uniform lengths (1/3).
     """
@@ -97,6 +101,6 @@ def half_difference(variance: ArrayLike) -> Array:
 
 
 def shortness(variance: ArrayLike) -> Array:
-    """Density of lengths near 0 relative to an exponential distribution, v^0.63 [1]."""
+    """Probability density of lengths near 0 relative to an exponential distribution, v^0.63 [1]."""
     # No finite slope at 0.
     return (jnp.asarray(variance) + 1e-9) ** SHORTER

@@ -1,4 +1,4 @@
-r"""Percentiles of latency under load: queues on top of the batch model, for a rate of requests.
+r"""Mean and percentiles of latency under load: queueing of requests with stated arrivals, added to the batch model.
 
 A request of an open stream meets b requests in flight, by Little's law for the time of the batch,
 
@@ -11,8 +11,8 @@ rate see a constant number. A batch holds at most B requests; further requests w
 $$ W = \frac{\rho^{\sqrt{2 (B + 1)} - 1}}{1 - \rho} \frac{1}{X_B} \frac{c_a^2 + c_s^2}{2} , \; \rho = \lambda / X_B $$
 
 (Sakasegawa 1977, Ann. Inst. Stat. Math. 29, 67-75; exact for M/M/1 and M/D/1). A share $\rho^{\sqrt{2(B+1)}-1}$ of the
-requests waits at all, with an exponential distribution. Of the N requests of a closed loop with c clients, the first c
-come at once and wait for each other's prompts. A run of N requests lasts until the last answer.
+requests waits, with an exponential distribution. Of the N requests of a closed loop with c clients, the first c arrive
+at once and wait for each other's prompts. A run of N requests lasts until the last answer.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ REMEMBERED = 2.0 / 3.0
 
 
 class LoadTime(eqx.Module):
-    """Times and rates of requests under load.
+    """Latency and throughput of requests with stated arrivals.
 
     Attributes:
         ttft: time to the first token, waiting included [s].
@@ -76,7 +76,7 @@ class LoadTime(eqx.Module):
         saturation: maximum rate of requests of all copies [1/s].
         utilisation: rate over saturation [1].
         n_sequences: requests in flight that a request meets, in all copies [1].
-        times: batch model at the load.
+        times: times of the batch model at the load.
     """
 
     ttft: Percentiles
@@ -93,9 +93,14 @@ def answers(
     model: Transformer, engine: Engine, cluster: Cluster, requests: Requests, coefficients: ServingCoefficients,
     *, is_loaded: bool,
 ) -> tuple[dict[str, Array], ServingTime]:  # fmt: skip
-    """Answers for a row of a serving table by its columns, and its times.
+    """Predictions for a row of a serving table by column, and the times of the batch model.
 
     Args:
+        model: the transformer.
+        engine: copies of the model and their distribution over chips.
+        cluster: chips and network.
+        requests: load, lengths and kind of serving.
+        coefficients: coefficients of the serving software.
         is_loaded: whether the row states its arrivals; without stated arrivals percentiles are nan.
     """
     if not is_loaded:
@@ -111,11 +116,11 @@ def answers(
 
 
 class Stream(NamedTuple):
-    """Batch of an open stream.
+    """Batch met by a request of an open stream.
 
     Attributes:
         met: requests in flight that a request meets on its rank, itself included [1].
-        variance: squared coefficient of variation of a stay due to the variation of the batch [1].
+        variance: squared coefficient of variation of a request's time due to the variation of the batch [1].
     """
 
     met: Array
@@ -138,13 +143,16 @@ def serving_under_load(
     else clients keep `concurrency` in flight.
 
     Args:
+        model: the transformer.
         engine: copies of the model and their distribution over chips; each copy takes an equal share of the rate.
+        cluster: chips and network.
         requests: arrivals, lengths and their variation.
-        temperature: 0 for exact minima and corners, else their smoothing [1].
+        coefficients: coefficients of the serving software.
+        temperature: smoothing of minima and corners; 0 for exact values [1].
 
     Returns:
-        Times [s] and rates, differentiable in every number. For an endless stream above saturation, whose queue would
-        grow without bound, the utilisation is set to 0.98.
+        Times [s] and rates, differentiable in every number. An endless stream above saturation, with an ever growing
+        queue, is evaluated at a utilisation of 0.98.
     """
     model, engine, cluster, r, coefficients = as_arrays((model, engine, cluster, requests, coefficients))
     ranks = engine.copies * engine.attention_dp
@@ -283,11 +291,11 @@ def _stream(
 
 
 class Places(NamedTuple):
-    """Wait for a place in the batch, in steady state.
+    """Waiting time for a place in the batch, in steady state.
 
     Attributes:
-        share: share of requests that wait at all [1].
-        mean: mean wait over all requests [s].
+        share: share of requests that wait [1].
+        mean: mean waiting time over all requests [s].
     """
 
     share: Array
@@ -295,17 +303,17 @@ class Places(NamedTuple):
 
     @property
     def variance(self) -> Array:
-        """Variance over requests [s^2]."""
+        """Variance of the waiting time over requests [s^2]."""
         # Exponential waits of a share s: variance mean^2 (2 / s - 1).
         return self.mean**2 * (2.0 / self.share - 1.0)
 
     def quantile(self, share: float, temperature: Temperature) -> Array:
-        """Quantile of the wait over requests [s]."""
+        """Quantile of the waiting time over requests [s]."""
         return self.mean / self.share * positive_part(jnp.log(self.share / (1.0 - share)), temperature)
 
 
 def bounded_utilisation(utilisation: Number) -> Number:
-    """Utilisation of a queue, smoothly below `FULL`: an endless queue beyond saturation has no steady state [1]."""
+    """Utilisation of a queue, smoothly bounded by `FULL`, because a queue beyond saturation has no steady state [1]."""
     return p_norm_smaller(jnp.asarray(utilisation), jnp.asarray(FULL), SHARPNESS)
 
 

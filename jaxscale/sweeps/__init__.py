@@ -1,4 +1,4 @@
-"""Sweeps: any question of the package over a product of axes, in a labelled store that can be resumed and shared."""
+"""Sweeps: evaluation of a question of the package over a product of axes, in a labelled store that can be resumed."""
 
 from typing import TYPE_CHECKING
 

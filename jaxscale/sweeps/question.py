@@ -1,4 +1,4 @@
-"""A question with its inputs and results; and a sweep, a product of axes of a question.
+"""Questions with inputs and results, and sweeps of a question over a product of axes.
 
 Inputs have names, units and ranges: of models, chips, networks and plans.
 """
@@ -40,7 +40,8 @@ class Input(NamedTuple):
     Attributes:
         what: short description of the input.
         unit: unit of a number; empty for a word.
-        check: function of a source for messages and a value: the normalised value, or an `InputError`.
+        check: function from a name of the source, for messages, and a value to the normalised value; raises
+            `InputError` for an invalid value.
     """
 
     what: str
@@ -49,17 +50,17 @@ class Input(NamedTuple):
 
     @property
     def is_word(self) -> bool:
-        """Whether values are words."""
+        """Whether the values of the input are words."""
         return not self.unit
 
 
 class Result(NamedTuple):
-    """Variable of the results.
+    """Variable of the results of a question.
 
     Attributes:
         what: short description of the variable.
-        unit: 1 for a pure number; empty for words and truth values.
-        words: all values of a variable of words.
+        unit: unit, 1 for a pure number; empty for words and truth values.
+        words: all possible words of a variable of words.
     """
 
     what: str
@@ -68,7 +69,7 @@ class Result(NamedTuple):
 
 
 def number_input(what: str, bound: Bound, unit: str = "1") -> Input:
-    """Number in a range; true and false count as 1 and 0."""
+    """Input that is a number in a range; true and false count as 1 and 0."""
 
     def check(where: str, value: Any) -> float:
         if not isinstance(value, int | float | np.number):
@@ -81,14 +82,14 @@ def number_input(what: str, bound: Bound, unit: str = "1") -> Input:
 
 
 def bound_input(bound: Bound) -> Input:
-    """Number of a domain; the unit is read from the meaning of the domain, if stated."""
+    """Input that is a number of a domain, with the unit stated in the meaning of the domain."""
     found = re.search(r" ?\[(.+)\]$", bound.meaning)
     what = bound.meaning[: found.start()] if found else bound.meaning
     return number_input(what, bound, found[1] if found else "1")
 
 
 def word_input(what: str, known: Callable[[str], Any]) -> Input:
-    """Word accepted by a function, or refused with an `InputError`; a word returned by the function takes its place."""
+    """Input that is a word accepted by a function; a word returned by the function replaces the given word."""
 
     def check(where: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -103,7 +104,7 @@ def word_input(what: str, known: Callable[[str], Any]) -> Input:
 
 
 def one_of(what: str, words: tuple[str, ...]) -> Input:
-    """Word from a list of words."""
+    """Input that is a word from a list of words."""
 
     def known(word: str) -> None:
         if word not in words:
@@ -140,12 +141,12 @@ def _known_model(name: str) -> None:
 
 
 def chip_input(hardware: Hardware) -> dict[str, Input]:
-    """Input of the chip by its name, normalised to its catalogue id."""
+    """Input that is the name of a chip, normalised to the catalogue id."""
     return {"gpu": word_input("chip of the catalogue", lambda name: hardware[name].id)}
 
 
 def cluster_of_point(entry: ChipEntry, point: Point, n_chips: Any) -> Cluster:
-    """Chips of the catalogue on their network, with the numbers of a point in place of catalogue values; traceable.
+    """Cluster of catalogue chips, with numbers of a point in place of catalogue values; traceable.
 
     Args:
         entry: the chip.
@@ -188,12 +189,12 @@ def _network_at(network: Network, point: Point) -> Network:
 
 
 def among(point: Point, names: Any) -> dict[str, Any]:
-    """Inputs of a point with given names."""
+    """Inputs of a point with given names, absent names left out."""
     return {name: point[name] for name in names if name in point}
 
 
 def whole(value: Any) -> Any:
-    """Concrete number, as an integer if integral."""
+    """Concrete number, converted to an integer if integral."""
     return int(value) if float(value).is_integer() else value
 
 
@@ -223,10 +224,10 @@ class ArrayFunction(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Evaluation of point after point.
+    """Evaluation of points one after the other, by a search.
 
     Attributes:
-        point: function from values by input to results by name; an `InputError` for a point without an answer.
+        point: function from values by input to results by name; raises `InputError` for a point without an answer.
     """
 
     point: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -257,7 +258,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """Product of axes, of a question.
+    """Sweep of a question over a product of axes, in regions: blocks of points evaluated and written together.
 
     Attributes:
         of: name of the question.
@@ -265,7 +266,7 @@ class SweepSpec:
         axes: values of each axis, numbers or words; the last axis runs fastest.
         fixed: values of the inputs without an axis.
         chunk: maximum number of points of a region [1].
-        hardware: file with chips of the user's own; empty for the shipped catalogue alone.
+        hardware: file with the user's chips; empty for the shipped catalogue alone.
         block: number of values of each axis in a region [1].
     """
 
@@ -284,7 +285,7 @@ class SweepSpec:
 
     @property
     def n_points(self) -> int:
-        """Number of points [1]."""
+        """Number of points of the product of axes [1]."""
         return math.prod(self.shape)
 
     @property
@@ -294,7 +295,7 @@ class SweepSpec:
 
     @property
     def n_regions(self) -> int:
-        """Number of regions [1]."""
+        """Number of regions, blocks of points evaluated together [1]."""
         return math.prod(self.grid)
 
     @functools.cached_property
@@ -308,7 +309,7 @@ class SweepSpec:
         return self.question.inputs(self.catalogue)
 
     def words(self, name: str) -> list[str]:
-        """Words of an input of words, on its axis or fixed; empty if the sweep has neither."""
+        """Words of an input, on its axis or fixed; empty if the sweep does not state the input."""
         if name in self.axes:
             return self.axes[name].tolist()
         return [self.fixed[name]] if name in self.fixed else []
@@ -348,7 +349,7 @@ class SweepSpec:
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """Specification, equal for equal sweeps: number of values of each axis and their digest."""
+        """Specification of the sweep as JSON, with number of values and digest of each axis; equal for equal sweeps."""
         import jax
 
         named = [name for name, asked in self.inputs.items() if asked.is_word]
@@ -369,5 +370,5 @@ class SweepSpec:
 
 
 def digest(values: np.ndarray) -> str:
-    """Digest of the values of an axis."""
+    """SHA-256 digest of the values of an axis."""
     return hashlib.sha256(json.dumps(values.tolist()).encode()).hexdigest()

@@ -29,7 +29,7 @@ SIDE_BY_SIDE = 2048
 
 
 class RegionResults(NamedTuple):
-    """Results of a region.
+    """Results at the points of a region of a sweep.
 
     Attributes:
         values: values of each result [point].
@@ -72,7 +72,7 @@ def sweep(
             values at the end of the first axis.
         chunk: maximum number of points of a region, evaluated and written together; where None, 65536, for searches
             16 [1].
-        hardware: file with chips of the user's own.
+        hardware: file with the user's chips.
         dask: address of the scheduler of a Dask cluster whose workers evaluate the regions and share the folder.
 
     Returns:
@@ -135,7 +135,7 @@ def run_regions(spec: SweepSpec, store: Any, regions: Iterable[int], told: Told 
 def region_function(
     spec: SweepSpec, devices: Iterable[Any], told: Told = lambda count: None
 ) -> Callable[[int], Started]:
-    """Function that starts a region by its number, and returns a function that waits for the results."""
+    """Function that starts the evaluation of a region by its number, and returns a function that awaits the results."""
     evaluation = spec.question.evaluation(spec)
     if isinstance(evaluation, Search):
         return functools.partial(_searched, spec, evaluation, told)

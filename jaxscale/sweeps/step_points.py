@@ -50,7 +50,7 @@ MACHINE_INPUTS = (*CHIP_INPUTS, *NETWORK_INPUTS)
 
 
 class Parts(NamedTuple):
-    """Modules of a point."""
+    """Model, plan, cluster and coefficients at a point of a sweep."""
 
     model: Transformer
     plan: Plan

@@ -1,4 +1,4 @@
-"""Figure and report of a sweep: a result along an axis, as lines for the words of a second axis, or over two axes."""
+"""Figure and report of a sweep: a result as lines along an axis, or as a map over two axes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ MOST_LINES = 8
 
 
 def check_drawn(spec: SweepSpec, result: str | None, axes: Sequence[str], is_drawn: bool = True) -> None:
-    """Refuse a figure of results or axes that a sweep does not have, before the evaluation.
+    """Refuse results or axes for a figure that are absent from a sweep, before the evaluation.
 
     Raises:
         InputError: no such result or axis, more than two axes, or no requested figure.
@@ -49,8 +49,8 @@ def _check(result: str | None, axes: Sequence[str], results: Sequence[str], know
 def sweep_figure(dataset: "xarray.Dataset", result: str | None = None, axes: Sequence[str] = ()) -> "Figure":
     """Figure of a result of a sweep over one or two of its axes, without invalid points.
 
-    Numbers are drawn as a curve, or as a map over two axes; each word is a line. Each further axis is at its middle
-    value, stated in the title; `dataset.sel` selects a different value.
+    Numbers are drawn as a curve, or as a map over two axes; each word is a line. Each further axis is fixed at its
+    middle value, stated in the title; `dataset.sel` selects a different value.
 
     Args:
         dataset: result of `sweep` or `open_sweep`.
@@ -144,11 +144,7 @@ def _at(chosen: "xarray.DataArray", others: list[str]) -> str:
 
 
 def sweep_report(dataset: "xarray.Dataset", result: str | None = None, axes: Sequence[str] = ()) -> Report:
-    """Report of a sweep: its axes and a figure of one result; arguments as of `sweep_figure`.
-
-    Returns:
-        The report; `save` writes it.
-    """
+    """Report of a sweep: table of axes, and a figure of a result; arguments as in `sweep_figure`."""
     report = Report(f"Sweep of {_words(dataset.attrs['of'])}")
     rows = []
     for name in dataset.dims:

@@ -71,14 +71,14 @@ def sweep_spec(
     hardware: str | Path | None = None,
     where: str = "sweep",
 ) -> SweepSpec:
-    """Checked specification.
+    """Checked specification of a sweep.
 
     Args:
         axes: values of each axis by the name of an input.
         of: the question, one of `QUESTIONS`.
         fixed: values of inputs without an axis.
         chunk: maximum number of points of a region; the question's default where None [1].
-        hardware: file with chips of the user's own.
+        hardware: file with the user's chips.
         where: source of the specification, for messages.
 
     Raises:
@@ -130,11 +130,11 @@ def _axis(where: str, values: Any, asked: Input) -> np.ndarray:
 
 
 def read_spec(path: str | Path, hardware: str | Path | None = None) -> SweepSpec:
-    """Sweep from its file.
+    """Specification of a sweep from a TOML file.
 
     Args:
         path: TOML file.
-        hardware: file with chips of the user's own.
+        hardware: file with the user's chips.
 
     Raises:
         InputError: the file is missing or malformed; one line.

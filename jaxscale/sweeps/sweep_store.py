@@ -32,7 +32,7 @@ UNREADABLE = (ValueError, RuntimeError, OSError, TypeError, KeyError, IndexError
 
 
 def needs_stores() -> None:
-    """Refuse to run without the packages for stores.
+    """Refuse to run without the packages xarray and Zarr.
 
     Raises:
         InputError: xarray or Zarr is missing; the message says how to install the package.
@@ -45,12 +45,12 @@ def needs_stores() -> None:
 
 
 def prepare(spec: SweepSpec, store: Any, resume: bool = False, *, is_alone: bool = True) -> tuple[SweepSpec, list[int]]:
-    """Set up the store of a sweep.
+    """Create the store of a sweep, or open the store of an earlier run.
 
     Args:
         spec: the sweep.
         store: folder, created if missing, or a Zarr store in memory.
-        resume: whether regions of an earlier run of the sweep are kept; its first axis may have grown at its end.
+        resume: whether regions of an earlier run of the sweep are kept; the first axis may have grown at its end.
         is_alone: whether no other process sets up the same store meanwhile.
 
     Returns:
@@ -315,7 +315,7 @@ def _digest_of(array: Any) -> str | None:
 
 
 def dataset_of(store: Any) -> "xarray.Dataset":
-    """Labelled results of a store, words in place of their numbers."""
+    """Labelled results of a store, with words in place of their indices."""
     import xarray
 
     found = xarray.open_zarr(store, consolidated=False, chunks=None)

@@ -32,8 +32,8 @@ class Categorical:
 
     Attributes:
         codes: position of each row's value among the values [1], [row].
-        values: the values, in no special order; values may belong to no row, and where few repeat, a value may be
-            listed twice.
+        values: the values, in no special order; a value may be unused, and may be listed twice in columns with few
+            repetitions.
     """
 
     codes: Int[np.ndarray, " row"]
@@ -49,14 +49,14 @@ class Categorical:
 
     @classmethod
     def of(cls, values: Iterable[Hashable]) -> "Categorical":
-        """Column of values given row by row."""
+        """Column from the values of all rows."""
         places: dict[Hashable, int] = {}
         codes = [places.setdefault(value, len(places)) for value in values]
         return cls(np.asarray(codes, dtype=int), tuple(places))
 
     @classmethod
     def of_numbers(cls, numbers: Float[np.ndarray, " row"]) -> "Categorical":
-        """Column of floats given row by row; equal bits are equal values."""
+        """Column from the floats of all rows; values with equal bits are equal."""
         bits = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64)
         if SLOTS > SPARSE * len(bits):
             # Sorting a few rows takes less time than clearing the slots.
@@ -72,13 +72,13 @@ class Categorical:
 
     @classmethod
     def _of_sorted(cls, numbers: np.ndarray, bits: np.ndarray) -> "Categorical":
-        """Column of floats given row by row and their bits, by sorting."""
+        """Column from the floats of all rows and their bits, by sorting."""
         first, codes = np.unique(bits, return_index=True, return_inverse=True)[1:]
         return cls(codes, tuple(numbers[first].tolist()))
 
     @classmethod
     def constant(cls, value: Any, n_rows: int) -> "Categorical":
-        """Column of a constant."""
+        """Column with the same value in all rows."""
         return cls(np.zeros(n_rows, dtype=int), (value,))
 
     def take(self, rows: np.ndarray) -> "Categorical":
@@ -87,7 +87,7 @@ class Categorical:
         return Categorical(codes, tuple(self.values[code] for code in present.tolist()))
 
     def map(self, function: Callable[[Any], Hashable]) -> "Categorical":
-        """Function of each row's value, called once per distinct value; equal results share a code."""
+        """Column of a function of the values, called once per distinct value; equal results share a code."""
         results = Categorical.of(function(value) for value in self.values)
         return Categorical(results.codes[self.codes], results.values)
 
@@ -96,7 +96,13 @@ class Categorical:
         return Categorical(np.where(mask, len(self.values), self.codes), (*self.values, value))
 
     def spread(self, rows: np.ndarray, n_rows: int, otherwise: Any) -> "Categorical":
-        """Longer column with these values in the given rows, and a constant elsewhere."""
+        """Longer column with these values in the given rows, and a constant elsewhere.
+
+        Args:
+            rows: positions of the values in the longer column [row].
+            n_rows: number of rows of the longer column [1].
+            otherwise: the constant.
+        """
         codes = np.full(n_rows, len(self.values), dtype=int)
         codes[rows] = self.codes
         return Categorical(codes, (*self.values, otherwise))
@@ -137,7 +143,7 @@ class TextColumn:
         self._is_single = False
 
     def add(self, cells: Sequence[str]) -> None:
-        """Add the next cells.
+        """Append a block of cells.
 
         Args:
             cells: texts of the rows, not empty.
@@ -157,7 +163,7 @@ class TextColumn:
             self._is_single = len(self._places) > MANY * sum(map(len, self._blocks))
 
     def categorical(self) -> Categorical:
-        """The cells added so far; where hardly any text repeats, a text may be among the values more than once."""
+        """Column of the cells added so far; a text may be among the values twice in columns with few repetitions."""
         codes = np.concatenate(self._blocks or [np.zeros(0, np.int32)])
         values = (*self._places, *self._single)
         return Categorical(np.where(codes < 0, len(self._places) - 1 - codes, codes), values)
@@ -202,7 +208,7 @@ def joined(columns: Sequence[Categorical]) -> Categorical:
 
 
 def chained(columns: Sequence[Categorical]) -> Categorical:
-    """Concatenation of columns."""
+    """Concatenation of columns, one after the other."""
     sizes = [0, *np.cumsum([len(column.values) for column in columns])[:-1].tolist()]
     codes = np.concatenate([column.codes + size for column, size in zip(columns, sizes, strict=True)])
     values = tuple(value for column in columns for value in column.values)

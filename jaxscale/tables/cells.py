@@ -1,4 +1,4 @@
-"""Columns of tables, words and names in their cells, and cells turned into values or refused with a reason."""
+"""Cells of tables: columns, vocabularies and names, and conversion of texts to values, or to reasons of refusal."""
 
 import functools
 import math
@@ -24,12 +24,12 @@ SHAPE = ("n_layers", "d_model", "n_heads")
 
 @dataclass(frozen=True)
 class Names:
-    """Valid names of chips and models.
+    """Valid names of chips and models for the cells of a table.
 
     Attributes:
         chips: catalogue ids of chips by name, aliases included.
         lookup: fields of a catalogue model by name, None for an unknown name.
-        known_models: names offered in the message about an unknown model.
+        known_models: names suggested in the message about an unknown model.
     """
 
     chips: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Names:
 
     @classmethod
     def of(cls, hardware: Hardware | None = None) -> "Names":
-        """Names of the catalogues.
+        """Valid names from the catalogues of chips and models.
 
         Args:
             hardware: catalogue of chips; the shipped catalogue where None.
@@ -50,7 +50,7 @@ class Names:
         return ChipNames(self.chips)
 
     def chip(self, text: str) -> tuple[str | None, str]:
-        """Catalogue id of a chip and an empty problem; None and the problem for an unknown or ambiguous name."""
+        """Catalogue id of a chip and an empty text; None and a problem for an unknown or ambiguous name."""
         meant = self._chip_names.meant(text)
         if len(meant) == 1:
             return meant[0], ""
@@ -66,7 +66,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}([,'’\u00a0\u202f]\d{3})+(\.\d+)?")
 
 @cache
 def vocabularies() -> Mapping[str, Any]:
-    """Tables of `vocabularies.toml`: words of cells and their meaning to the model.
+    """Tables of `vocabularies.toml`: words of cells and the corresponding words of the model.
 
     Names of number formats come first, the narrowest format first, then the synonyms of the file.
     """
@@ -104,7 +104,7 @@ def _format_in(word: str, known: Mapping[str, str]) -> str | None:
 
 @cache
 def spellings() -> Mapping[str, Any]:
-    """Words of schemas by column and spelling, from `spellings.toml`; `questions` has the answers to unclear words."""
+    """Words of schemas by column and spelling, from `spellings.toml`; `questions` are messages on ambiguous words."""
     return read_toml(Path(__file__).with_name("spellings.toml"))
 
 
@@ -128,7 +128,7 @@ def respelt(column: str, text: str) -> str:
 
 
 def question(column: str, text: str) -> str:
-    """Message about a word too unclear for a cell of a column; empty for a clear or unknown word."""
+    """Message about an ambiguous word in a cell of a column; empty for a clear or unknown word."""
     return spellings()["questions"].get(column, {}).get(_key(text), "")
 
 
@@ -152,7 +152,7 @@ _MAX_SHOWN = 60
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table.
+    """Column of a table: name, type and range of its cells.
 
     Attributes:
         name: header of the column.
@@ -182,7 +182,7 @@ class Column:
 
     @property
     def least(self) -> int | None:
-        """Least valid value, None where a value must only be above 0."""
+        """Least valid value; None for any value above 0."""
         return {"integer": 1, "share": 0, "amount": 0}.get(self.kind) if self.minimum is None else self.minimum
 
     @property
@@ -192,7 +192,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """Description of a valid cell."""
+        """Description of valid cells, for messages."""
         if self.kind == "integer":
             upper = f" and <= {self.maximum:g}" if self.maximum < 100 else ""
             return f"a whole number >= {self.least}{upper}"
@@ -205,12 +205,12 @@ class Column:
 
 
 def show(text: str) -> str:
-    """Cell in a message: quoted, on a single line, shortened if very long."""
+    """Cell as shown in a message: quoted, on a single line, shortened if very long."""
     return repr(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "...")
 
 
 class Parsed(NamedTuple):
-    """Values of cells.
+    """Values of cells, and problems of bad cells.
 
     Attributes:
         values: value of each cell, None for an empty or bad cell.
@@ -222,19 +222,17 @@ class Parsed(NamedTuple):
 
 
 def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
-    """Values of cells of a column.
+    """Values of the texts in the cells of a column, and problems of bad cells.
 
     Args:
         column: description of valid cells.
         texts: cells without surrounding blanks.
         names: valid names of chips.
-
-    Returns:
-        The values and the problems.
     """
     texts = [respelt(column.name, text) if text else text for text in texts]
     if column.kind in ("integer", "number", "amount", "share"):
-        return _parse_numbers(column, texts)
+        is_ratio = column.unit == "1" and column.kind != "integer"
+        return _parse_numbers(column, list(map(_without_percent, texts)) if is_ratio else texts)
     if column.kind == "text":
         return Parsed([text or None for text in texts], {})
     several = partial(_parse_words, column)
@@ -242,6 +240,12 @@ def parse_cells(column: Column, texts: Sequence[str], names: Names) -> Parsed:
     parsed = [parse(text) if text else (None, "") for text in texts]
     problems = {place: problem for place, (_, problem) in enumerate(parsed) if problem}
     return Parsed([value for value, _ in parsed], problems)
+
+
+def _without_percent(text: str) -> str:
+    """A ratio of 1 in place of `45 %`; any different text unchanged."""
+    plain = text[:-1].strip() if text.endswith("%") else ""
+    return f"{float(plain) / 100.0:.15g}" if _NUMBER.fullmatch(plain) else text
 
 
 def _parse_word(column: Column, text: str) -> tuple[Value | None, str]:
@@ -272,7 +276,7 @@ def _parse_words(column: Column, text: str) -> tuple[Value | None, str]:
 
 
 def parse_words(column: str, text: str) -> list[str]:
-    """Words of a cell, joined by + or by another separator, in the spelling of the schema."""
+    """Words of a cell, separated by + or another separator, in the spelling of the schema."""
     written = [respelt(column, part.strip(" \t'\"[]")) for part in re.split(r"[+,;/]", text)]
     return [part for word in written for part in word.lower().split("+")]
 
@@ -333,5 +337,5 @@ def _plain(bound: float) -> str:
 
 
 def first_of(lines: Sequence[int | str], most: int) -> str:
-    """Numbers of lines, or words, for a message, at most a given count."""
+    """List of line numbers, or words, for a message, cut off after a given count."""
     return ", ".join([*map(str, lines[:most]), *(["..."] if len(lines) > most else [])])

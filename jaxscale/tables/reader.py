@@ -30,7 +30,7 @@ HANDED_IN = Path("table")
 
 
 def table_in_memory(table: Any) -> tuple[list[str], Records]:
-    """Header and records of a table in memory, as of a CSV file; rows count from 1.
+    """Header and records of a table in memory, in the form of a CSV file; rows count from 1.
 
     Raises:
         InputError: not a table, or columns of unequal length.
@@ -94,7 +94,7 @@ class _TextTable(AbstractTable):
 def read(
     source: AnyTable, schema: AbstractSchema[Kind], *, skip_bad: bool = False, where: Mapping[str, str] | None = None
 ) -> Kind:
-    """Read and check a table.
+    """Read a table and check it by a schema.
 
     Args:
         source: path of a CSV file, UTF-8, comma-separated, with a header; or a table in memory, see `AnyTable`.
@@ -132,7 +132,9 @@ def read(
     problems |= _told(_cell_problems(table, header, bad))
     for found in schema.row_problems(table, problems.keys()):
         problems |= _told(found)
-    return _without_bad_rows(table, problems, skip_bad)
+    # Columns by which rows are selected are read.
+    others = [name for name in header.columns if name not in (where or {})]
+    return replace(_without_bad_rows(table, problems, skip_bad), doubts=schema.doubts(others))
 
 
 def _rows_where(cells: AbstractTable, where: Mapping[str, str]) -> np.ndarray:

@@ -1,14 +1,16 @@
 """Schemas of tables: known columns, meaning of headings, required columns, contradictions between cells."""
 
 import abc
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from jaxscale.base.documents import data_path, read_toml
 from jaxscale.base.errors import InputError, one_like, similar
 from jaxscale.tables.cells import SHAPE, Column, Names, Parsed, parse_cells, show, without_separators
 from jaxscale.tables.table import AbstractTable
@@ -26,12 +28,12 @@ a column from which the likeness is taken for granted [1]."""
 
 
 class ColumnHeading(NamedTuple):
-    """Meaning of a heading.
+    """Column and unit of a heading of a table.
 
     Attributes:
-        column: column of the schema; the heading where the schema has none.
+        column: column of the schema; the heading itself if unknown to the schema.
         factor: factor of the numbers below the heading [1].
-        unit: unit of the numbers where the schema has a different unit, else empty.
+        unit: unit of the numbers if different from the schema's, else empty.
     """
 
     column: str
@@ -44,7 +46,7 @@ class Header(NamedTuple):
 
     Attributes:
         written: headings as in the file.
-        meant: meanings of the headings.
+        meant: column and unit of each heading.
     """
 
     written: tuple[str, ...]
@@ -52,7 +54,7 @@ class Header(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column of each heading."""
+        """Column of the schema for each heading."""
         return tuple(heading.column for heading in self.meant)
 
 
@@ -88,39 +90,86 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         """Take the valid names."""
         self.names = names
 
+    @classmethod
+    def further_headings(cls) -> "Headings":
+        """Alternative names of columns, and units; none for tables with columns by their own names."""
+        return Headings({}, {})
+
     def headings(self, header: Sequence[str]) -> list[ColumnHeading]:
-        """Meanings of headings; known columns match in any case."""
+        """Column and unit of each heading, with alternative names; known columns match in any case."""
         names = [name.strip() for name in header]
-        return [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
+        own = [ColumnHeading(name.lower() if name.lower() in self.columns else name) for name in names]
+        # Tables with columns by their names need no further names.
+        is_plain = all(one.column in self.columns for one in own)
+        return own if is_plain else self.further_headings().meanings(header, self.columns)
 
     def in_units(self, cells: AbstractTable, header: Header) -> AbstractTable:
-        """Cells as written, in the units of the columns where headings have others."""
+        """Cells as texts in the units of the columns, converted from the units of the headings."""
         del header
         return cells
 
     @classmethod
     def unread(cls, columns: Sequence[str]) -> list[str]:
-        """Columns of a table that the schema does not know, predictions of earlier runs left out."""
+        """Columns of a table that are unknown to the schema, without predictions of earlier runs."""
         return [name for name in columns if name not in cls.columns and not name.startswith(("predicted_", "term_"))]
 
     @classmethod
     def misspelt(cls, columns: Sequence[str]) -> dict[str, str]:
-        """Unknown columns of a table that resemble an absent known column, with the name of the known column."""
+        """Unknown columns that resemble an absent known column, with the name of the known column."""
         absent = [name for name in cls.columns if name not in (*columns, *cls.says_nothing)]
         close = {name: similar(name, absent, _holds, most=1, likeness=_ALIKE) for name in cls.unread(columns)}
         return {name: alike[0] for name, alike in close.items() if alike}
 
+    @classmethod
+    def doubts(cls, columns: Sequence[str]) -> tuple[str, ...]:
+        """A line for each column that may be misspelt, and a line for all others that are not read."""
+        misspelt = cls.misspelt(columns)
+        lines = [f"column {name!r} is not read (is {meant!r} meant?)" for name, meant in misspelt.items()]
+        others = [repr(name) for name in cls.unread(columns) if name not in misspelt]
+        return (*lines, *([f"not read: {', '.join(others)}"] if others else []))
+
+    def missing(self, header: Header, needed: Iterable[str], filled_by: Mapping[str, Collection[str]]) -> str:
+        """Message about absent required columns, with a question about a misspelt column; empty where none is absent.
+
+        Args:
+            header: first line of the table.
+            needed: required columns.
+            filled_by: columns of which any fills a required column [required column].
+        """
+        columns = header.columns
+        absent = [name for name in needed if not {name, *filled_by.get(name, ())}.intersection(columns)]
+        names = f"{', '.join(map(repr, absent))}{self.hint(absent, columns)}"
+        return f"missing column{'s' * (len(absent) > 1)} {names}" if absent else ""
+
+    def told_elsewhere(self, header: Header, names: Sequence[str], others: Collection[str], reader: str) -> str:
+        """Words on the reader of another kind of table; empty without one of its columns.
+
+        Args:
+            header: first line of the table.
+            names: tables of names in `data/headings.toml` of the other kind.
+            others: columns of the other kind alone.
+            reader: what reads it.
+        """
+        column_of = headings_in(names, ()).column_of
+        words = {joined_words(heading) for heading in header.written}
+        return f"; {reader}" if {*words, *map(column_of.get, words)} & set(others) else ""
+
+    def hint(self, missing: Collection[str], columns: Sequence[str]) -> str:
+        """Question about the first column that resembles a missing column; empty if none does."""
+        meant = ((column, name) for column, name in self.misspelt(columns).items() if name in missing)
+        return next((f" (is {show(column)} meant for {name!r}?)" for column, name in meant), "")
+
     @abc.abstractmethod
     def lacks(self, header: Header) -> str:
-        """Message about missing required columns with the valid columns; empty for a complete header."""
+        """Message about missing required columns, with the valid columns; empty for a complete header."""
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
-        """Values of the distinct cells of a known column."""
+        """Values of the distinct cells of a known column, and problems of cells."""
         return parse_cells(self.columns[heading.column], texts, self.names)
 
     @abc.abstractmethod
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Kind:
-        """Table of the class of the schema, empty cells filled in from related cells.
+        """Table of the class of the schema, with empty cells filled in from related cells.
 
         Args:
             table: cells and values as read.
@@ -134,7 +183,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         return ()
 
     def row_problems(self, table: Kind, bad: Collection[int]) -> Iterator[dict[int, list[str]]]:
-        """Problems of rows whose cells are all valid.
+        """Problems of rows with valid cells, such as contradictions between cells.
 
         Args:
             table: all rows, bad rows included.
@@ -151,7 +200,7 @@ class AbstractSchema(abc.ABC, Generic[Kind]):
         yield problems
 
     def unknown_models(self, table: AbstractTable, judged: np.ndarray, hint: str = "") -> dict[int, list[str]]:
-        """Rows with an unknown model and without a shape.
+        """Problems of the rows with an unknown model and without a shape.
 
         In a table with shape columns, an unknown model is a problem only if no row has a shape.
 
@@ -212,12 +261,12 @@ def _holds(other: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Headings:
-    """Further names of columns, and units.
+    """Alternative names of columns, and units.
 
     Attributes:
         column_of: column by heading, in lower case with words joined by underscores.
         units: factor to the unit of the column, by unit, by column [1].
-        in_tokens: columns that count tokens where a heading says tokens.
+        in_tokens: columns that count tokens if the heading ends in `tokens`.
     """
 
     column_of: Mapping[str, str]
@@ -225,7 +274,7 @@ class Headings:
     in_tokens: Collection[str] = ()
 
     def meanings(self, header: Sequence[str], columns: Collection[str]) -> list[ColumnHeading]:
-        """Meanings of all headings; a column is taken from its own name, else from the first further name.
+        """Column and unit of each heading; for a column with several headings its own name counts, else the first.
 
         Args:
             header: headings as written.
@@ -241,26 +290,55 @@ class Headings:
         return found
 
     def meaning(self, heading: str, columns: Collection[str]) -> ColumnHeading:
-        """Column and factor of a heading, whose last word may be a unit; the heading itself where unknown."""
+        """Column and unit factor of a heading, whose last words may be a unit; the heading itself if unknown."""
         text = heading.strip().lower()
-        words = text if text in columns else joined_words(text.replace("%", " percent"))
-        name, _, unit = words.rpartition("_")
-        if column := self.column(words, columns):
-            return ColumnHeading(column)
-        if (column := self.column(name, columns)) is None:
-            return ColumnHeading(heading.strip())
-        if column in self.in_tokens and unit in ("tokens", "token"):
-            return ColumnHeading(column, unit="tokens")
-        factor = self.units.get(column, {}).get(unit)
-        return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
+        words = [text] if text in columns else joined_words(text.replace("%", " percent")).split("_")
+        for place in range(len(words), 0, -1):
+            column, unit = self.column("_".join(words[:place]), columns), "_".join(words[place:])
+            if column is None:
+                continue
+            if column in self.in_tokens and unit in ("tokens", "token"):
+                return ColumnHeading(column, unit="tokens")
+            factor = self.units.get(column, {}).get(unit) if unit else 1.0
+            return ColumnHeading(heading.strip()) if factor is None else ColumnHeading(column, factor)
+        return ColumnHeading(heading.strip())
 
     def column(self, words: str, columns: Collection[str]) -> str | None:
-        """Column of a heading without unit."""
-        return words if words in columns else self.column_of.get(words)
+        """Column of the words of a heading without unit; None if unknown."""
+        named = words if words in columns else self.column_of.get(words)
+        return named if named in columns else None
+
+
+def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Collection[str] = ()) -> Headings:
+    """Alternative names of columns, and units, from `data/headings.toml`.
+
+    Args:
+        names: tables of names in the file; the last one decides.
+        columns: columns that may be named.
+        in_tokens: columns that count tokens where a heading says tokens.
+    """
+    tables = read_toml(data_path("headings.toml"))
+    column_of = {name: column for table in names for column, several in tables[table].items() for name in several}
+    units = {
+        # Units of a column itself, else of what has its unit, else of its kind.
+        one.name: next((tables["units"][key] for key in (one.name, one.unit, one.kind) if key in tables["units"]), {})
+        for one in columns
+    }
+    return Headings(column_of, units, in_tokens)
+
+
+def in_units_of_columns(cells: AbstractTable, header: Header) -> AbstractTable:
+    """Cells converted to the units of the columns, batches below a heading in tokens to texts such as `4M tokens`."""
+    written = {
+        heading.column: cells.cells[heading.column].map(functools.partial(in_unit_of_column, heading))
+        for heading in header.meant
+        if heading.unit or heading.factor != 1.0
+    }
+    return replace(cells, cells={**cells.cells, **written})
 
 
 def joined_words(text: str) -> str:
-    """Words of a heading in lower case, joined by underscores; brackets are blanks."""
+    """Words of a heading in lower case, joined by underscores; other characters separate words."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 

@@ -1,4 +1,4 @@
-"""Tables in memory: columns on the host, cells as written and their values; CSV files written whole."""
+"""Tables in memory: columns as written and as values; CSV files written atomically."""
 
 import abc
 import csv
@@ -25,7 +25,7 @@ Own = TypeVar("Own", bound="AbstractTable")
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table.
+    """Row of a table, with cells as written and values by column.
 
     Attributes:
         line: line of the file on which the row starts [1].
@@ -45,7 +45,7 @@ class Row:
 @printed(lambda table: _shown(table))
 @dataclass(frozen=True, repr=False)
 class AbstractTable(abc.ABC):
-    """A table, column by column.
+    """Table by columns, with cells as written and as values.
 
     Attributes:
         path: source file.
@@ -53,7 +53,8 @@ class AbstractTable(abc.ABC):
         lines: first line of each kept row in the file [1], [row].
         cells: cells of each column as written [column, row].
         values: values of the known columns, None for an empty cell; numbers are floats [column, row].
-        problems: a line for each dropped bad row.
+        problems: a line of text for each dropped bad row.
+        doubts: lines of text about columns that are not read.
     """
 
     path: Path
@@ -62,14 +63,17 @@ class AbstractTable(abc.ABC):
     cells: Mapping[str, Categorical]
     values: Mapping[str, Categorical]
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     shown: ClassVar[tuple[str, ...]] = ()
     """Columns shown in a printed table."""
 
     @classmethod
     def of(cls: type[Own], table: "AbstractTable", **more: Any) -> Own:
-        """A table of this class with the columns of a given table, and the further fields of the class."""
-        return cls(table.path, table.columns, table.lines, table.cells, table.values, table.problems, **more)
+        """Table of this class with the columns of a given table, and the further fields of the class."""
+        return cls(
+            table.path, table.columns, table.lines, table.cells, table.values, table.problems, table.doubts, **more
+        )
 
     def with_values(self: Own, columns: Mapping[str, Categorical]) -> Own:
         """Table with the values of some columns replaced, the cells as written kept."""
@@ -81,11 +85,11 @@ class AbstractTable(abc.ABC):
 
     @property
     def n_skipped(self) -> int:
-        """Dropped bad rows [1]."""
+        """Number of dropped bad rows [1]."""
         return len(self.problems)
 
     def __len__(self) -> int:
-        """Kept rows [1]."""
+        """Number of kept rows [1]."""
         return len(self.lines)
 
     def __iter__(self) -> Iterator[Row]:
@@ -104,11 +108,11 @@ class AbstractTable(abc.ABC):
         return Row(int(self.lines[index]), cells, {name: value for name, value in values if value is not None})
 
     def __getitem__(self: Own, rows: "np.ndarray | slice | Sequence[int]") -> Own:
-        """The given rows: by a mask, by positions, or by a slice."""
+        """Table of the given rows: by a mask, by positions, or by a slice."""
         return self.take(np.arange(len(self))[rows])
 
     def where(self: Own, **wanted: Any) -> Own:
-        """Rows with the wanted values: `table.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
+        """Table of the rows with the wanted values: `table.where(gpu="h100-80gb", n_gpus=lambda count: count >= 64)`.
 
         Args:
             wanted: by column a value, several values, or a condition on a value, None for an empty cell.
@@ -130,11 +134,11 @@ class AbstractTable(abc.ABC):
         known = dict.fromkeys((*self.values, *other.values))
         values = {name: _chained(self, other, lambda table, name=name: table.values.get(name), None) for name in known}
         lines = np.concatenate([self.lines, other.lines])
-        problems = (*self.problems, *other.problems)
-        return replace(self, columns=columns, lines=lines, cells=cells, values=values, problems=problems)
+        told = {name: (*getattr(self, name), *getattr(other, name)) for name in ("problems", "doubts")}
+        return replace(self, columns=columns, lines=lines, cells=cells, values=values, **told)
 
     def take(self: Own, rows: np.ndarray) -> Own:
-        """The given rows, by index or mask."""
+        """Table of the given rows, by index or mask."""
         cells, values = (
             {name: column.take(rows) for name, column in columns.items()} for columns in (self.cells, self.values)
         )
@@ -149,7 +153,7 @@ class AbstractTable(abc.ABC):
         return self.categories(name).numbers()
 
     def text(self, name: str) -> np.ndarray:
-        """Words of a column, empty for an empty cell or an absent column [row]."""
+        """Texts of a column, empty for an empty cell or an absent column [row]."""
         return self.categories(name).map(lambda word: word or "").array()
 
     def to_pandas(self) -> Any:
@@ -163,7 +167,7 @@ class AbstractTable(abc.ABC):
         return pandas.DataFrame(columns, index=pandas.Index(self.lines, name="line")).infer_objects()
 
     def column(self, name: str) -> list[Any]:
-        """Values of a column as a list over rows, None for an empty cell; texts of an unknown column."""
+        """Values of a column as a list over rows, None for an empty cell; texts for an unknown column."""
         return self.categories(name).array().tolist()
 
 
@@ -173,7 +177,7 @@ def _shown(table: AbstractTable) -> Printout:
     rows = [[str(row.line), *(_cell_text(row[name]) for name in names)] for row in table.rows[:MOST_LINES]]
     dropped = f", {table.n_skipped} bad ones dropped" if table.n_skipped else ""
     title = f"{type(table).__name__}: {len(table)} rows of {len(table.columns)} columns from {table.path}{dropped}"
-    return Printout(title, ("line", *names), rows)
+    return Printout(title, ("line", *names), rows, table.doubts)
 
 
 def _cell_text(value: Any) -> str:
@@ -255,8 +259,8 @@ def _texts(values: np.ndarray) -> list[str]:
     return [texts[code] for code in numbers.codes.tolist()]
 
 
-def cell_of(value: float | bool | str | None) -> str:
-    """A value as the cell of a table; numbers have seven digits, more than measurements."""
+def cell_of(value: float | int | bool | str | None) -> str:
+    """Text of a value in the cell of a table; numbers have seven digits, more than the precision of measurements."""
     if isinstance(value, float):
         return f"{value:.7g}" if math.isfinite(value) else ""
     if value is None:

@@ -66,11 +66,11 @@ class StepTimeline:
 
     Attributes:
         passes: passes of each pipeline rank with start and end [s].
-        step: cost terms of the step; the sum is the end of the last event [s].
+        step: cost terms of the step, whose sum is the end of the last event [s].
         hidden: time of the collectives concurrent with compute, by cost term, per step and rank [s].
-        stretch: ratio of the closed-form time of all passes to that of the simulated schedule, the factor applied to
-            event times; 1 for equal stages, except that the last stage also has the logits head [1].
-        plan: the plan in words.
+        stretch: factor on event times: closed-form time of all passes over that of the simulated schedule; 1 for equal
+            stages, except that the last stage also has the logits head [1].
+        plan: fields of the plan by name.
     """
 
     passes: tuple[Event, ...]
@@ -91,7 +91,7 @@ class StepTimeline:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
 
     def save(self, path: str | Path) -> None:
-        """Write the document.
+        """Write the timeline as a JSON file in the trace format of Chrome.
 
         Raises:
             InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Tracing of workloads: kernels, dimension classes and stored values from the jaxpr of a JAX function."""
+"""Tracing of workloads: kernels, dimension classes and stored values of a step, from the jaxpr of a function."""
 
 from typing import TYPE_CHECKING
 

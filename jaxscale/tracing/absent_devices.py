@@ -1,4 +1,4 @@
-"""Devices of GPUs and TPUs without hardware: compiler plugins with descriptions, names and shapes of the chips."""
+"""Compilation devices for GPUs and TPUs without hardware, from compiler plugins and descriptions of the chips."""
 
 import functools
 import importlib

@@ -1,10 +1,11 @@
-r"""Tables of a workload from kernels over axes: axes become classes, quantities become terms, splits partial sums.
+r"""Assembly of the tables of a workload from kernels over axes.
 
-A product or a sum over an axis of a split class leaves partial sums. Linear operations propagate partial sums: sums of
-partial sums, changes of layout and number format. Before any nonlinear operation partial sums are reduced, in the
-narrowest form so far. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n
-an all-reduce of the gradient of x, a split of m an all-reduce of the gradient of w. A table with split rows gives
-partial look-ups.
+Axes become dimension classes, and sizes of kernels become sums of products of classes. A product or a sum over an axis
+of a split class leaves partial sums on each chip. Linear operations propagate partial sums: sums of partial sums,
+changes of layout and number format. Before any nonlinear operation partial sums are reduced among chips, in the form of
+fewest bytes so far. For $y_{mn} = \sum_k x_{mk} w_{kn}$ a split of k costs an all-reduce of y forward, a split of n an
+all-reduce of the gradient of x, a split of m an all-reduce of the gradient of w. An embedding table with split rows
+gives partial look-ups.
 """
 
 from collections import Counter
@@ -35,12 +36,12 @@ SCALING = frozenset({"mul", "div"})
 
 
 class SumPoint(NamedTuple):
-    """Value whose partial sums are reduced among chips.
+    """Value whose partial sums are reduced among chips, when a class is split.
 
     Attributes:
-        value: the value, in the narrowest form of its partial sums.
+        value: the value, in the form of fewest bytes before the reduction.
         classes: classes whose split makes the value a partial sum.
-        role: `gradient` of weights, `table` (embedding table that receives a scattered gradient), `activation` (or the
+        role: `gradient` of weights, `table` (gradient scattered into an embedding table), `activation` (or the
             gradient of an activation), or `statistic` (a sum without a product).
         phase: phase of the operation that computes the value.
     """
@@ -63,7 +64,7 @@ class _Sums:
         self.points: dict[Value, tuple[Classes, str]] = {}
 
     def run(self) -> list[SumPoint]:
-        """Reduction points of the whole program."""
+        """Reduced values of the whole program."""
         for operation in self.program.operations:
             self.visit(operation)
         # Results of a program are whole: partial sums left at the end are gradients.
@@ -72,12 +73,12 @@ class _Sums:
         return [self.point(value, *found) for value, found in self.points.items()]
 
     def point(self, value: Value, classes: Classes, role: str) -> SumPoint:
-        """Reduction point of a value, with role and phase."""
+        """Reduced value with role and phase."""
         producer = self.producers[value]
         return SumPoint(value, classes, role, producer.phase)
 
     def visit(self, operation: Operation) -> None:
-        """Classes for which the outputs of an operation are partial sums."""
+        """Determine the classes for which the outputs of an operation are partial sums."""
         inputs = operation.inputs
         if not inputs and operation.name == "broadcast_in_dim" or (operation.kind == "carry" and self._is_zero(inputs)):
             self.zeros.update(operation.outputs)
@@ -121,7 +122,7 @@ class _Sums:
 
 
 def summed_classes(operation: Operation) -> Classes:
-    """Classes over which an operation sums."""
+    """Dimension classes over which an operation sums."""
     work = operation.work
     # Updates are summed over axes of the updates absent from the result.
     if work is not None and work.kind == "scatter":
@@ -142,16 +143,12 @@ def summed_classes(operation: Operation) -> Classes:
 
 
 def sum_points(program: FlatProgram) -> list[SumPoint]:
-    """Values reduced among chips when classes are split, see the module.
-
-    Returns:
-        Reduction points, in program order.
-    """
+    """Values reduced among chips when classes are split, in program order."""
     return _Sums(program).run()
 
 
 def conflicting_classes(program: FlatProgram) -> Classes:
-    """Classes that occur twice in a value, such as the sequence in attention scores; not split by sums alone."""
+    """Dimension classes that occur twice in a value, as the sequence in attention scores, and so cannot be split."""
     twice: set[Axis] = set()
     for operation in program.operations:
         for value in operation.outputs:
@@ -166,15 +163,15 @@ def conflicting_classes(program: FlatProgram) -> Classes:
 
 
 class WeightUse(NamedTuple):
-    """Uses of a weight array in a program.
+    """Use of a weight array in a program.
 
     Attributes:
         value: the weights.
         width: bytes per element in products [byte].
         gathers: all-gathers of the array per step: one for the forward pass, a second for the backward pass inside a
             loop [1].
-        loops: iterations of the loops that read the array, each with an all-gather of a shard [1].
-        pooled: pooled look-ups before the first non-linear reader; None unless the array is an embedding table.
+        loops: axes of the loops that read slices of the array, each iteration with an all-gather of a slice.
+        pooled: sum of look-ups before the first nonlinear operation; None unless the array is an embedding table.
     """
 
     value: Value
@@ -185,7 +182,7 @@ class WeightUse(NamedTuple):
 
 
 def weight_uses(program: FlatProgram) -> list[WeightUse]:
-    """Uses of every weight array, in the order of the arguments."""
+    """Use of every weight array, in the order of the arguments."""
     readers: dict[Value, list[Operation]] = {}
     for operation in program.operations:
         for value in operation.inputs:
@@ -235,7 +232,7 @@ def _pooled(value: Value, readers: dict[Value, list[Operation]]) -> Value:
 
 
 class ClassTable:
-    """Dimension classes in order of registration.
+    """Registry of dimension classes, in order of registration.
 
     Attributes:
         places: index of each class; index 0 is the number one.
@@ -250,7 +247,7 @@ class ClassTable:
         self.names, self.origins, self.sizes = ["1"], ["made"], [1.0]
 
     def add(self, axes: Sequence[Axis], name: str, origin: str) -> None:
-        """Register the unnamed classes of an axis under a name."""
+        """Register the new dimension classes of an axis under a name."""
         # A merged axis is a product of classes: each factor has a number behind the name.
         parts = atoms(axes)
         for place, axis in enumerate(parts):
@@ -261,7 +258,7 @@ class ClassTable:
                 self.sizes.append(float(axis.size))
 
     def classes(self, axes: Sequence[Axis]) -> list[int]:
-        """Indices of the classes in a product of axes."""
+        """Indices of the dimension classes in a product of axes; new classes are registered."""
         found = atoms(axes)
         for axis in found:
             if axis not in self.places:
@@ -270,7 +267,7 @@ class ClassTable:
 
 
 def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
-    """Classes named after the arguments: data first, then weights and state, then loops."""
+    """Dimension classes named after the arguments: data first, then weights and state, then loops."""
     table = ClassTable()
     for origin in ("data", "weights", "state"):
         for value in program.inputs:
@@ -285,7 +282,7 @@ def named_classes(program: FlatProgram, fusion: Fusion) -> ClassTable:
 
 
 class TermList:
-    """Terms of a table during assembly."""
+    """Products of dimension classes with their rows, collected during assembly of a table."""
 
     def __init__(self, classes: ClassTable):
         """Args: classes: the classes of the products."""
@@ -295,13 +292,13 @@ class TermList:
         self.classes: list[list[int]] = []
 
     def add(self, row: int, term: Monomial) -> None:
-        """Add a term to a row."""
+        """Add a product of dimension classes to a row."""
         self.rows.append(row)
         self.factors.append(term.factor)
         self.classes.append(self.table.classes(term.axes))
 
     def terms(self) -> Terms:
-        """Terms in columns."""
+        """Collected products of dimension classes, as columns of a table."""
         return terms_of(self.rows, self.factors, self.classes)
 
 
@@ -309,7 +306,10 @@ ONE = Monomial(1.0, [])
 
 
 def kernel_terms(kernel: FusedKernel) -> Mapping[str, list[Monomial]]:
-    """Each of `QUANTITIES` of a kernel as products of axes: flop and bytes of all launches, matmul sizes per launch."""
+    """Quantities of a kernel (`QUANTITIES`) as sums of products of axes.
+
+    Flop, bytes and launches are sums over all launches, sizes of the equivalent matmul are per launch.
+    """
     work = kernel.roots[-1].work if kernel.roots[-1].kind == "heavy" else None
     turns = [loop.axis for loop in loops_of(kernel.loop)]
     terms: dict[str, list[Monomial]] = {name: [] for name in QUANTITIES}
@@ -341,7 +341,7 @@ def group_of(kernel: FusedKernel, table: ClassTable) -> str:
 
 
 def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
-    """Values written by forward kernels and read by backward kernels: kernel index, bytes of all iterations [byte]."""
+    """Values kept from forward kernels for the backward pass: kernel index, and bytes of all iterations [byte]."""
     phases: dict[Value, set[str]] = {}
     for kernel in fusion.kernels:
         for value in kernel.reads:
@@ -356,10 +356,12 @@ def stored_for_backward(fusion: Fusion) -> list[tuple[int, Monomial]]:
 
 
 def tables_of(program: FlatProgram, fusion: Fusion, points: Sequence[LivePoint]) -> tuple[np.ndarray, WorkloadTables]:
-    """Class sizes and tables of a workload.
+    """Sizes of the dimension classes [1], and tables of a workload.
 
-    Returns:
-        Sizes of the classes [1], and the tables.
+    Args:
+        program: flat program.
+        fusion: kernels of the program.
+        points: points of largest memory.
     """
     classes, kernels = named_classes(program, fusion), fusion.kernels
     lists = {name: TermList(classes) for name in QUANTITIES}

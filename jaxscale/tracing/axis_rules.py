@@ -1,4 +1,4 @@
-"""JAX primitives by kind of kernel, and axis equality between inputs and outputs of non-heavy primitives."""
+"""Kinds of JAX primitives in kernels, and rules for equal axes of inputs and outputs of primitives without matmuls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -83,7 +83,10 @@ def output_axes(name: str, inputs: Sequence[Value | None], shape: Sequence[int],
     """Axes of the output of a non-heavy primitive, made equal to input axes by the rule of the primitive.
 
     Args:
+        name: name of the primitive.
         inputs: inputs of the primitive; None for a literal.
+        shape: shape of the output.
+        params: parameters of the primitive.
 
     Returns:
         Axes, in the order of the shape.

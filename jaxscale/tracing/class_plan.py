@@ -5,7 +5,7 @@
 | data | all-reduce of gradients; with sharded weights an all-gather per use and a reduce-scatter of the gradient |
 | tensor | all-reduce of each value that is a partial sum over the class |
 | loop iterations | a send of the loop carry between stages |
-| tables | all-to-all of pooled look-ups in each direction, or scatter and gather of the look-ups |
+| embedding tables | all-to-all of pooled look-ups in each direction, or scatter and gather of the look-ups |
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,18 +27,19 @@ TABLE_MODES: tuple[Tables, ...] = ("replicated", "table", "row")
 
 
 class ClassPlan(eqx.Module):
-    """Parallel degrees of a traced workload; chips = data * tensor * pipeline.
+    """Parallel degrees of a traced workload over dimension classes (equal axes); chips = data * tensor * pipeline.
 
     Attributes:
-        data: chips that split the data class [1].
-        shard: replicas that share a copy of weights and optimiser state; 1 for whole copies, data for one copy [1].
+        data: chips that split the data class, the dimension class of the batch [1].
+        shard: replicas that share a copy of weights and optimiser state: 1 for a copy per replica, `data` for a single
+            copy [1].
         tensor: chips that split the classes of `split` [1].
         pipeline: stages, each with a share of the iterations of loops over layers [1].
         n_microbatches: microbatches per step [1].
         split: 1 for each class split by `tensor`, else 0.
         data_class: index of the data class among the classes.
-        tables_by_table: 1 where whole tables lie on single chips of the data group [1].
-        tables_by_row: 1 where the rows of each table are spread over the data group [1].
+        tables_by_table: 1 where whole embedding tables lie on single chips of the data group [1].
+        tables_by_row: 1 where the rows of each embedding table are spread over the data group [1].
         joint_statistics: 1 where sums over the batch, as in batch norms, run over all chips; 0 for per-chip sums [1].
     """
 
@@ -72,7 +73,7 @@ def class_plan(
     tables: Tables = "replicated",
     joint_statistics: bool = True,
 ) -> ClassPlan:
-    """Plan of a workload from class names.
+    """Plan of a traced workload from degrees and names of dimension classes.
 
     Args:
         work: workload of the whole batch.
@@ -82,7 +83,7 @@ def class_plan(
         pipeline: stages [1].
         n_microbatches: microbatches per step [1].
         split: names of classes split by `tensor`; see `tensor_classes`.
-        data_class: name of the batch class; the largest class that occurs in data alone where None.
+        data_class: name of the batch class; chosen by `batch_class` where None.
         tables: placement of embedding tables over the data group.
         joint_statistics: whether norms over the batch include the batch of all chips, as in the traced program.
 
@@ -126,7 +127,10 @@ def class_plan(
 
 
 def meeting_classes(work: ClassedProgram, places: Sequence[int]) -> tuple[int, int] | None:
-    """Two classes of one product or weight array, which cannot be split over the same chips; None without such."""
+    """First two of the given dimension classes that share a product or weight array, so that only one can be split.
+
+    None if no two such classes occur together.
+    """
     for terms in (work.tables.terms["flop"], work.tables.weights):
         # (places, terms)
         has = np.stack([(terms.classes == place).any(axis=1) for place in places]) if len(places) else np.zeros((0, 1))
@@ -149,7 +153,7 @@ def class_plan_checked(plan: Any) -> ClassPlan:
 
 
 def batch_class(work: ClassedProgram) -> int:
-    """Index of the batch class: the data class whose split leaves the most gradients to reduce.
+    """Index of the dimension class of the batch: the data class whose split leaves the most gradients to reduce.
 
     Raises:
         InputError: no data class can be split.
@@ -169,7 +173,7 @@ def batch_class(work: ClassedProgram) -> int:
 
 
 def tensor_classes(work: ClassedProgram) -> list[str]:
-    """Names of weight classes that can be split: in no value twice, and not the iterations of a loop."""
+    """Names of the dimension classes of weights that can be split: in no value twice, and not iterations of a loop."""
     tables = work.tables
     products = ~np.isin(tables.weights.row, tables.pooled.row)  # tables have placements of their own
     # 0 is the class of the number 1.
@@ -185,7 +189,7 @@ def tensor_classes(work: ClassedProgram) -> list[str]:
 
 
 def local_sizes(work: ClassedProgram, plan: ClassPlan) -> Array:
-    """Class sizes on one chip and per microbatch under a plan [1], [class]."""
+    """Sizes of the dimension classes on one chip and per microbatch under a plan [1], [class]."""
     sizes = jnp.asarray(work.sizes, float)
     batch = jnp.zeros(len(work.tables.class_names)).at[plan.data_class].set(1.0)
     # The batch class is split by replicas and by microbatches.
@@ -198,7 +202,7 @@ class Exchange(NamedTuple):
 
     Attributes:
         volume: summed size of the collectives: reduced or gathered size, or bytes sent by a chip [byte].
-        count: collectives per step [1].
+        count: number of collectives per step [1].
     """
 
     volume: Array
@@ -209,13 +213,13 @@ class ClassExchanges(NamedTuple):
     """Collectives of a chip in a step, by cause.
 
     Attributes:
-        gradients: all-reduce of gradients over chips with equal weights; of shards between copies.
+        gradients: all-reduce of gradients over chips with equal weights; of shards between copies if sharded.
         scatters: reduce-scatter of gradients to the chips that share a copy.
         gathers: all-gather of weights from the chips that share a copy.
         statistics: all-reduce of sums over the batch other than gradients.
         tensor_forward: all-reduce of partial sums of the forward pass and of recomputation.
         tensor_backward: all-reduce of partial sums of the backward pass.
-        look_ups: all-to-all of pooled look-ups, forward and backward.
+        look_ups: all-to-all of pooled look-ups in embedding tables, forward and backward.
         partial_look_ups: scatter of partial look-ups, and gather of their gradients.
     """
 
@@ -230,15 +234,16 @@ class ClassExchanges(NamedTuple):
 
 
 def has_role(work: ClassedProgram, *roles: str) -> Bool[np.ndarray, " sum"]:
-    """Mask of the sums of a workload with one of the given roles."""
+    """Mask of the values reduced among chips (`WorkloadTables.sums`) with one of the given roles."""
     return np.array([role in roles for role in work.tables.sum_roles], bool)
 
 
 def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
-    """Collectives of a chip in a step.
+    """Collectives of a chip in a step under a plan.
 
     Args:
         work: workload of the whole batch.
+        plan: degrees over the classes.
 
     Returns:
         Volumes [byte] and counts [1]; zero for each form of parallelism absent from the plan.
@@ -298,23 +303,23 @@ def class_exchanges(work: ClassedProgram, plan: ClassPlan) -> ClassExchanges:
 
 
 def scaled(exchange: Exchange, share: Array | float) -> Exchange:
-    """Exchange with scaled volume; its count is unchanged, or zero for a zero share."""
+    """Collectives with scaled volume; the count is unchanged, or zero for a zero share."""
     return Exchange(exchange.volume * share, exchange.count * jnp.minimum(jnp.ceil(jnp.asarray(share)), 1.0))
 
 
 def per_row(terms: Terms, sizes: Array, rows: int) -> Array:
-    """Sum of the terms of each row; zero for a row without terms [row]."""
+    """Sum of the products of class sizes in each row of a table [row]."""
     return jnp.zeros(rows).at[terms.row].add(terms.values(sizes))
 
 
 def is_table(work: ClassedProgram) -> Bool[np.ndarray, " weight"]:
-    """Mask of embedding tables: weights read by look-ups alone, with updates of the rows read."""
+    """Mask of embedding tables: weights read only by look-ups, of which only the rows read are updated."""
     mask = np.zeros(len(work.tables.weight_names), bool)
     mask[work.tables.pooled.row] = True
     return mask & bool(has_role(work, "table").any())
 
 
 def local_weight_bytes(work: ClassedProgram, sizes: Array, read: bool = False) -> Array:
-    """Bytes of each weight array on one chip, in the stored number format or in that of the products [byte]."""
+    """Size of each weight array on one chip, in the stored number format or in that of the products [byte]."""
     widths = work.tables.weight_widths if read else work.tables.weight_bytes
     return per_row(work.tables.weights, sizes, len(widths)) * widths

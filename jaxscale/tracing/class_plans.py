@@ -33,7 +33,7 @@ MOST_MICROBATCHES = 64
 
 
 class StatedDegrees(NamedTuple):
-    """Stated degrees of a class plan; None for an open degree.
+    """Stated degrees of a `ClassPlan`; None for an open degree.
 
     Attributes:
         data: chips that split the data class [1].
@@ -63,7 +63,7 @@ OPEN = StatedDegrees()
 
 
 def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN) -> list[ClassPlan]:
-    """Every valid plan on a number of chips that agrees with stated degrees.
+    """Valid plans of a workload on a number of chips that agree with stated degrees.
 
     Args:
         work: workload of the whole batch.
@@ -118,14 +118,11 @@ def class_plans(work: ClassedProgram, n_chips: int, stated: StatedDegrees = OPEN
 
 
 def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[float]:
-    """Numbers of microbatches to try, for filling a pipeline or saving memory.
+    """Candidate numbers of microbatches per step [1].
 
     Args:
         local: size of the data class on one chip [1].
         stated: required number or size of microbatches.
-
-    Returns:
-        The numbers [1].
     """
     if stated.n_microbatches is not None:
         return [stated.n_microbatches]
@@ -136,12 +133,12 @@ def microbatch_counts(local: float, stated: StatedDegrees = OPEN) -> Sequence[fl
 
 
 def table_modes(work: ClassedProgram) -> Sequence[Tables]:
-    """Placements to try: whole embedding tables or their rows spread over chips; replicated without such tables."""
+    """Candidate placements of embedding tables: whole tables or rows spread over chips; `replicated` without tables."""
     return ("table", "row") if is_table(work).any() else ("replicated",)
 
 
 def loop_turns(work: ClassedProgram) -> int:
-    """Iterations of the loop over layers; 1 without a loop [1]."""
+    """Number of iterations of the loop over layers; 1 without a loop [1]."""
     if not in_layers(work).any():
         return 1
     places = np.unique(work.tables.weight_turns.classes)
@@ -150,7 +147,7 @@ def loop_turns(work: ClassedProgram) -> int:
 
 
 def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
-    """Combinations of the largest divisible classes, ordered by the weights with the class."""
+    """Sets of dimension classes that tensor parallelism may split together, from the classes with the most weights."""
     counts = np.asarray(work.tables.weights.values(jnp.asarray(work.sizes, float)))
     having: Mapping[str, float] = {
         name: float(counts[(work.tables.weights.classes == work.place_of(name)).any(axis=1)].sum())
@@ -163,7 +160,7 @@ def split_sets(work: ClassedProgram) -> list[tuple[str, ...]]:
 
 
 def split_names(work: ClassedProgram, plan: ClassPlan) -> tuple[str, ...]:
-    """Names of the classes that a plan splits by tensor parallelism."""
+    """Names of the dimension classes that a plan splits by tensor parallelism."""
     return tuple(name for name, on in zip(work.tables.class_names, np.asarray(plan.split), strict=True) if on)
 
 
@@ -198,7 +195,7 @@ class ScoredClassPlan(NamedTuple):
     memory: float
 
     def __str__(self) -> str:
-        """Degrees, classes, time and memory on one line."""
+        """Degrees, classes, time and memory as one line of text."""
         p = self.plan
         degrees = {
             "data": p.data,
@@ -247,8 +244,10 @@ def best_class_plan(
     """Fastest valid plan of a traced workload within the memory limit.
 
     Args:
+        work: workload of the whole batch.
         cluster: chips and network; the plan uses all chips.
         batch: size of the data class; the traced size where None [1].
+        coefficients: fitted parameters.
         memory_limit: memory available per chip [byte].
         top: number of ranked plans [1].
 

@@ -1,4 +1,4 @@
-"""Program over dimension classes: kernels and stored values, differentiable by class sizes; file format and text."""
+"""Traced program as kernels over dimension classes, differentiable in the class sizes; file format and text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ launches per step."""
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Products of class sizes, in columns.
+    """Products of sizes of dimension classes, in columns; a quantity of a row is the sum of the row's products.
 
     Attributes:
-        row: row index of each term in the table.
-        factor: factor of each term, in the unit of the quantity.
+        row: row index of each product in the table.
+        factor: factor of each product, in the unit of the quantity.
         classes: classes of the product, one column per factor; 0 stands for the number one.
     """
 
@@ -38,13 +38,13 @@ class Terms:
     classes: np.ndarray
 
     def values(self, sizes: Array) -> Array:
-        """Value of each term at given class sizes."""
+        """Value of each product of class sizes, in the unit of the quantity [term]."""
         return jnp.asarray(self.factor) * jnp.prod(sizes[self.classes], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkloadTables:
-    """Size-independent tables of a workload.
+    """Tables of a workload that do not depend on the sizes of the dimension classes.
 
     Attributes:
         class_names: names of the dimension classes; the first is `1`.
@@ -54,20 +54,20 @@ class WorkloadTables:
         groups: group of each kernel: enclosing loops and the outermost name scope of the user.
         names: primitive, and name scopes of the user, of each kernel.
         widths: bytes per element of the numbers that each kernel multiplies or streams [byte].
-        terms: terms by quantity; rows are kernels.
-        points: terms of the bytes of stored values in memory; rows are points of the program [byte].
+        terms: products of classes by quantity; rows are kernels.
+        points: bytes of stored values in memory; rows are points of the program [byte].
         point_phases: phase of each point.
-        point_origins: origin of each term of `points`.
+        point_origins: origin of each product of `points`.
         stored: bytes kept from the forward for the backward pass; rows are kernels [byte].
         weights: elements of the weights [1]; rows are weights.
         weight_names: names of the weights.
         weight_bytes: bytes per element of each weight [byte].
         weight_widths: bytes per element in products [byte].
         weight_gathers: all-gathers of a sharded weight per step [1].
-        weight_turns: pieces of an all-gather, one per loop iteration; rows are weights [1].
-        pooled: bytes of pooled look-ups of a table; rows are weights, zero for weights other than tables [byte].
-        handed: carried bytes of a loop over weights in the forward pass; one row [byte].
-        sums: values reduced among chips where a class is split [byte].
+        weight_turns: slices of an all-gather, one per loop iteration; rows are weights [1].
+        pooled: bytes of pooled look-ups in an embedding table; rows are weights, zero for other weights [byte].
+        handed: bytes carried between iterations of a loop over weights in the forward pass; one row [byte].
+        sums: bytes of the values reduced among chips where a class is split [byte].
         sum_counts: all-reduces per step; rows as in `sums` [1].
         sum_classes: classes whose split requires each sum.
         sum_roles: `gradient`, `table`, `activation` or `statistic`, see `assembly.SumPoint`.
@@ -104,7 +104,7 @@ class WorkloadTables:
 
 
 class KernelColumns(eqx.Module):
-    """Quantities of every kernel of a workload, see `QUANTITIES`."""
+    """Work of every kernel of a workload: flop, equivalent matmul sizes, bytes and launches, see `QUANTITIES`."""
 
     flop: Float[Array, " kernel"]
     m: Float[Array, " kernel"]
@@ -123,7 +123,7 @@ class KernelColumns(eqx.Module):
 
 
 def terms_of(rows: Sequence[int], factors: Sequence[float], classes: Sequence[Sequence[int]]) -> Terms:
-    """Terms from lists of rows, factors and classes of each product."""
+    """Products of sizes of dimension classes in columns, from lists of rows, factors and classes."""
     width = max((len(one) for one in classes), default=0) or 1
     # 0 is the class of the number 1: shorter products are filled up.
     table = np.zeros((len(rows), width), np.int32)
@@ -141,6 +141,7 @@ def write_tables(path: str | Path, tables: WorkloadTables, sizes: np.ndarray) ->
 
     Args:
         path: file to write.
+        tables: tables of the workload.
         sizes: sizes of the classes [1].
 
     Raises:
@@ -219,9 +220,11 @@ GROUP_COLUMNS = (
 
 
 def workload_parts(tables: WorkloadTables, columns: KernelColumns, classes: Mapping[str, float]) -> list[str | Table]:
-    """Table of the kernels by group and phase, and a line of the dimension classes.
+    """Table of the kernels by group and phase, and a line with the sizes of the dimension classes.
 
     Args:
+        tables: tables of a workload.
+        columns: work of every kernel.
         classes: size of each class, by name [1].
     """
     rows = group_rows(tables, columns)
@@ -259,7 +262,7 @@ def group_rows(tables: WorkloadTables, columns: KernelColumns) -> list[tuple[str
 
 
 class ClassedProgram(eqx.Module):
-    """Program as kernels over dimension classes.
+    """Traced program as kernels over dimension classes, sets of equal axes whose sizes can change.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -270,7 +273,7 @@ class ClassedProgram(eqx.Module):
     tables: WorkloadTables = eqx.field(static=True)
 
     def columns(self) -> KernelColumns:
-        """Quantities of every kernel at the sizes of the workload."""
+        """Work of every kernel at the present sizes of the dimension classes."""
         sizes, count = jnp.asarray(self.sizes, float), len(self.tables.kinds)
         columns = {}
         for name in QUANTITIES:
@@ -279,7 +282,7 @@ class ClassedProgram(eqx.Module):
         return KernelColumns(**columns)
 
     def flop(self, *kinds: str) -> Array:
-        """Flop of the kernels of given kinds, by default of all kernels [flop]."""
+        """Flop of the kernels of the given kinds, by default of all kernels [flop]."""
         flop = self.columns().flop
         mask = np.array([not kinds or kind in kinds for kind in self.tables.kinds], float)
         return jnp.sum(flop * mask)
@@ -289,7 +292,7 @@ class ClassedProgram(eqx.Module):
         return jnp.sum(self.tables.weights.values(jnp.asarray(self.sizes, float)))
 
     def stored_bytes(self) -> Array:
-        """Bytes kept from the forward pass for the backward pass [byte]."""
+        """Memory kept from the forward pass for the backward pass [byte]."""
         return jnp.sum(self.tables.stored.values(jnp.asarray(self.sizes, float)))
 
     def peak_bytes(self) -> Array:
@@ -306,7 +309,7 @@ class ClassedProgram(eqx.Module):
         return {name: float(sizes[place]) for place, name in enumerate(self.tables.class_names) if place}
 
     def sizes_with(self, changes: Mapping[str, Any]) -> Array:
-        """Class sizes with changes [1], [class].
+        """Sizes of the dimension classes with some sizes changed [1], [class].
 
         Args:
             changes: new sizes by class name, numbers or tracers [1].
@@ -320,7 +323,7 @@ class ClassedProgram(eqx.Module):
         return sizes
 
     def place_of(self, name: str) -> int:
-        """Index of a class among the sizes.
+        """Index of a dimension class among the sizes, by name.
 
         Raises:
             InputError: the workload lacks the class.
@@ -343,5 +346,5 @@ class ClassedProgram(eqx.Module):
         return text_of(self.parts())
 
     def parts(self) -> list[str | Table]:
-        """Table of the kernels by group and phase, and a line of the classes."""
+        """Table of the kernels by group and phase, and a line with the sizes of the dimension classes."""
         return workload_parts(self.tables, self.columns(), self.classes())

@@ -47,12 +47,12 @@ FIGURE_COLUMNS = (
 
 
 class ComparedFigure(NamedTuple):
-    """Figure of the compiled step and of the trace.
+    """Quantity of a step by the compiler and by the trace.
 
     Attributes:
-        name: name of the figure.
-        compiled: value of the compiler.
-        traced: value of the trace under the plan.
+        name: name and unit of the quantity.
+        compiled: value by the compiler.
+        traced: value by the trace under the plan.
     """
 
     name: str
@@ -62,14 +62,14 @@ class ComparedFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """Compiled step on a chip of a plan.
+    """Step compiled for one chip of a plan.
 
     Attributes:
         name: number and id of the chips.
         capacity: memory of a chip [byte].
         seconds: compilation time [s].
-        argument_bytes: weights, state and data [byte].
-        result_bytes: results except donated arguments [byte].
+        argument_bytes: size of weights, state and data [byte].
+        result_bytes: size of the results, donated arguments left out [byte].
         temporary_bytes: peak memory of temporary values [byte].
         kernels: kernels in program order.
         collectives: collectives by kind and groups of chips.
@@ -100,15 +100,15 @@ class CompiledStep:
         return self.peak_bytes <= self.capacity
 
     def launches(self, *kinds: str) -> float:
-        """Kernel launches per step, for given classes or all [1]."""
+        """Kernel launches per step, of the given classes or of all [1]."""
         return float(sum(one.launches for one in self.kernels if not kinds or one.kind in kinds))
 
     def bytes(self, *kinds: str) -> float:
-        """Bytes read and written by kernels per step, for given classes or all [byte]."""
+        """Bytes read and written by kernels per step, of the given classes or of all [byte]."""
         return float(sum(one.bytes for one in self.kernels if not kinds or one.kind in kinds))
 
     def beside_trace(self) -> list[ComparedFigure]:
-        """Figures per chip of the compiled step and of the trace under the plan."""
+        """Comparison of compiler and trace per chip: memory, traffic, kernels and collectives."""
         local = Workload(local_sizes(self.work, self.plan), self.work.tables)
         columns = local.columns()
         moved, launches = np.asarray(columns.bytes), np.asarray(columns.launches)
@@ -145,11 +145,11 @@ class CompiledStep:
         return [row for row in rows if row.compiled or row.traced]
 
     def collective_bytes(self, *kinds: str) -> float:
-        """Bytes of the given collectives, per step and chip [byte]."""
+        """Bytes of the collectives of the given kinds, per step and chip [byte]."""
         return float(sum(one.bytes for one in self.collectives if one.kind in kinds))
 
     def parts(self) -> list[str | Table]:
-        """Line on the compilation, table of compiler and trace figures, and table of collectives."""
+        """Text on the compilation, comparison of compiler and trace, and collectives."""
         capacity = "" if np.isinf(self.capacity) else f" of {self.capacity / 1e9:.1f} GB"
         told = f"compiled for {self.name} in {self.seconds:.1f} s: {self.peak_bytes / 1e9:.2f} GB at the peak{capacity}"
         figures = [(row.name, f"{row.compiled:,.2f}", f"{row.traced:,.2f}") for row in self.beside_trace()]
@@ -169,7 +169,7 @@ AXES = ("copies", "shard", "tensor")
 
 
 class ShardedArguments(NamedTuple):
-    """Arguments of a step on the devices of a plan.
+    """Arguments of a step with the shardings of a plan.
 
     Attributes:
         leaves: abstract arrays with their shardings.
@@ -248,7 +248,9 @@ def output_shardings(
 
     Args:
         function: function from the leaves to a list of arrays.
+        leaves: abstract arguments.
         state: indices of weights and state among the arguments.
+        shardings: shardings of the arguments.
 
     Returns:
         Sharding of each result, None where the compiler chooses; None without a new state.
@@ -270,8 +272,8 @@ class Memories(NamedTuple):
     """Memory of a compiled program on a chip.
 
     Attributes:
-        arguments: weights, state and data [byte].
-        results: results except donated arguments [byte].
+        arguments: size of weights, state and data [byte].
+        results: size of the results, donated arguments left out [byte].
         temporary: peak memory of temporary values [byte].
     """
 
@@ -300,7 +302,8 @@ def compile_for(
         gpu: id of the GPU or TPU in the catalogue of chips.
         n: number of chips [1].
         weights: indices of the arguments with weights and optimiser state, whose memory the results may reuse.
-        plan: degrees over the dimension classes of `trace(fn, *args)`; all chips share the batch where None.
+        plan: degrees over the dimension classes of `trace(fn, *args)`; data parallelism over all chips where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         Compiled step, with the trace of the step under the plan.
@@ -332,13 +335,13 @@ def compile_on(
     """Compile a step for given devices; see `compile_for`.
 
     Args:
+        fn: function of the arguments, such as a training step.
+        args: arguments, arrays or `jax.ShapeDtypeStruct`s.
         devices: devices, present or absent.
         weights: indices of the arguments with weights and state.
-        plan: degrees over dimension classes; all devices share the batch where None.
+        plan: degrees over dimension classes; data parallelism over all devices where None.
+        name: number and id of the chips.
         capacity: memory of a device [byte].
-
-    Returns:
-        The compiled step.
 
     Raises:
         InputError: see `compile_for`.
@@ -384,7 +387,7 @@ def plan_of_all(work: Any, n_chips: int) -> ClassPlan:
 
 
 def memories_of(compiled: Any) -> Memories:
-    """Memory of a compiled program."""
+    """Size of arguments, results and temporary values of a compiled program."""
     told = compiled.memory_analysis()
     return Memories(
         arguments=float(told.argument_size_in_bytes),

@@ -17,11 +17,11 @@ WRAPPERS = re.compile(r"\b(?:jvp|transpose|vmap|checkpoint|rematted_computation)
 
 
 class Place(NamedTuple):
-    """Context of operations.
+    """Context of operations in a program.
 
     Attributes:
         loop: enclosing loop.
-        phase: phase by a transformation or by the enclosing scope; None if data flow decides.
+        phase: phase stated by a JAX transformation or by the enclosing scope; None if data flow decides.
         scope: names of the user, outermost first.
         remat: identity of the rematerialised block; 0 outside.
     """
@@ -37,7 +37,7 @@ class Flattener:
 
     Attributes:
         program: program built so far.
-        turns: iterations of unbounded loops, by a name in their scope, or by `while`.
+        turns: iterations of unbounded loops, by a name in their scope, or by `while` [1].
     """
 
     def __init__(self, turns: Mapping[str, int]):
@@ -55,6 +55,7 @@ class Flattener:
         """Append the operations of a jaxpr.
 
         Args:
+            jaxpr: the jaxpr.
             consts: arrays or values of the constants.
             inputs: values of the arguments; None for a literal.
             place: context of the operations.
@@ -75,7 +76,7 @@ class Flattener:
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, variable: Any) -> Value:
-        """Value of an array that the program closes over."""
+        """Value of a constant array that the program closes over."""
         value = self.new_value(variable.aval, None)
         value.origin = "constant"
         self.program.constants.append(value)
@@ -87,7 +88,7 @@ class Flattener:
         return Value(tuple(axes) if axes is not None else tuple(Axis(size) for size in shape), itemsize(aval), loop)
 
     def equation(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
-        """Append an equation, with the programs that the equation calls."""
+        """Append an equation, including the programs called by the equation."""
         name, params = equation.primitive.name, equation.params
         place = within(place, str(equation.source_info.name_stack))
         if KINDS.get(name) == "identity":
@@ -131,7 +132,7 @@ class Flattener:
         return output
 
     def light(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
-        """Append an operation that is folded into its readers, or ends a fusion."""
+        """Append an operation without matmuls: folded into the kernels of its readers, or the end of a fusion."""
         name, params = equation.primitive.name, equation.params
         given = [value for value in inputs if value is not None]
         # Equal operations on equal values are computed once, as by the compiler.
@@ -160,7 +161,11 @@ class Flattener:
         return place.loop if grows else deepest
 
     def heavy(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Value]:
-        """Append an operation that reads and writes memory."""
+        """Append an operation that is a kernel of its own and reads and writes memory.
+
+        Raises:
+            InputError: a primitive without a rule for its work.
+        """
         name = equation.primitive.name
         rule = RULES.get(name)
         if rule is None:
@@ -191,7 +196,7 @@ class Flattener:
         place: Place,
         work: Work | None = None,
     ) -> None:
-        """Append an operation; a successor of gradients other than a gradient belongs to the update."""
+        """Append an operation; an operation after the gradients that is no gradient itself is part of the update."""
         after = any(value.after_backward for value in inputs)
         phase = place.phase or ("update" if after else "forward")
         for output in outputs:
@@ -213,7 +218,7 @@ class Flattener:
         )
 
     def scan(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
-        """Append the body of a scan once, in a loop; without a loop for a single iteration."""
+        """Append the body of a scan once, inside a loop."""
         params = equation.params
         body, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
         turns = int(params["length"])
@@ -241,7 +246,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def leave(self, results: list[Any], carries: list[Any], avals: list[Any], loop: Loop, place: Place) -> list[Any]:
-        """Results of a loop: carried values, and stacked outputs of the iterations."""
+        """Results of a loop: final carried values, and stacked outputs of the iterations."""
         outputs = []
         for index, (value, aval) in enumerate(zip(results, avals, strict=True)):
             if value is None:
@@ -264,14 +269,18 @@ class Flattener:
         return stack
 
     def carry(self, value: Value | None, aval: Any, inside: Place) -> Value:
-        """Value carried from iteration to iteration."""
+        """New value for a loop carry, passed from iteration to iteration."""
         given = [] if value is None else [value]
         output = self.new_value(aval, inside.loop, value.axes if value else None)
         self.write("carry", "carry", given, [output], {}, inside)
         return output
 
     def while_loop(self, equation: Any, inputs: list[Value | None], place: Place) -> list[Any]:
-        """Append the body of a `while` loop; the user states the number of iterations."""
+        """Append the body of a `while` loop once, with the number of iterations stated by the user.
+
+        Raises:
+            InputError: no stated number of iterations.
+        """
         turns = next((self.turns[name] for name in (*reversed(place.scope), "while") if name in self.turns), None)
         if turns is None:
             where = f" in scope {'/'.join(place.scope)!r}" if place.scope else ""
@@ -291,7 +300,7 @@ class Flattener:
         return self.leave(results, carries, [out.aval for out in equation.outvars], loop, place)
 
     def cond(self, equation: Any, inputs: list[Value | None], place: Place) -> Sequence[Value | None]:
-        """Append the branch of a conditional with the most work, an upper bound."""
+        """Append the branch of a conditional with the most work, as an upper bound."""
         branches = equation.params["branches"]
         work = []
         for branch in branches:
@@ -314,7 +323,7 @@ STRUCTURED: dict[str, Callable[..., Any]] = {
 
 
 def total_work(operation: Operation) -> float:
-    """Flop of an operation over all iterations, plus bytes of the outputs, a measure to compare branches [1]."""
+    """Measure of work to compare branches: flop over all iterations plus bytes of the outputs [1]."""
     flop = operation.work.flop.value if operation.work and operation.work.flop else 0.0
     for loop in loops_of(operation.loop):
         flop *= loop.axis.size
@@ -322,7 +331,7 @@ def total_work(operation: Operation) -> float:
 
 
 def unknown_primitive(name: str, scope: tuple[str, ...]) -> InputError:
-    """Error for a primitive without a rule."""
+    """Error for a primitive without a rule for its work."""
     where = f" in scope {'/'.join(scope)!r}" if scope else ""
     return InputError(
         f"{name}{where}: the work of this primitive is unknown; register it with "
@@ -355,7 +364,7 @@ def body_avals(body: Any) -> list[Any]:
 
 
 def itemsize(aval: Any) -> float:
-    """Bytes per element; random keys have 8 [byte]."""
+    """Bytes per element; 8 for random keys [byte]."""
     try:
         return float(np.dtype(aval.dtype).itemsize)
     except (TypeError, AttributeError):

@@ -1,10 +1,11 @@
 r"""Fusion: grouping of the operations of a flat program into kernels, with the values stored between kernels.
 
-Heavy operations read and write memory. Elementwise work is folded into its readers; the result is stored if a heavy
-operation, a loop or the end of the program reads the result, or if recomputation by n readers would read at least as
-many bytes as storing, $n R \ge R + (1 + n) S$, with R bytes of sources and S bytes of the result. A reduction ends a
-fusion. Fusions over equal axes that share a large source, or feed each other, form one kernel. A transposition is free
-where a matmul reads the result, as are the values of an unrolled loop; a rolled loop fills, writes and reads stacks.
+Heavy operations read and write memory. Elementwise work is folded into the kernels that read its result. The result is
+stored if a heavy operation, a loop or the end of the program reads the result, or if recomputation by n readers would
+read at least as many bytes as storing, $n R \ge R + (1 + n) S$, with R bytes of sources and S bytes of the result. A
+reduction ends a fusion. Fusions over equal axes that share a large source, or feed each other, form one kernel. A
+transposition is free where a matmul reads the result, as are the values of an unrolled loop; a rolled loop fills,
+writes and reads stacks.
 """
 
 from collections import defaultdict
@@ -28,8 +29,8 @@ class FusedKernel:
     Attributes:
         kind: `matmul`, `conv`, ..., of a heavy operation; else `elementwise`, `reduction`, `gather` or `copy`.
         roots: operations whose results the kernel writes.
-        reads: bytes read of each stored value, over all iterations.
-        written: bytes written, over all iterations.
+        reads: bytes read of each stored value, over all iterations [byte].
+        written: bytes written, over all iterations [byte].
         loop: loop that contains the kernel.
         phase: phase of the step.
         scope: name scopes of the user.
@@ -95,7 +96,7 @@ class Fusion:
         return value
 
     def force(self, program: FlatProgram) -> None:
-        """Store inputs and outputs of heavy operations, carried values of loops, and results of the program."""
+        """Mark as stored inputs and outputs of heavy operations, carried values of loops, and results of a program."""
         for operation in self.operations:
             if operation.kind in ("heavy", "reduction", "carry"):
                 self.stored.update(operation.outputs)
@@ -110,7 +111,7 @@ class Fusion:
         self.stored.update(self.base(value) for value in program.outputs if value is not None)
 
     def choose(self) -> None:
-        """Store values where storing saves traffic, in reverse order: a stored reader counts as one reader."""
+        """Mark values as stored where storing costs less traffic than recomputation, from the last operation on."""
         sinks: dict[Value, set[object]] = {}
         # Last values first: the number of stored readers must be known.
         for operation in reversed(self.operations):
@@ -139,7 +140,7 @@ class Fusion:
         return {reader}
 
     def follow(self) -> None:
-        """Find the stored sources of every value, and the longest chain of kernels before the value."""
+        """Find the stored sources of every value, and the longest chain of kernels before each value."""
         self.level.clear()
         for operation in self.operations:
             if operation.kind not in (*FOLDED, "reduction"):
@@ -152,7 +153,7 @@ class Fusion:
                 self.level[output] = self._level(operation, output, sources)
 
     def read_by(self, operation: Operation) -> dict[Value, Monomial]:
-        """Bytes that a folded operation reads from each stored value."""
+        """Bytes that a folded operation reads from each stored value [byte]."""
         sources: dict[Value, Monomial] = {}
         for place, value in enumerate(operation.inputs):
             if value in self.stored:
@@ -177,7 +178,7 @@ class Fusion:
         return Monomial(term.factor * min(part.size / max(whole.size, 1), 1.0), term.axes)
 
     def bytes_read(self, value: Value, part: Value, loop: Loop | None) -> Monomial:
-        """Bytes that a reader in a loop reads from a value, over all iterations."""
+        """Bytes that a reader in a loop reads from a value, over all iterations [byte]."""
         inner, outer = loops_of(loop), loops_of(part.loop)
         loops = inner if len(inner) >= len(outer) else outer
         return Monomial(value.itemsize, [*part.axes, *(one.axis for one in loops)])

@@ -1,8 +1,8 @@
-"""Liveness analysis: stored values simultaneously in memory, in program order.
+"""Peak memory by liveness analysis: stored values simultaneously in memory, in program order.
 
-A loop is evaluated in the first and in the last iteration. In the first, stacks of earlier loops are complete and the
-loop's stacks hold one iteration; in the last, the reverse holds. Arguments stay in memory; results take the place of
-donated arguments, and elementwise results the place of an input without later readers.
+A loop is evaluated in its first and in its last iteration. In the first iteration, stacks of earlier loops are complete
+and the stacks of the loop hold one iteration; in the last iteration, the reverse holds. Arguments stay in memory.
+Results take the memory of donated arguments, and elementwise results that of an input without later readers.
 """
 
 from typing import NamedTuple
@@ -18,16 +18,16 @@ POINTS = 6
 
 
 class Allocation(NamedTuple):
-    """Memory of a stored value.
+    """Memory of a stored value, and its lifetime in the program.
 
     Attributes:
         value: the value.
         first: index of the operation that computes the value.
         last: index of the last operation that reads the value.
-        turn: bytes of one iteration of the enclosing loop.
-        whole: bytes of all iterations visible to readers outside the loop.
-        own: first and last index of the loop that computes the value.
-        readers: first and last index of the loop of the last reader.
+        turn: bytes of one iteration of the enclosing loop [byte].
+        whole: bytes of all iterations visible to readers outside the loop [byte].
+        own: first and last operation index of the loop that computes the value.
+        readers: first and last operation index of the loop of the last reader.
     """
 
     value: Value
@@ -44,7 +44,7 @@ class LivePoint(NamedTuple):
 
     Attributes:
         phase: phase of the step.
-        held: bytes of each value, with the origin: `weights`, `state`, `data`, `constant` or `made`.
+        held: bytes of each value, with the origin: `weights`, `state`, `data`, `constant` or `made` [byte].
     """
 
     phase: str
@@ -67,7 +67,7 @@ def loop_ranges(fusion: Fusion) -> dict[Loop, tuple[int, int]]:
 
 
 def allocations(program: FlatProgram, fusion: Fusion) -> list[Allocation]:
-    """Memory of every value computed by kernels, without results in donated arguments."""
+    """Memory and lifetime of every value computed by kernels, except results in donated arguments."""
     ranges = loop_ranges(fusion)
     reads: dict[Value, list[FusedKernel]] = {}
     for kernel in fusion.kernels:
@@ -101,7 +101,7 @@ IN_PLACE = frozenset({"elementwise", "scatter", "copy"})
 
 
 def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
-    """Allocations after kernels overwrite inputs without later readers."""
+    """Allocations shortened where kernels overwrite inputs without later readers."""
     by_value = {one.value: place for place, one in enumerate(found)}
     found = list(found)
     for kernel in fusion.kernels:
@@ -120,7 +120,7 @@ def in_place(found: list[Allocation], fusion: Fusion) -> list[Allocation]:
 
 
 def is_scratch(value: Value, fusion: Fusion) -> bool:
-    """Whether a value is written directly into the stack of a rolled loop, or over a loop carry."""
+    """Whether a value needs no memory of its own: written directly into the stack of a rolled loop, or over a carry."""
     # Fused kernels write into a stack directly; heavy kernels need a copy.
     folded = fusion.producers[value].kind != "heavy"
     readers = fusion.readers.get(value, ())
@@ -130,7 +130,7 @@ def is_scratch(value: Value, fusion: Fusion) -> bool:
 
 
 def is_cut_early(value: Value, fusion: Fusion) -> bool:
-    """Whether the slices of all iterations of an unrolled loop are cut from an array at once."""
+    """Whether a value is a slice of an array that is cut at once for all iterations of an unrolled loop."""
     return fusion.producers[value].name == BARRIER and value.loop is not None and value.loop.unrolled
 
 
@@ -214,7 +214,12 @@ def live_points(program: FlatProgram, fusion: Fusion) -> list[LivePoint]:
 
 
 def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
-    """Spans in which a value occupies memory, with the bytes, in first (state 0) or last (state 1) iterations."""
+    """Operation ranges in which a value occupies memory, with the bytes [byte].
+
+    Args:
+        one: memory and lifetime of the value.
+        state: 0 for the first iterations of loops, 1 for the last.
+    """
     if one.whole is one.turn:
         return [(one.first, one.last, one.turn)]
     # First turns: stacks of the loop hold a turn, stacks of the readers are whole; last: reverse.
@@ -227,7 +232,12 @@ def spans(one: Allocation, state: int) -> list[tuple[int, int, Monomial]]:
 
 
 def fullest_places(held: np.ndarray, fusion: Fusion) -> list[tuple[int, int]]:
-    """Points of largest memory: of the program, and of each phase in first and last iterations."""
+    """Points of largest memory, of each phase in first and last iterations: pairs of state and operation index.
+
+    Args:
+        held: memory in first and last iterations [byte], [state, operation].
+        fusion: kernels of the program.
+    """
     if not held.size:
         return []
     phases = np.array([PHASES.index(operation.phase) for operation in fusion.operations])

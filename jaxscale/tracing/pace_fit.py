@@ -1,9 +1,9 @@
 """Fit of the paces of traced workloads: effects of workload and chip on measured step times, with intervals.
 
-The logarithm of measured over predicted step time is the sum of paces of the workload, of the chip and of the workload
-on the chip. Each pace has mean 0, a spread taken from measured steps of MLPerf (`data/kernels.toml`), and heavy tails,
-so that a step of twice the predicted time counts as a slow workload rather than a wrong row. The chip of the kernel
-fit has no pace.
+A pace is a ratio of measured to predicted step time. The logarithm of the ratio is the sum of the paces of the
+workload, of the chip and of the workload on the chip. Each log pace has mean 0, a spread taken from measured steps of
+MLPerf (`data/kernels.toml`), and heavy tails, so that a step of twice the predicted time counts as a slow workload
+rather than a wrong row. The chip of the kernel fit has no pace.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class PaceRows:
 
 
 def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRows:
-    """Rows usable for the fit, from a table in which every row names a workload.
+    """Rows usable for the fit of paces, from a table of traced workloads.
 
     Raises:
         InputError: no row has a measured step time and a prediction.
@@ -100,7 +100,7 @@ def pace_rows(runs: Runs, fit: Fit, hardware: Hardware | None = None) -> PaceRow
 
 
 def pace_problem(rows: PaceRows) -> MixedProblem:
-    """Mixed-effects problem of the rows: one coefficient with value 0, and the paces as its effects."""
+    """Mixed-effects problem of the rows: one fixed coefficient with value 0, and the log paces as random effects."""
     n = len(rows.measured)
 
     def evaluate(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,17 +123,17 @@ def pace_problem(rows: PaceRows) -> MixedProblem:
 
 
 def pair_name(workload: str, gpu: str) -> str:
-    """Level name of a workload on a chip."""
+    """Name of the level of a workload on a chip."""
     return f"{workload} on {gpu}"
 
 
 def has_pace(kind: str, name: object) -> bool:
-    """Whether a level has a pace; false for the chip of the kernel fit."""
+    """Whether a level of a factor has a pace; false for the chip of the kernel fit."""
     return name != kernel_priors()["paces"][kind].get("none_on")
 
 
 def pace_start(problem: MixedProblem, is_counted: np.ndarray) -> MixedSolution:
-    """Start of the search: the median of the rows for each pair of workload and chip, and prior spreads."""
+    """Start of the search: median log pace of the rows of each pair of workload and chip, and prior spreads."""
     effects = np.zeros(problem.n_effects)
     codes, offset = problem.blocks[-1].codes, problem.offsets[-2]
     for code in np.unique(codes[is_counted]):
@@ -155,7 +155,7 @@ PACE_COLUMNS = (
 
 @dataclass(frozen=True)
 class PaceResult(LogErrors):
-    """Outcome of a fit to rows of traced workloads.
+    """Result of a fit of paces to rows of traced workloads.
 
     Attributes:
         fit: start of the fit, with the paces.
@@ -182,12 +182,12 @@ class PaceResult(LogErrors):
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Cautions about the use of the fit."""
+        """Cautions on the use of the fit."""
         few = "all rows have one setting: no row was held out, intervals rest on the spreads of other measured steps"
         return () if np.isfinite(self.held_out).any() else (few,)
 
     def headlines(self) -> list[str]:
-        """Fitted paces and their errors, in a few lines."""
+        """Lines of text on the fitted paces and their errors."""
         held_out = f"{self.mape_cv:.2f} % held out (median {self.median_cv:.2f} %)"
         spreads = zip(KINDS_OF_PACE, self.spreads, strict=True)
         return [
@@ -208,7 +208,7 @@ class PaceResult(LogErrors):
         return text_of(self.parts())
 
     def pace_table(self) -> Table:
-        """Table of measured over predicted step times, of measured pairs of workload and chip."""
+        """Table of the paces of measured pairs of workload and chip, as ratios of measured to predicted step time."""
         pairs = set(zip(self.rows.workload, self.rows.gpu, strict=True))
         rows = [
             (
@@ -223,7 +223,7 @@ class PaceResult(LogErrors):
         return make_table("Paces: measured over predicted step times", PACE_COLUMNS, rows)
 
     def to_html(self) -> str:
-        """Fitted paces and their errors in HTML."""
+        """Report in HTML: errors, paces, messages."""
         return html_of(self.parts())
 
     def __repr__(self) -> str:
@@ -234,7 +234,7 @@ class PaceResult(LogErrors):
         return self.to_html()
 
     def to_json(self) -> dict[str, Any]:
-        """Report as plain data; nan becomes None."""
+        """Report as JSON values; nan becomes None."""
         return {
             "n": self.n,
             "mape_before": self.mape_before,
@@ -247,7 +247,7 @@ class PaceResult(LogErrors):
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the fit atomically as TOML.
+        """Write the fit as a TOML file, atomically.
 
         Raises:
             InputError: the folder does not exist or cannot be written.
@@ -266,10 +266,12 @@ def fit_paces(
     """Fit the paces of traced workloads to a table in which every row names a workload.
 
     Args:
+        runs: the table.
         start: fit that predicts the rows, with its paces if any; the result keeps all further content.
         n_folds: folds of the cross-validation; rows of equal workload, chip, number of chips and batch share a fold
             [1].
         name: name of the fit.
+        hardware: catalogue of chips; the shipped catalogue where None.
 
     Returns:
         The start with paces, and the errors.

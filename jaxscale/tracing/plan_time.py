@@ -1,16 +1,18 @@
-r"""Time of traced kernels on one chip; step time and memory of a traced workload under a plan.
+r"""Time of traced kernels on one chip, and step time and memory of a traced workload under a plan.
 
 A matmul, or a convolution as its equivalent matmul, of F flop and B bytes takes
 
 $$ t = \max\left( \frac{F}{e\,C} \left(1 + \frac{a}{m\,n}\right) + x \frac{B}{h W}, \frac{B}{h W} \right) $$
 
-with the half area a and the exposed share x of the traffic; fused attention $F / (e_a C) + x B / (h W)$; all remaining
-kernels $B / (h W)$, gathers and scatters $g B / (h W)$. Kernels of a compiled program are separated by a constant gap.
-Kernels of an eager program are launched by a host: the longer time of host and chip counts, by a norm of exponent
-`OVERLAP`. A constant time is added once per step.
+with efficiencies e and h of the peak C and of the memory bandwidth W, the half area a and the exposed share x of the
+traffic; fused attention takes $F / (e_a C) + x B / (h W)$; all remaining kernels take $B / (h W)$, gathers and scatters
+$g B / (h W)$. Kernels of a compiled program are separated by a constant gap. Kernels of an eager program are launched
+by a host: the longer time of host and chip counts, by a norm of exponent `OVERLAP`. A constant time is added once per
+step.
 
 Sizes of split classes are divided by their degrees, which gives the kernels of one chip. Each of p stages has an equal
-share of the iterations of a loop over layers; work outside the loop lies on one stage. With m microbatches
+share of the iterations of a loop over layers, of time $T_l$; work outside the loop, of time $T_o$, lies on one stage.
+With m microbatches
 
 $$ t = m \left( \frac{T_l}{p} + T_o \right) + (p - 1) \frac{T_l}{p} $$
 
@@ -98,8 +100,8 @@ class KernelTimes(NamedTuple):
         attention: fused attention.
         memory_bound: all kernels without products, forward and backward.
         recompute: recomputation of forward work.
-        optimizer: update after the gradients, without tables.
-        table_update: updates of the table rows that were read.
+        optimizer: update after the gradients, except embedding tables.
+        table_update: update of the rows of embedding tables that were read.
         launch_gaps: gaps between kernels.
         host: waiting for the host.
         host_per_step: constant time per step.
@@ -117,7 +119,7 @@ class KernelTimes(NamedTuple):
 
 
 def code_of(kind: str) -> int:
-    """Code of a kernel from its kind."""
+    """Code of a kernel, for `KernelRows`, from its kind."""
     if kind in PRODUCTS:
         return PRODUCTS.index(kind)
     if kind in COLLECTIVE_KINDS:
@@ -126,14 +128,12 @@ def code_of(kind: str) -> int:
 
 
 def kernel_rows(work: ClassedProgram, eager: bool = False, fused_norms: Number = 0.0) -> KernelRows:
-    """Kernels of a workload in columns, at its sizes.
+    """Kernels of a workload as columns of numbers, at the class sizes of the workload.
 
     Args:
+        work: the workload.
         eager: whether the program is eager, without copies of inputs of rematerialised blocks.
         fused_norms: 1 where batch norms of convolutional networks are fused kernels, forward and backward [1].
-
-    Returns:
-        Kernels by row.
     """
     columns = work.columns()
     tables = work.tables
@@ -154,11 +154,11 @@ def kernel_rows(work: ClassedProgram, eager: bool = False, fused_norms: Number =
 
 
 class FusedShares(NamedTuple):
-    """Remaining work of each kernel after fusion of batch norms with activation and addition.
+    """Remaining shares of the work of each kernel after fusion of batch norms with activation and addition.
 
     Attributes:
-        traffic: share of the bytes [1].
-        launches: share of the launches [1].
+        traffic: remaining share of the bytes [1].
+        launches: remaining share of the launches [1].
     """
 
     traffic: Array
@@ -217,7 +217,9 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
     """Time of each kernel on the chip, over all launches [s].
 
     Args:
+        rows: kernels.
         chip: peak flop rates and memory bandwidth.
+        c: fitted parameters of kernels.
         temperature: smoothing of the maximum [1].
 
     Returns:
@@ -243,13 +245,13 @@ def device_times(rows: KernelRows, chip: Chip, c: KernelCoefficients, temperatur
 def traced_kernel_times(
     rows: KernelRows, chip: Chip, c: KernelCoefficients, temperature: Temperature = 0.0
 ) -> KernelTimes:
-    """Time of the kernels of a step on a chip.
+    """Time of the kernels of a step on a chip, by cause [s].
 
     Args:
+        rows: kernels.
         chip: peak flop rates and memory bandwidth.
-
-    Returns:
-        Times by cause [s].
+        c: fitted parameters of kernels.
+        temperature: smoothing of the maximum [1].
     """
     times = device_times(rows, chip, c, temperature)
     passes, again, update = (rows.phase == phase for phase in (0, 1, 2))
@@ -274,7 +276,10 @@ def traced_kernel_times(
 
 
 def waiting_time(device: Number, host: Number) -> Array:
-    """Time added by host launches to the time of the chip [s]."""
+    """Time for which the chip waits for kernel launches by the host [s].
+
+    $(t_{device}^q + t_{host}^q)^{1/q} - t_{device}$ with q of `OVERLAP`.
+    """
     return p_norm(jnp.stack([jnp.asarray(device), jnp.asarray(host)]), OVERLAP) - device
 
 
@@ -317,8 +322,10 @@ def traced_terms(
     Args:
         work: workload of the whole batch.
         plan: degrees over the classes.
+        cluster: chips and network.
         coefficients: fitted parameters of network, overlap and stragglers.
         kernels: fitted parameters of kernels; those of JAX where None.
+        temperature: smoothing of maxima [1].
         fused_norms: 1 where batch norms of convolutional networks are fused kernels [1].
 
     Returns:
@@ -379,14 +386,23 @@ def _terms(
 def exchange_time(
     exchange: Exchange, collective: Collective, n: Number, stride: Number, machine: Machine, temperature: Temperature
 ) -> Array:
-    """Time of all collectives of an exchange, with equal volumes [s]."""
+    """Time of all collectives with a common cause, at equal volumes [s].
+
+    Args:
+        exchange: volume and count.
+        collective: time of one collective.
+        n: chips of a group [1].
+        stride: distance between the chips of a group [1].
+        machine: chips and links.
+        temperature: smoothing of maxima [1].
+    """
     # The lower bound avoids 0 / 0 without collectives; the product below is then zero.
     count = jnp.maximum(exchange.count, 1e-9)
     return exchange.count * collective(exchange.volume / count, n, stride, machine.link, temperature)
 
 
 def combined(exchange: Exchange) -> Exchange:
-    """Exchange in buckets of `COMBINED` bytes: between 1 and the original number of collectives."""
+    """Collectives joined to buckets of `COMBINED` bytes; at least one collective, at most the original number."""
     # Buckets of a size, at least 1, at most a collective per value.
     buckets = jnp.minimum(exchange.count, jnp.maximum(exchange.volume / COMBINED, 1.0))
     return Exchange(exchange.volume, buckets)
@@ -469,6 +485,7 @@ def traced_memory_terms(
     Args:
         work: workload of the whole batch.
         plan: degrees over the classes.
+        cluster: chips and network.
         coefficients: fitted parameters, of which `framework_bytes` is used.
 
     Returns:

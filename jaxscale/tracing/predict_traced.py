@@ -46,13 +46,15 @@ class _Cases(NamedTuple):
 
 
 def predict_traced(runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-    """Predict rows that all name a traced workload.
+    """Predictions for the rows of a table in which every row names a traced workload.
 
     A row without a stated plan gets the best plan by `best_and_near`, with an interval over nearly equal plans.
 
     Args:
+        runs: the table.
         fit: source of network coefficients, overlap, stragglers, paces and intervals; kernels have separate
             coefficients.
+        hardware: catalogue of chips.
     """
     rows, n_rows = traced_rows(runs), len(runs)
     notes = np.asarray([rows.questions[place].reason for place in rows.question], dtype=object)

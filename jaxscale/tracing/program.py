@@ -1,8 +1,9 @@
 """Traced program as a flat list over dimension classes: values, operations, and enclosing loops.
 
-Adding two arrays makes their axes equal; a product contracts equal axes. A dimension class is a set of equal axes. A
-reshape that merges two axes gives an axis of two factors, hence an ordered product of classes, major factor first. Two
-ordered products of equal size are reduced to their common refinement: $(4, 6) = (8, 3)$ becomes $(4, 2, 3)$.
+A dimension class is a set of equal axes: the sum of two arrays makes their axes equal, a product makes the contracted
+axes equal. A reshape that merges two axes gives an axis of two factors, hence an ordered product of classes, major
+factor first. Two ordered products of equal size are reduced to their common refinement: $(4, 6) = (8, 3)$ becomes
+$(4, 2, 3)$.
 """
 
 import math
@@ -12,12 +13,12 @@ from typing import Any, Literal
 
 
 class Axis:
-    """Axis, or factor of an axis, in a union-find forest.
+    """Array axis, or factor of an axis, in a union-find forest of equal axes.
 
     Attributes:
         size: length [1].
         parent: an equal axis; None for the representative of equal axes.
-        factors: axes whose ordered product the axis is, major first; empty for an indivisible axis.
+        factors: ordered factors whose product is the axis, major first; empty for an indivisible axis.
     """
 
     __slots__ = ("factors", "parent", "size")
@@ -41,7 +42,7 @@ def representative(axis: Axis) -> Axis:
 
 
 def atoms(axes: Sequence[Axis]) -> list[Axis]:
-    """Indivisible axes whose ordered product is a sequence of axes, without axes of length 1, by representative."""
+    """Indivisible factors of a sequence of axes, in order, by representative and without axes of length 1."""
     flat: list[Axis] = []
     stack = list(reversed(axes))
     while stack:
@@ -55,7 +56,7 @@ def atoms(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def split_axis(axis: Axis, major: int) -> tuple[Axis, Axis]:
-    """Split an axis without factors into a major factor of length `major` and the remaining minor factor."""
+    """Major factor of given length and remaining minor factor of an axis, which is split by this call."""
     first, second = Axis(major), Axis(axis.size // major)
     axis.factors = [first, second]
     return first, second
@@ -96,7 +97,7 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "recompute", "update")
 
 @dataclass(eq=False)
 class Loop:
-    """Loop with a fixed number of iterations around operations, or the shards of a program.
+    """Loop with a fixed number of iterations around operations, or the shards of a sharded program.
 
     Attributes:
         parent: the enclosing loop; None at the top.
@@ -122,7 +123,7 @@ def loops_of(loop: Loop | None) -> list[Loop]:
 
 @dataclass(eq=False)
 class Value:
-    """Array that an operation reads or writes, per iteration of the enclosing loops.
+    """Array that operations read or write, one per iteration of the enclosing loops.
 
     Attributes:
         axes: axes of the array.
@@ -142,7 +143,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
+        """Lengths of the axes [1]."""
         return tuple(axis.size for axis in self.axes)
 
     @property
@@ -152,12 +153,12 @@ class Value:
 
     @property
     def all_axes(self) -> list[Axis]:
-        """Axes, preceded by the axes of loops with one value per iteration."""
+        """Axes of the array and of the loops with one value per iteration."""
         return [*self.axes, *(loop.axis for loop in loops_of(self.loop))]
 
     @property
     def total_bytes(self) -> float:
-        """Bytes over all iterations [byte]."""
+        """Size over all iterations [byte]."""
         return self.itemsize * math.prod(axis.size for axis in self.all_axes)
 
 
@@ -237,10 +238,10 @@ class Monomial:
 
 @dataclass
 class FlatProgram:
-    """A flat program.
+    """Program as a list of operations, with calls inlined.
 
     Attributes:
-        operations: in program order.
+        operations: operations in program order.
         inputs: arguments.
         outputs: results.
         constants: arrays that the program closes over.
@@ -253,5 +254,5 @@ class FlatProgram:
 
 
 def bytes_of(value: Value) -> Monomial:
-    """Bytes of a value over all iterations of its loops [byte]."""
+    """Size of a value over all iterations of its loops [byte]."""
     return Monomial(value.itemsize, value.all_axes)

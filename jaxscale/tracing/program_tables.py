@@ -22,7 +22,7 @@ _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 class Instruction(NamedTuple):
-    """Instruction of a computation.
+    """Instruction of a computation in HLO text.
 
     Attributes:
         name: unique name in the program.
@@ -56,7 +56,7 @@ class ProgramText(NamedTuple):
 
 
 def program_text(text: str) -> ProgramText:
-    """Parse a program from HLO text.
+    """Parsed program from HLO text.
 
     Raises:
         InputError: the text holds no program.
@@ -113,13 +113,13 @@ def _width(kind: str) -> float:
 
 
 def called(instruction: Instruction, how: str) -> str | None:
-    """Name of the computation that an instruction calls, as `body`, `calls` or `to_apply`."""
+    """Name of the computation that an instruction calls, by attribute `body`, `calls` or `to_apply`; None if absent."""
     found = _CALLED[how].search(instruction.attributes)
     return found[1] if found else None
 
 
 def executed(program: ProgramText) -> Iterator[tuple[Instruction, str, float]]:
-    """Separately executed instructions, with their computation and the number of executions [1].
+    """Instructions executed as kernels, with their computation and the number of executions [1].
 
     Loops multiply by the number of iterations, 1 if unknown to the compiler; the longest branch of a conditional
     counts.
@@ -188,13 +188,13 @@ class CompiledKernel(NamedTuple):
 
 
 class CompiledCollective(NamedTuple):
-    """Equal collectives among groups of chips of equal shape.
+    """Collectives of one kind among groups of chips of equal size and stride.
 
     Attributes:
         kind: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute.
         members: chips per group; 0 if not in the text [1].
         stride: distance between the first two members [1].
-        count: values moved per step; a compiler may join several values in one collective [1].
+        count: number of values moved per step; a compiler may join several values in one collective [1].
         bytes: bytes reduced, gathered or sent, per chip [byte].
     """
 
@@ -206,7 +206,7 @@ class CompiledCollective(NamedTuple):
 
 
 def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
-    """Kernels of a program, in program order."""
+    """Kernels of a compiled program, in program order."""
     found = []
     for one, computation, times in executed(program):
         # A start does the work, a done waits.
@@ -218,7 +218,7 @@ def compiled_kernels(program: ProgramText) -> tuple[CompiledKernel, ...]:
 
 
 def compiled_collectives(program: ProgramText) -> tuple[CompiledCollective, ...]:
-    """Collectives of a program by operation and groups, without scalar collectives."""
+    """Collectives of a compiled program by operation and groups, without scalar collectives."""
     totals: dict[tuple[str, int, int], list[float]] = {}
     for one, computation, times in executed(program):
         kind = _collective(one)

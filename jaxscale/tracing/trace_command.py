@@ -93,7 +93,7 @@ class TraceCommand(Outputs):
             save_pictures(self.plot, self.report, lambda: trace_figure(*drawn), lambda: trace_report(*drawn))
 
     def compiled(self, step: tuple[Any, ...]) -> Any:
-        """Step compiled for the chips; None unless requested.
+        """Step compiled for the requested chips; None unless requested.
 
         Raises:
             InputError: no chip is named, or the compiler is not installed.
@@ -192,7 +192,7 @@ def compiled_document(compiled: Any) -> dict[str, Any]:
 
 
 def step_of(function: str, settings: tuple[str, ...]) -> tuple[Any, ...]:
-    """Step and arguments returned by a user function.
+    """Step function and arguments, as returned by a function of the user.
 
     Args:
         function: `MODULE:FUNCTION`.
@@ -231,7 +231,7 @@ STEP = "a tuple of a step and its arguments, as (step, state, batch) or (step, (
 
 
 def takes(step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
-    """Whether a function can be called with as many arguments by position."""
+    """Whether a function accepts the arguments by position."""
     try:
         inspect.signature(step).bind(*arguments)
     except (TypeError, ValueError):
@@ -240,7 +240,7 @@ def takes(step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
 
 
 def value_of_text(text: str) -> Any:
-    """Value of a Python literal; any text that is not a literal is returned unchanged."""
+    """Value of the text of a Python literal; any text that is not a literal is returned unchanged."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -248,7 +248,7 @@ def value_of_text(text: str) -> Any:
 
 
 def workload_document(work: Any) -> dict[str, Any]:
-    """Workload as JSON: totals, flop by kind, groups and phases, classes."""
+    """JSON document of a workload: totals, flop by type of kernel, groups and phases, classes."""
     columns, kinds = work.columns(), sorted(set(work.tables.kinds))
     from jaxscale.tracing.classed_program import group_rows
 

@@ -33,6 +33,8 @@ def trace_figure(work: Workload, title: str, terms: Mapping[str, float] | None =
     """Figure of the terms of the step time if given, else of flop and bytes by group.
 
     Args:
+        work: the workload.
+        title: title of the figure.
         terms: terms of the step time [s].
         on: description of the chips.
     """
@@ -43,6 +45,8 @@ def trace_report(work: Workload, title: str, terms: Mapping[str, float] | None =
     """Report of a workload: table, flop and bytes by group, terms of the step time if given.
 
     Args:
+        work: the workload.
+        title: title of the report.
         terms: terms of the step time [s].
         on: description of the chips.
 

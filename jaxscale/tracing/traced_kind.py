@@ -1,4 +1,4 @@
-"""Row class of a runs table for rows with a traced workload."""
+"""Kind of rows of a runs table with a traced workload."""
 
 from collections.abc import Callable, Collection
 
@@ -14,16 +14,16 @@ from jaxscale.tracing.traced_rows import workload_problems
 
 
 class TracedKind(AbstractRowKind):
-    """Rows with a cell in the column `workload`: predicted by kernels, fitted by paces."""
+    """Kind of rows with a cell in the column `workload`: predicted from traced kernels, fitted by paces."""
 
     def problems(
         self, runs: Runs, is_kind: np.ndarray, is_catalogue_model: Callable[[str], bool], bad: Collection[int]
     ) -> dict[int, list[str]]:
-        """Problems of rows with a workload, by row."""
+        """Problems of rows with a workload, by row; arguments as in `AbstractRowKind`."""
         return workload_problems(runs, is_kind, is_catalogue_model, bad)
 
     def predict(self, runs: Runs, fit: Fit, hardware: Hardware) -> RowAnswers:
-        """Predictions from kernels, under the plan of each row or the best plan."""
+        """Predictions from traced kernels, under the plan of each row or the best plan."""
         return predict_traced(runs, fit, hardware)
 
     def fit(
@@ -36,7 +36,7 @@ class TracedKind(AbstractRowKind):
         hardware: Hardware | None,
         progress: Callable[[str], None] | None,
     ) -> PaceResult:
-        """Fit of the paces of workloads and chips."""
+        """Fit of the paces of workloads and chips, ratios of measured to predicted step time."""
         if progress is not None:
             progress(f"fitting the paces of {len(runs)} rows of traced workloads")
         return fit_paces(runs, start, n_folds=n_folds, name=name, hardware=hardware)

@@ -1,4 +1,4 @@
-"""Rows of a runs table with a traced workload: the workload, and the row as a plan over dimension classes."""
+"""Rows of a runs table with a traced workload: the workload, and the plans that agree with each row."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping
@@ -38,11 +38,12 @@ WHOLE_OR_NONE = (0.0, 3.0)
 
 
 def workload_named(name: str, folder: Path) -> Workload:
-    """Workload by name in a table; each file is read once.
+    """Workload by its name in a table; each file is read once.
 
     Args:
         name: file written by `Workload.save`, relative to the folder or to the working directory, or the name of a
             training step of `jaxscale.examples`.
+        folder: folder of the table.
 
     Raises:
         InputError: no such file or step, or a file that holds no workload.
@@ -79,6 +80,7 @@ def workload_problems(
     """Problems of rows with a workload, by row.
 
     Args:
+        runs: the table.
         named: mask of rows with a workload [row].
         is_catalogue_model: whether a name is that of a model of the catalogue.
         bad: rows with problems already reported.
@@ -146,13 +148,13 @@ STACK = "jax"
 
 @dataclass(frozen=True)
 class TracedQuestion:
-    """Plans that agree with the cells of rows of a workload.
+    """Workload of rows with equal cells, and the plans that agree with the cells.
 
     Attributes:
         work: workload at the batch of the rows.
-        plans: every plan that agrees; empty where the rows cannot be predicted.
-        assumed: assumed choices in words, by plan.
-        reason: why there is no plan; empty with plans.
+        plans: every plan that agrees; empty if the rows cannot be predicted.
+        assumed: text on the assumed choices of each plan.
+        reason: cause of the absence of plans; empty with plans.
     """
 
     work: Workload | None
@@ -163,7 +165,7 @@ class TracedQuestion:
 
 @dataclass(frozen=True)
 class TracedRows:
-    """Rows with a traced workload.
+    """Rows with a traced workload, described for the prediction.
 
     Attributes:
         question: index of the question of each row [row].
@@ -315,7 +317,7 @@ def _assumed(work: Workload, plan: ClassPlan, stated: StatedDegrees, batch: str)
 
 
 def by_workload(rows: TracedRows) -> dict[int, list[int]]:
-    """Questions grouped by workload tables, one compiled program per group."""
+    """Indices of the questions of each workload; the questions of a workload share a compiled program."""
     groups: dict[int, list[int]] = {}
     for place, question in enumerate(rows.questions):
         if question.work is not None:

@@ -1,4 +1,4 @@
-"""`Workload`: traced program as the work of a training step, the counterpart of `Transformer`."""
+"""`Workload`: a traced program as the work of a training step, the counterpart of `Transformer`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,9 @@ from jaxscale.tracing.plan_time import traced_memory_terms, traced_terms
 
 
 class Workload(ClassedProgram, AbstractWork):
-    """Program as kernels over dimension classes, made by `jaxscale.trace`; parallel plans are `ClassPlan`s.
+    """Traced program as kernels over dimension classes (sets of equal axes), made by `jaxscale.trace`.
+
+    Parallel plans are `ClassPlan`s.
 
     Attributes:
         sizes: length of each dimension class; the first is 1 [1].
@@ -24,7 +26,7 @@ class Workload(ClassedProgram, AbstractWork):
     """
 
     def with_sizes(self, changes: Mapping[str, Any]) -> "Workload":
-        """Workload with changed class sizes.
+        """Workload with changed sizes of dimension classes.
 
         Args:
             changes: new sizes by class name, numbers or tracers [1].
@@ -38,7 +40,7 @@ class Workload(ClassedProgram, AbstractWork):
         return Workload(self.sizes_with(changes), self.tables)
 
     def renamed(self, names: Mapping[str, str]) -> "Workload":
-        """Workload with renamed classes.
+        """Workload with renamed dimension classes.
 
         Args:
             names: new names by present names.
@@ -57,11 +59,11 @@ class Workload(ClassedProgram, AbstractWork):
     def step_terms(
         self, plan: Any, cluster: Any, coefficients: Any, temperature: Any
     ) -> Mapping[str, Float[Array, "*batch"]]:
-        """Time of a step by cause [s]."""
+        """Step time by cause under a `ClassPlan` [s]."""
         return traced_terms(self, class_plan_checked(plan), cluster, coefficients, temperature=temperature)
 
     def memory_terms(self, plan: Any, cluster: Any, coefficients: Any) -> Mapping[str, Float[Array, "*batch"]]:
-        """Peak memory of the fullest chip by cause [byte]."""
+        """Peak memory of the fullest chip by cause under a `ClassPlan` [byte]."""
         return traced_memory_terms(self, class_plan_checked(plan), cluster, coefficients)
 
     def ranked_plans(self, cluster: Any, batch: float | int, coefficients: Any, memory_limit: float, top: int) -> Any:

@@ -1,4 +1,4 @@
-"""Tracing: workload and plan from a JAX function and the shapes and shardings of its arguments; nothing is run."""
+"""Tracing: workload and plan from a JAX function and the shapes and shardings of its arguments, without running it."""
 
 import contextlib
 import inspect
@@ -28,7 +28,7 @@ def trace(
     turns: Mapping[str, int] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Workload:
-    """Workload of a JAX function, from the jaxpr.
+    """Kernels, traffic and memory of a JAX function over dimension classes (sets of equal axes), from its jaxpr.
 
     A whole training step contains all phases: `trace(train_step, state, batch)`. Arguments may be arrays or
     `jax.ShapeDtypeStruct`s, which need no memory.
@@ -65,7 +65,7 @@ class InputAxes(NamedTuple):
 
 
 class TraceWithInputs(NamedTuple):
-    """Workload, with the arrays among the arguments in the order of the leaves."""
+    """Workload, and the arrays among the arguments of the traced function, in the order of the leaves."""
 
     work: Workload
     inputs: list[InputAxes]
@@ -99,7 +99,14 @@ def trace_with_inputs(
 def flat_program(
     fn: Callable[..., Any], args: Sequence[Any], weights: set[int], turns: Mapping[str, int]
 ) -> FlatProgram:
-    """Flat program of a function: calls inlined, dead code removed, weights distinguished from state and data."""
+    """Flat program of a function: calls inlined, dead code removed, weights distinguished from state and data.
+
+    Args:
+        fn: the function.
+        args: arguments of the function.
+        weights: indices of the arguments with weights and optimiser state.
+        turns: iterations of loops with a data-dependent end [1].
+    """
     leaves, places, origins, rebuild = abstract_leaves(fn, args, weights)
     with cudnn_without_a_device():
         closed = jax.make_jaxpr(
@@ -126,7 +133,7 @@ def flat_program(
 def abstract_leaves(
     fn: Callable[..., Any], args: Sequence[Any], weights: set[int]
 ) -> tuple[list[Any], list[str], list[str], Callable[[Sequence[Any]], list[Any]]]:
-    """Abstract arrays among argument leaves, with paths, origins, and a function that rebuilds the arguments."""
+    """Abstract arrays among the arguments, their paths and origins, and a function that rebuilds the arguments."""
     parameters = parameter_names(fn, len(args))
     leaves, paths, origins, kept, statics = [], [], [], [], []
     flat, tree = jax.tree_util.tree_flatten_with_path(list(args))
@@ -162,7 +169,7 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the arguments is an array or a shape."""
+    """Whether a leaf of the arguments has a shape and a number format."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
@@ -172,7 +179,7 @@ def _key(entry: Any) -> str:
 
 
 def mark_updates(program: FlatProgram) -> None:
-    """Move unmarked operations unused by the loss, for example the decay of moments, to the update."""
+    """Assign to the update phase unmarked operations that the loss does not need, such as the decay of moments."""
     if not any(operation.phase == "backward" for operation in program.operations):
         return
     needed: set[Value] = set()
@@ -199,7 +206,7 @@ def mark_weights(program: FlatProgram) -> None:
 
 @contextlib.contextmanager
 def cudnn_without_a_device() -> Iterator[None]:
-    """Replace the version checks of cuDNN attention, so that it traces without the library and a device."""
+    """Context in which cuDNN attention can be traced without the library and a device."""
     try:
         from jax._src.cudnn import fused_attention_stablehlo as attention
     except ImportError:  # jax without cuDNN attention
@@ -214,7 +221,7 @@ def cudnn_without_a_device() -> Iterator[None]:
 
 
 class ShardedWorkload(NamedTuple):
-    """Workload, with the plan given by the shardings of the arguments.
+    """Workload, and the plan that follows from the shardings of the arguments.
 
     Attributes:
         work: workload of the whole batch.
@@ -242,11 +249,11 @@ class _Division(NamedTuple):
 def trace_sharded(
     fn: Callable[..., Any], *args: Any, weights: int | Sequence[int] = 0, joint_statistics: bool = True
 ) -> ShardedWorkload:
-    """Workload of a JAX function, with the plan given by the shardings of the arguments.
+    """Workload of a JAX function, and the plan that follows from the shardings of the arguments.
 
     Arguments are arrays, or `jax.ShapeDtypeStruct`s, with a `NamedSharding` over a common mesh, which may be abstract:
-    no device is needed. Mesh axes that divide data are data parallelism; where these also divide weights, the weights
-    are sharded. Further mesh axes that divide weights are tensor parallelism of the divided classes.
+    no device is needed. Mesh axes that divide data are data parallelism; where the same axes also divide weights, the
+    weights are sharded. Further mesh axes that divide weights are tensor parallelism of the divided classes.
 
     Args:
         fn: function of the arguments, such as a training step.
@@ -255,8 +262,8 @@ def trace_sharded(
         joint_statistics: whether norms over the batch include the batch of all chips.
 
     Returns:
-        The workload and the plan. The shardings of all intermediate values, decided by the compiler, are assumed to
-        follow.
+        The workload and the plan. Intermediate values, whose shardings the compiler decides, are assumed to follow the
+        arguments.
 
     Raises:
         InputError: shardings that a plan over classes cannot express, or no mesh.

@@ -2,8 +2,8 @@
 
 A product of matrices takes 2 b m n k flop. A convolution takes 2 flop per output element, kernel tap and input channel
 of the group; taps in the padding count, taps between dilated inputs do not, so that the forward pass and each gradient
-take equal flop. Fused attention takes the flop left by the mask, and five matmuls backward for two forward (Dao 2023,
-arXiv 2307.08691).
+take equal flop. Fused attention takes only the flop of unmasked pairs, and five matmuls backward for two forward (Dao
+2023, arXiv 2307.08691).
 """
 
 import math
@@ -23,7 +23,7 @@ RULES: dict[str, WorkRule] = {}
 
 
 def work_rule(*names: str) -> Callable[[WorkRule], WorkRule]:
-    """Decorator that registers a work rule under primitive names."""
+    """Decorator that registers a function for the work (flop, bytes, matmul sizes) of primitives under their names."""
 
     def register(rule: WorkRule) -> WorkRule:
         RULES.update(dict.fromkeys(names, rule))
@@ -68,7 +68,7 @@ def dot_general(inputs: Sequence[Value], outputs: Sequence[Value], params: Mappi
 
 @work_rule("ragged_dot", "ragged_dot_general")
 def ragged_dot(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of grouped products; each row meets one matrix of the group, so groups add no flop."""
+    """Work of grouped matrix products; each row is multiplied by the matrix of its group, so groups add no flop."""
     left, right, _ = inputs
     numbers = params.get("ragged_dot_dimension_numbers")
     if numbers is None:
@@ -163,7 +163,7 @@ def _attention(query: Value, key: Value, value: Value, params: Mapping[str, Any]
 
 @work_rule("dot_product_attention_fwd_wrapper", "dot_product_attention_fwd", "dot_product_attention_fp8_fwd_wrapper")
 def attention_pass(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of the forward pass of cuDNN's fused attention: scores, and weighted values."""
+    """Work of the forward pass of cuDNN's fused attention: two matmuls over unmasked pairs of query and key."""
     for axis, source in zip(outputs[0].axes, inputs[0].axes, strict=True):
         _equal(source, axis)
     return _attention(inputs[0], inputs[1], inputs[2], params, 2.0)
@@ -171,7 +171,7 @@ def attention_pass(inputs: Sequence[Value], outputs: Sequence[Value], params: Ma
 
 @work_rule("dot_product_attention_bwd_wrapper", "dot_product_attention_bwd", "dot_product_attention_fp8_bwd_wrapper")
 def attention_gradients(inputs: Sequence[Value], outputs: Sequence[Value], params: Mapping[str, Any]) -> Work:
-    """Work of the backward pass of cuDNN's fused attention."""
+    """Work of the backward pass of cuDNN's fused attention: five matmuls over unmasked pairs of query and key."""
     for gradient, value in zip(outputs[:3], inputs[:3], strict=True):
         for axis, source in zip(gradient.axes, value.axes, strict=True):
             _equal(source, axis)

@@ -1,7 +1,6 @@
-"""Trends of hardware scaling by the calibrated step time, with power and prices.
+"""Trends of hardware scaling by the calibrated step time: returns of more chips, watts and dollars, and crossovers.
 
-Returns of more chips, watts and dollars, and crossovers of layouts. Step times equal the predictions of
-`jaxscale.runs.predict` for rows of equal framework, chip, degrees and batch.
+Step times equal the predictions of `jaxscale.runs.predict` for rows of equal framework, chip, degrees and batch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,15 +1,16 @@
 r"""Marginal returns, crossovers of layouts, and the best tensor-parallel degree or sharding group as a function of n.
 
-A choice is among whole degrees (`best_whole_degrees`). How the best degree moves is told by its continuous relaxation:
-$t^*(n)$ maximises throughput over $u = \ln t$ between its bounds; where it lies inside, the implicit function theorem
-gives its elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
+A choice is among whole degrees (`best_whole_degrees`). The growth of the best degree with n follows from the continuous
+relaxation: $t^*(n)$ maximises the log throughput f over $u = \ln t$ between bounds; inside the bounds, the implicit
+function theorem gives the elasticity in the number of chips, $du^*/d\ln n = -f_{un} / f_{uu}$.
 
 With throughput R(n) [token/s], power P(n) [W] and cost C(n) [dollar/s] of all chips,
 
 $$ \frac{dR}{dn}, \qquad \frac{dR}{dP} = \frac{dR/dn}{dP/dn}, \qquad \frac{dR}{dC} = \frac{dR/dn}{dC/dn}, $$
 
-all by differentiating the model in n. A chip returns the share $(dR/dn) / (R(n_0) / n_0)$ of what a chip gave at the
-reference size. A higher power cap of all chips spends watts as well: $(dR/dp) / (dP/dp)$.
+all by differentiation of the model in n. An extra chip returns the share $(dR/dn) / (R(n_0) / n_0)$ of the mean
+throughput of a chip at the reference size $n_0$. A higher power cap p of all chips returns $(dR/dp) / (dP/dp)$ per
+watt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +38,9 @@ class Totals(NamedTuple):
     """Throughput, power and cost of all chips.
 
     Attributes:
-        tokens_per_s: R [token/s].
-        system_power: P [W].
-        dollars_per_s: C [dollar/s].
+        tokens_per_s: throughput R [token/s].
+        system_power: power P [W].
+        dollars_per_s: cost C [dollar/s].
     """
 
     tokens_per_s: Array | np.ndarray
@@ -53,9 +54,9 @@ class Returns(NamedTuple):
     Attributes:
         totals: throughput, power and cost of all chips.
         per_chip: dR/dn [token/s].
-        per_watt: dR/dP along more chips [token/J].
-        per_dollar: dR/dC along more chips [token/dollar].
-        per_watt_of_cap: dR/dP along a higher power cap on the same chips; 0 where the cap does not bind [token/J].
+        per_watt: dR/dP with more chips [token/J].
+        per_dollar: dR/dC with more chips [token/dollar].
+        per_watt_of_cap: dR/dP with a higher power cap on the same chips; 0 where the cap does not bind [token/J].
         average: R/n [token/s].
     """
 
@@ -74,7 +75,7 @@ def totals_at(
     n_chips: ArrayLike,
     temperature: float = RETURN_TEMPERATURE,
 ) -> Totals:
-    """Throughput, power and cost of n chips."""
+    """Throughput [token/s], power [W] and cost [dollar/s] of n chips."""
     outcome = outcome_at(deployment, layout, n_chips, batch.at(n_chips), temperature)
     return Totals(outcome.tokens_per_s, outcome.system_power, outcome.dollars_per_s)
 
@@ -108,12 +109,14 @@ def marginal_returns(
     n_chips: Sequence[float | int] | np.ndarray,
     temperature: float = RETURN_TEMPERATURE,
 ) -> Returns:
-    """Marginal returns at many numbers of chips.
+    """Derivatives of throughput by chips, power and cost, at many numbers of chips.
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        batch: how the global batch follows n.
+        layout: degrees.
+        batch: global batch as a function of n.
         n_chips: n [point].
+        temperature: smoothing of maxima [1].
 
     Returns:
         Totals and their derivatives, every leaf [point].
@@ -154,13 +157,15 @@ def last_worthwhile_chip(
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        batch: how the global batch follows n.
-        share: least return of a chip [1].
+        layout: degrees.
+        batch: global batch as a function of n.
+        share: least return of a worthwhile chip [1].
         reference: number of chips of the mean return [1].
-        largest: where the search ends [1].
+        largest: largest number of chips in the search [1].
+        temperature: smoothing of maxima [1].
 
     Returns:
-        Chips [1]; infinity where even the last chip returns more.
+        Chips [1]; infinity if every extra chip up to the largest number returns more.
 
     Raises:
         ValueError: the share is not positive, or the range empty.
@@ -206,7 +211,7 @@ STEP = 1e-3
 
 
 class BestDegree(NamedTuple):
-    """The best degree on n chips, every leaf [sample, point].
+    """Best relaxed degree on n chips, every leaf [sample, point].
 
     Attributes:
         degree: t* [1].
@@ -226,7 +231,7 @@ def log_speed(
     log_chips: ArrayLike,
     temperature: float = RETURN_TEMPERATURE,
 ) -> Array:
-    """Logarithm of throughput [token/s] on exp(log_chips) chips."""
+    """Natural logarithm of the throughput on exp(log_chips) chips [token/s]."""
     n = jnp.exp(jnp.asarray(log_chips))
     return jnp.log(outcome_at(deployment, layout, n, batch.at(n), temperature).tokens_per_s)
 
@@ -255,14 +260,15 @@ def best_degrees(
     bounds: tuple[float, float] = (1.0, 8.0),
     temperature: float = RETURN_TEMPERATURE,
 ) -> BestDegree:
-    """The continuous degree that is fastest on each number of chips, in every sampled deployment.
+    """Relaxed degree of highest throughput on each number of chips, in every sampled deployment.
 
     Args:
-        deployments: every leaf [sample].
-        batch: how the global batch follows n.
+        deployments: sampled deployments, every leaf [sample].
+        batch: global batch as a function of n.
         n_chips: n [point].
         field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
-        bounds: least and largest degree [1]; the least rises to n / B, which leaves every replica a sequence.
+        bounds: least and largest degree; the least is at least n / B, so that every replica has a sequence [1].
+        temperature: smoothing of maxima [1].
 
     Returns:
         Degree, elasticity in n, and gain.
@@ -344,7 +350,7 @@ def layout_speeds(
     layouts: Mapping[str, ParallelLayout] = LAYOUTS,
     temperature: float = 0.0,
 ) -> np.ndarray:
-    """Logarithm of throughput of each layout [token/s], [sample, layout, point]."""
+    """Natural logarithm of the throughput of each layout [token/s], [sample, layout, point]."""
     every = stacked(list(layouts.values()))
     samples, each, rule, log_chips = host_arrays((deployments, every, batch, np.log(np.asarray(n_chips, float))))
     return np.asarray(_speeds(samples, each, rule, log_chips, temperature))
@@ -354,7 +360,7 @@ class WholeDegree(NamedTuple):
     """Fastest of given whole degrees on n chips, every leaf [sample, point].
 
     Attributes:
-        degree: t [1].
+        degree: fastest degree t [1].
         gain: throughput over that of the least valid degree, less 1 [1].
     """
 
@@ -372,11 +378,11 @@ def best_whole_degrees(
     """Fastest of given degrees on each number of chips, in every sampled deployment.
 
     Args:
-        deployments: every leaf [sample].
-        batch: how the global batch follows n.
+        deployments: sampled deployments, every leaf [sample].
+        batch: global batch as a function of n.
         n_chips: n [point].
-        degrees: ascending; those with more chips than n, and all but the last that leave a replica less than a
-            sequence, are left out [1].
+        degrees: candidate degrees, ascending; degrees above n, or with less than a sequence per replica, are left out,
+            but the last degree stays if all are [1].
         field: field of `ParallelLayout` to choose, `tp`, `cp` or `shard_group`.
 
     Returns:
@@ -398,16 +404,16 @@ def best_whole_degrees(
 
 
 def overtaking(n_chips: np.ndarray, log_speeds: np.ndarray, first: int, second: int) -> np.ndarray:
-    """Number of chips from which the second layout stays faster than the first, by interpolation.
+    """Number of chips from which a second layout is faster than a first layout at all larger sizes, by interpolation.
 
     Args:
-        n_chips: ascending [point].
-        log_speeds: of every layout [sample, layout, point].
-        first: which layout is overtaken.
+        n_chips: numbers of chips, ascending [point].
+        log_speeds: log throughput of every layout [sample, layout, point].
+        first: index of the overtaken layout.
         second: index of the overtaking layout.
 
     Returns:
-        Chips [sample]: the first number where it is faster throughout, infinity where it never is.
+        Chips [sample]: the first number if the second layout is always faster, infinity if not faster at the last.
     """
     lead = log_speeds[:, second] - log_speeds[:, first]
     chips = np.full(len(lead), np.inf)

@@ -1,4 +1,4 @@
-"""Deployments of catalogue models and chips: by name, drawn at random, by generation, and with a single change."""
+"""Deployments of catalogue models and chips: by name, drawn at random, by chip generation, and with a single change."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ def fitted_table() -> dict[str, Any]:
 
 
 def published_framework() -> str:
-    """Framework of the published workload."""
+    """Framework of the published workload, arXiv 2411.13055."""
     return table()["workload"]["framework"]
 
 
@@ -55,15 +55,15 @@ def fitted_power() -> dict[str, float]:
 
 
 def systems() -> tuple[str, ...]:
-    """Chips whose servers and prices are known."""
+    """Catalogue ids of the chips with known server power and price."""
     return tuple(table()["systems"])
 
 
 def system_of(chip_id: str) -> Mapping[str, Any]:
-    """Host power and capital of a chip's system.
+    """Host power and purchase price of a chip's system.
 
     Raises:
-        InputError: not in the table.
+        InputError: a chip without an entry in `data/trends.toml`.
     """
     systems_by_chip = table()["systems"]
     if chip_id not in systems_by_chip:
@@ -74,7 +74,11 @@ def system_of(chip_id: str) -> Mapping[str, Any]:
 
 
 def price_of(chip_id: str) -> Price:
-    """Price of a chip with a share of server and network, and of electricity."""
+    """Price of a chip with a share of server and network, and of electricity.
+
+    Raises:
+        InputError: a chip without an entry in `data/trends.toml`.
+    """
     price = table()["price"]
     # From years and kWh to SI units.
     return Price(
@@ -105,7 +109,9 @@ def deployment(
         framework: framework with defaults and fitted effects, as in the column of a runs table; the framework of the
             published workload where None.
         cells: further facts of the software, by column of a runs table, such as `precision` or `optimizer_bytes`.
+        fit: a fit, or its name or file.
         power: share of the power range above idle by activity [1]; `fitted_power` where None.
+        hardware: catalogue of chips; the shipped catalogue where None.
         power_cap: largest power of a chip [W].
         changes: fields of the catalogue model to replace, as `seq_len`.
 
@@ -135,8 +141,8 @@ def deployment(
 def coefficient_spreads() -> np.ndarray:
     r"""Standard deviation of each unconstrained coefficient of a new software stack [coefficient].
 
-    $\sqrt{s^2 + s_\mathrm{stack}^2}$ of the spread of the centre and that between stacks, from the priors;
-    zero for coefficients of memory.
+    $\sqrt{s^2 + s_\mathrm{stack}^2}$ with the prior spreads of the mean and between stacks; zero for coefficients of
+    memory.
     """
     # Variances of the centre and between stacks add up.
     spreads = {name: np.hypot(prior.spread, prior.levels.get("stack", 0.0)) for name, prior in priors().items()}
@@ -148,7 +154,9 @@ def sample_deployments(deployment: Deployment, n_samples: int, seed: int = 0) ->
     """Deployments with coefficients drawn from the uncertainty of a new software stack; the first is unchanged.
 
     Args:
+        deployment: median of the draws.
         n_samples: number of deployments [1].
+        seed: seed of the random numbers.
 
     Returns:
         Deployments; every leaf [sample].
@@ -179,7 +187,7 @@ def _scaled(path: Callable[[Deployment], object], factor: float | Sequence[float
 
 
 def with_domain(chips: float | int) -> Change:
-    """Change of a deployment to scale-up domains of a given number of chips."""
+    """Function that changes the scale-up domain of a deployment to a given number of chips."""
     return lambda s: eqx.tree_at(
         lambda t: t.cluster.network.domain_size,
         s,
@@ -206,12 +214,12 @@ def generations(
     chip_ids: Sequence[str] = GENERATIONS,
     **changes: Any,
 ) -> Deployment:
-    """A model on several chips with their catalogue networks; every leaf [chip]."""
+    """Deployments of a model on several chips with their catalogue networks, stacked; every leaf [chip]."""
     return stacked([deployment(model, chip_id, **changes) for chip_id in chip_ids])
 
 
 def what_if(base: Deployment, changes: Mapping[str, Change] = CHANGES) -> Deployment:
-    """A deployment under single improvements; every leaf [change]."""
+    """Deployments with one improvement each, stacked; every leaf [change]."""
     return stacked([change(base) for change in changes.values()])
 
 
@@ -224,8 +232,8 @@ def side_by_side(
     """Outcomes of stacked deployments on given numbers of chips.
 
     Args:
-        deployments: every leaf [deployment].
-        batch: how the global batch follows n.
+        deployments: stacked deployments, every leaf [deployment].
+        batch: global batch as a function of n.
         n_chips: n [point].
         layout: degrees; pure FSDP where None.
 

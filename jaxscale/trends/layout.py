@@ -1,4 +1,4 @@
-r"""Model, chips, layout and tariff of a training run, with the number of chips left open.
+r"""Model, chips, layout and price of a training run, with the number of chips left open.
 
 Fully sharded training gathers and scatters by one ring through all n chips of a group (NCCL). A chunk makes n - 1 hops,
 k - 1 of them between the k domains that the group spans, as in `costs.collectives`:
@@ -31,12 +31,12 @@ from jaxscale.plans.plan import Plan
 
 
 class LayerGather(NamedTuple):
-    """Time of the all-gather of the parameters of one layer.
+    """Time of the all-gather of the parameters of one layer, and of the computation that hides it.
 
     Attributes:
         latency: time of the hops of the ring and of the launch [s].
-        transfer: time of the bytes over links and network [s].
-        forward: compute time of the forward pass of a layer, which hides the prefetched gather [s].
+        transfer: time to transfer the bytes over links and network [s].
+        forward: time of the forward pass of a layer, which hides the prefetched gather [s].
     """
 
     latency: Array
@@ -52,11 +52,15 @@ def layer_gather(
     forward: ArrayLike,
     temperature: float = 0.0,
 ) -> LayerGather:
-    """Latency and transfer of the all-gather of one layer.
+    """Latency and transfer time of the all-gather of the parameters of one layer.
 
     Args:
+        model: the transformer.
         plan: degrees and sharding group.
-        forward: compute of one microbatch's forward pass on one stage [s].
+        cluster: chips and network.
+        coefficients: fitted parameters.
+        forward: time of the forward pass of one microbatch on one stage [s].
+        temperature: smoothing of maxima [1].
 
     Returns:
         Times of one layer [s].
@@ -73,7 +77,13 @@ def layer_gather(
 
 
 def sharding_group(chips: ArrayLike, replicas: ArrayLike, temperature: float = 0.0) -> Array:
-    """Chips that share one copy of the parameters: as many as asked for, at most all replicas (plain FSDP) [1]."""
+    """Chips that share one copy of the parameters: the requested number, at most all replicas (plain FSDP) [1].
+
+    Args:
+        chips: requested number [1].
+        replicas: number of replicas [1].
+        temperature: smoothing of the minimum [1].
+    """
     return smooth_min(jnp.asarray(chips), jnp.asarray(replicas), temperature)
 
 
@@ -93,13 +103,10 @@ class Price(eqx.Module):
     overhead: Number = eqx.field(converter=as_float)
 
     def rate(self, watts: ArrayLike) -> Array:
-        """Cost of a chip whose system draws a power: capital / lifetime + electricity * overhead * P [dollar/s].
+        """Cost of a chip and its electricity per time, capital / lifetime + electricity * overhead * P [dollar/s].
 
         Args:
-            watts: power of the chip and its share of the server [W].
-
-        Returns:
-            Cost [dollar/s].
+            watts: power P of the chip and its share of the server [W].
         """
         return jnp.asarray(self.capital / self.lifetime + self.electricity * self.overhead * watts)
 
@@ -113,12 +120,12 @@ class Deployment(eqx.Module):
 
     Attributes:
         model: the transformer.
-        cluster: chips and network; its `n_chips` is not read.
+        cluster: chips and network; its `n_chips` is ignored.
         coefficients: fitted parameters of the run's framework and chip, `fit.coefficients(levels)`.
         software: default plan of the framework; a `ParallelLayout` replaces its degrees and batch.
         power: power of a chip that computes, streams from memory, communicates or waits.
         price: price of a chip with a share of server and network, and of electricity.
-        power_cap: limit of each chip, at most the limit of the board [W].
+        power_cap: power cap of each chip, at most the limit of the board [W].
     """
 
     model: Transformer
@@ -140,7 +147,7 @@ class ParallelLayout(eqx.Module):
         ep: expert-parallel degree [1].
         shard_group: data-parallel ranks that share a copy of the parameters (HSDP), at most all [1].
         n_microbatches: microbatches per step and replica [1].
-        zero_stage: 3 is FSDP; 1 where a pipeline would gather again for every microbatch [1].
+        zero_stage: ZeRO stage: 3 for FSDP; 1 for a pipeline, to avoid a gather per microbatch [1].
     """
 
     tp: Number = eqx.field(converter=as_float, default=1.0)
@@ -155,15 +162,17 @@ class ParallelLayout(eqx.Module):
 def plan_at(
     software: Plan, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> Plan:
-    """The plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
+    """Plan of a layout on n chips: dp = n / (tp pp cp), b = B / (m dp).
 
     Args:
         software: default plan of the framework, whose degrees and batch are replaced.
+        layout: degrees other than dp.
         n_chips: n [1].
+        global_batch_size_seqs: B [sequence].
         temperature: smoothing of the sharding group [1].
 
     Returns:
-        The plan; its degrees need not be whole numbers.
+        The plan, with real-valued degrees.
     """
     dp = jnp.asarray(n_chips / (layout.tp * layout.pp * layout.cp))
     degrees = {
@@ -184,12 +193,14 @@ def plan_at(
 def step_at(
     deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any, temperature: float = 0.0
 ) -> StepTime:
-    """Time of a step on n chips, term by term: `step_time` of the plan, throttled.
+    """Step time on n chips by term, with clocks throttled to the power cap.
 
     Args:
         deployment: model, chips, coefficients.
+        layout: degrees.
         n_chips: n [1].
-        temperature: 0 for exact maxima, above 0 their smooth forms [1].
+        global_batch_size_seqs: B [sequence].
+        temperature: smoothing of maxima; 0 for exact maxima [1].
 
     Returns:
         The terms [s].
@@ -200,12 +211,12 @@ def step_at(
 
 
 def cluster_at(deployment: Deployment, plan: Plan) -> Cluster:
-    """Cluster of as many chips as a plan takes, slowed by the power cap."""
+    """Cluster with as many chips as a plan uses, with clocks throttled to the power cap."""
     cluster = eqx.tree_at(lambda c: c.n_chips, deployment.cluster, plan.n_chips)
     return eqx.tree_at(lambda c: c.chip, cluster, throttle(cluster.chip, deployment.power, deployment.power_cap))
 
 
 def memory_at(deployment: Deployment, layout: ParallelLayout, n_chips: Any, global_batch_size_seqs: Any) -> Memory:
-    """Peak memory of the fullest chip, term by term [byte]."""
+    """Peak memory of the fullest chip by term, on n chips [byte]."""
     plan = plan_at(deployment.software, layout, n_chips, global_batch_size_seqs)
     return memory(deployment.model, plan, cluster_at(deployment, plan), deployment.coefficients)

@@ -1,10 +1,10 @@
-r"""Measured scaling series: runs of a table that differ only in their number of chips, against the model.
+r"""Measured scaling series beside the model: runs of a table that differ only in their number of chips.
 
-Weak series keep the batch per chip, strong ones the global batch, and both the micro-batch and every other column.
-In submissions to a benchmark the plan is chosen anew at every size; there a series is one model on one chip.
-The slope of a series is that of log throughput per chip against log chips, by least squares.
+Weak series keep the batch per chip, strong series the global batch; both keep the micro-batch and every other column.
+In submissions to a benchmark the plan is chosen for every size, so that a series is one model on one chip. The slope of
+a series is the least-squares slope of log throughput per chip against log chips.
 
-Figures of Fernandez et al. (arXiv 2411.13055) stand beside the figures of the model for their workload.
+Published values of Fernandez et al. (arXiv 2411.13055) are compared with the model for their workload.
 """
 
 from collections import defaultdict
@@ -55,12 +55,12 @@ MIN_CHIPS = 3
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of a table that differ in their number of chips alone.
+    """Runs of a table that differ only in their number of chips.
 
     Attributes:
         table: name of the table.
         kind: `weak`, `strong` or `submission`.
-        label: model, chip, batch.
+        label: text of model, chip and batch.
         rows: positions in the table [point].
         n_chips: number of chips [1], [point].
         measured: measured throughput per chip [token/s], [point].
@@ -79,7 +79,7 @@ class Series:
 
     @property
     def n_sizes(self) -> int:
-        """Different numbers of chips [1]."""
+        """Number of distinct sizes, in chips [1]."""
         return len(np.unique(self.n_chips))
 
     @property
@@ -113,9 +113,11 @@ def slope(n_chips: np.ndarray, throughput: np.ndarray) -> float:
 
 
 def table_series(runs: Runs, prediction: Prediction, name: str) -> list[Series]:
-    """Scaling series of a table: runs that differ in their number of chips alone.
+    """Scaling series of a table: runs that differ only in their number of chips.
 
     Args:
+        runs: the table.
+        prediction: predictions of the rows.
         name: name of the table.
 
     Returns:
@@ -166,13 +168,11 @@ def _series(runs: Runs, prediction: Prediction, name: str, kind: str, positions:
 
 
 def shipped_series(fit: AnyFit = "default", tables: Sequence[str] | None = None) -> list[Series]:
-    """Series of the shipped tables.
+    """Scaling series of the shipped tables, table by table.
 
     Args:
+        fit: a fit, or its name or file.
         tables: names of the tables; all where None.
-
-    Returns:
-        The series, table by table.
     """
     paths = run_tables()
     all_series = []
@@ -186,6 +186,7 @@ def held_out_series(series: Series, residual: Mapping[tuple[str, int], float]) -
     """Copy of a series with predictions of fits without the runs of the series.
 
     Args:
+        series: a series.
         residual: log predicted over measured step time by table and row, from cross-validation [1].
 
     Returns:
@@ -203,7 +204,7 @@ class SlopeSummary:
     """Errors of predicted slopes of log throughput over many series.
 
     Attributes:
-        n: number of series with enough sizes [1].
+        n: number of series with at least `LEAST_SIZES` sizes [1].
         within: share of these series with a slope error of at most `TOLERANCE` [1].
         median: median absolute error of the slope [1].
     """
@@ -221,7 +222,7 @@ LEAST_SIZES = 4
 
 
 def summarise(series: Sequence[Series]) -> SlopeSummary:
-    """Errors of predicted slopes over the series with at least `LEAST_SIZES` sizes."""
+    """Summary of the errors of predicted slopes over the series with at least `LEAST_SIZES` sizes."""
     errors = np.abs([s.slope_error for s in series if s.n_sizes >= LEAST_SIZES])
     if not len(errors):
         return SlopeSummary(0, float("nan"), float("nan"))
@@ -244,11 +245,11 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Predictions of the published figures of scaling and power.
+    """Predictions of the published values of scaling and power (arXiv 2411.13055).
 
     Attributes:
-        values: prediction by figure, a fraction [1] or a power [W].
-        best_degree: best tensor-parallel degree at the few and at the many chips of the weak scaling [1].
+        values: prediction by name in `FIGURES`, a fraction [1] or a power [W].
+        best_degree: best tensor-parallel degree at the smallest and at the largest size of the weak scaling [1].
     """
 
     values: dict[str, float]
@@ -256,10 +257,11 @@ class Reproduction:
 
 
 def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default") -> Reproduction:
-    """Predictions of the published figures of scaling and power.
+    """Predictions of the published values of scaling and power (arXiv 2411.13055).
 
     Args:
         power: share of the power range above idle by activity [1]; `fitted_power` where None.
+        fit: a fit, or its name or file.
     """
     work, published = table()["workload"], table()["published"]
     h100 = deployment(work["model"], work["gpu"], power=power, fit=fit)
@@ -275,7 +277,7 @@ def reproduce(power: Mapping[str, float] | None = None, fit: AnyFit = "default")
 
 
 def weak_outcomes(given: Deployment) -> Outcome:
-    """Outcomes of the published weak scaling at few, many and the common number of chips, by tensor degree [point]."""
+    """Outcomes of the published weak scaling at its three numbers of chips, for each of `TENSOR_DEGREES` [point]."""
     work, published = table()["workload"], table()["published"]
     chips = (*published["throughput_fall"]["n_chips"], published["h100_mfu"]["n_chips"][0])
     # One call, of one shape, for all points.
@@ -285,7 +287,7 @@ def weak_outcomes(given: Deployment) -> Outcome:
 
 
 def weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
-    """Figures of `weak_outcomes` by name, and the best tensor degree at the few and at the many chips."""
+    """Predicted values of the published weak scaling by name, and best tensor degree at its fewest and most chips."""
     speed, watts, mfu = (
         # (chips, degrees)
         np.asarray(leaf).reshape(3, len(TENSOR_DEGREES))
@@ -305,7 +307,7 @@ def weak_figures(weak: Outcome) -> tuple[dict[str, float], tuple[float, float]]:
 
 
 def published_values() -> dict[str, tuple[float, float]]:
-    """Published value and accepted deviation of each of `FIGURES`; nan where none is set."""
+    """Published value and accepted deviation of each of `FIGURES`; nan for no accepted deviation."""
     entries: dict[str, Any] = dict(table()["published"])
     strong = entries.pop("strong_scaling_mfu")
     figures = {name: (entry["value"], entry.get("tolerance", float("nan"))) for name, entry in entries.items()}

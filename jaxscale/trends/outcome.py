@@ -1,4 +1,4 @@
-"""Outcomes on a number of chips: speed, power and cost of a deployment, at a point or along a curve."""
+"""Throughput, power and cost of a deployment on a number of chips, at a point or along a curve."""
 
 from collections.abc import Sequence
 
@@ -22,8 +22,8 @@ class Batch(eqx.Module):
     """Global batch B = B_0 + s n: weak scaling with B_0 = 0, strong scaling with s = 0.
 
     Attributes:
-        per_chip: s [sequence].
-        fixed: B_0 [sequence].
+        per_chip: sequences per chip, s [sequence].
+        fixed: constant batch, B_0 [sequence].
     """
 
     per_chip: Number = eqx.field(converter=as_float, default=0.0)
@@ -41,17 +41,17 @@ Points = Float[Array, "*batch"]
 
 
 class Outcome(eqx.Module):
-    """Speed, power and cost of a deployment on a number of chips.
+    """Throughput, power and cost of a deployment on a number of chips.
 
     Attributes:
-        n_chips: n [1].
-        global_batch_size_seqs: B [sequence].
-        times: terms of the step [s].
-        tokens_per_s: of all chips [token/s].
+        n_chips: number of chips n [1].
+        global_batch_size_seqs: global batch B [sequence].
+        times: terms of the step time [s].
+        tokens_per_s: throughput of all chips [token/s].
         mfu: model flops over the dense 16-bit peak, whole attention matrix counted [1].
         chip_power: mean power of a chip [W].
-        system_power: of all chips with their servers [W].
-        dollars_per_s: of all chips with their servers and electricity [dollar/s].
+        system_power: power of all chips with their servers [W].
+        dollars_per_s: cost of all chips with their servers and electricity [dollar/s].
     """
 
     n_chips: Points
@@ -65,27 +65,27 @@ class Outcome(eqx.Module):
 
     @property
     def tokens_per_s_per_chip(self) -> Array:
-        """Throughput of a chip [token/s]."""
+        """Throughput per chip [token/s]."""
         return self.tokens_per_s / self.n_chips
 
     @property
     def tokens_per_joule(self) -> Array:
-        """Tokens for the energy that the chips take, servers not counted [token/J]."""
+        """Tokens per energy of the chips, servers not counted [token/J]."""
         return self.tokens_per_s_per_chip / self.chip_power
 
     @property
     def tokens_per_chip_hour(self) -> Array:
-        """Tokens for an hour of a chip [token]."""
+        """Tokens per chip-hour [token]."""
         return self.tokens_per_s_per_chip * HOUR
 
     @property
     def tokens_per_dollar(self) -> Array:
-        """Tokens for a dollar of chips, servers and electricity [token/dollar]."""
+        """Tokens per dollar of chips, servers and electricity [token/dollar]."""
         return self.tokens_per_s / self.dollars_per_s
 
     @property
     def exposed_share(self) -> Array:
-        """Share of the step in which a chip communicates or waits [1]."""
+        """Share of the step time in which a chip communicates or waits [1]."""
         terms = self.times.terms()
         return total_of(terms[name] for name in names_of_kind("network")) / self.times.total
 
@@ -97,12 +97,14 @@ def outcome_at(
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Speed, power and cost on n chips; differentiates in every float, the number of chips included.
+    """Throughput, power and cost on n chips; differentiable in every float, the number of chips included.
 
     Args:
         deployment: model, chips, coefficients, power, price.
+        layout: degrees.
         n_chips: n [1].
-        temperature: 0 for exact maxima, above 0 their smooth forms [1].
+        global_batch_size_seqs: B [sequence].
+        temperature: smoothing of maxima; 0 for exact maxima [1].
     """
     deployment, layout = as_arrays((deployment, layout))
     n, batch = jnp.asarray(n_chips), jnp.asarray(global_batch_size_seqs)
@@ -141,13 +143,14 @@ def scaling_outcomes(
     global_batch_size_seqs: ArrayLike,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Outcomes at many points in a compiled call.
+    """Throughput, power and cost at many points, in one compiled call.
 
     Args:
         deployment: model, chips, coefficients, power, price.
         layout: degrees, common or by point.
         n_chips: chips [point].
         global_batch_size_seqs: batch, common or by point [sequence].
+        temperature: smoothing of maxima; 0 for exact maxima [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -195,13 +198,14 @@ def weak_scaling(
     layout: ParallelLayout | None = None,
     temperature: float = 0.0,
 ) -> Outcome:
-    """Speed, power and cost at B = s n.
+    """Throughput, power and cost under weak scaling, B = s n.
 
     Args:
         deployment: model, chips, coefficients, power, price.
         n_chips: n [point].
-        sequences_per_chip: s, work of a chip and step [sequence].
+        sequences_per_chip: s, sequences per chip and step [sequence].
         layout: degrees; pure FSDP where None.
+        temperature: smoothing of maxima; 0 for exact maxima [1].
 
     Returns:
         Outcomes; every leaf [point].
@@ -215,7 +219,7 @@ def best_tensor_degree(
     n_chips: Sequence[float | int] | np.ndarray,
     global_batch_size_seqs: Sequence[float | int] | np.ndarray,
 ) -> tuple[np.ndarray, Outcome]:
-    """Fastest whole tensor-parallel degree at each point that leaves every replica a whole sequence.
+    """Fastest of `TENSOR_DEGREES` at each point, among degrees with at least one sequence per replica.
 
     Args:
         deployment: model, chips, coefficients, power, price.
@@ -223,7 +227,7 @@ def best_tensor_degree(
         global_batch_size_seqs: B [sequence], [point].
 
     Returns:
-        The degree [point], and the outcomes with it.
+        The degree [point], and the outcomes with that degree.
 
     Raises:
         ValueError: a batch too small for any degree.

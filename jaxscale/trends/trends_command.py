@@ -1,7 +1,9 @@
-"""`jaxscale trends`: what more chips return, in speed, power and money."""
+"""`jaxscale trends`: throughput, power, cost and marginal returns of training against the number of chips."""
 
 from typing import TYPE_CHECKING, Annotated
 
+from jaxscale.base.arrays import number
+from jaxscale.base.errors import InputError
 from jaxscale.cli.arguments import (
     FitName,
     ModelName,
@@ -82,12 +84,19 @@ class TrendsCommand(Outputs, SoftwareOptions):
 
         n = report.chip_range(self.lowest, self.highest)
         model = load_model(self.model, self.seq_len)
+        if number(model.n_heads) % checked_count("--tp", self.tp):
+            raise InputError(f"--tp = {self.tp} must divide the {number(model.n_heads):g} heads of {self.model}")
         together = None if self.global_batch is None else float(checked_batch(self.global_batch, model.seq_len))
         batch = report.batch_of(self.sequences_per_chip, together)
         hardware = js.load_hardware(self.hardware)
         fitted = js.load_fit(self.fit, hardware)
         cells = software_cells(
-            self, fitted, otherwise=library.published_framework(), own=DEGREES, unused=("dp", "micro_batch_size", *KEPT)
+            self,
+            fitted,
+            is_dense=bool(model.n_experts <= 1),
+            otherwise=library.published_framework(),
+            own=DEGREES,
+            unused=("dp", "micro_batch_size", *KEPT),
         )
         # A pipeline shards the optimizer alone.
         layout = self._layout(round(cells.pop("zero_stage", 3 if self.pp == 1 else 1)))

@@ -1,4 +1,4 @@
-"""Results of `jaxscale trends`: a document, a table and a figure of a deployment over a range of chips."""
+"""Results of `jaxscale trends` for a deployment over a range of chips: document, table and figure."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,15 +30,15 @@ LARGEST = 1e6
 
 @dataclass(frozen=True)
 class Trend:
-    """A deployment over a range of chips.
+    """Scaling of a deployment over a range of chips.
 
     Attributes:
-        outcome: speed, power, cost [point].
-        memory: peak of the fullest chip, even above its capacity [point].
+        outcome: throughput, power, cost [point].
+        memory: peak memory of the fullest chip, even above its capacity [point].
         returns: marginal returns [point].
-        degree: fastest whole tensor-parallel degree, lower and upper end of its 90 % interval [3, point].
+        degree: fastest whole tensor-parallel degree, lower and upper end of its 90 % interval [1], [3, point].
         gain: throughput of the fastest over that of the least degree, less 1 [1], [point].
-        least_return: share that a worthwhile chip returns [1].
+        least_return: return of a worthwhile chip, as a share of the mean return on the fewest chips [1].
         last_chip: number of chips beyond which an extra chip returns less [1].
     """
 
@@ -65,7 +65,7 @@ def chip_range(lowest: float, highest: float) -> np.ndarray:
 
 
 def batch_of(sequences_per_chip: float | None, global_batch_size_seqs: float | None) -> Batch:
-    """Weak scaling at sequences per chip (two by default), or strong scaling at a global batch.
+    """Global batch as a function of n: weak scaling at sequences per chip (two by default), or strong scaling.
 
     Raises:
         InputError: both are given, or a number is not positive.
@@ -82,7 +82,7 @@ def batch_of(sequences_per_chip: float | None, global_batch_size_seqs: float | N
 
 
 def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> None:
-    """Check that the layout has room on the fewest chips, and a sequence for every replica and microbatch throughout.
+    """Refuse a layout without room on the fewest chips, or without a sequence for every replica and microbatch.
 
     Raises:
         InputError: too few chips, or a replica without a sequence.
@@ -100,13 +100,14 @@ def check_layout(layout: ParallelLayout, batch: Batch, n_chips: np.ndarray) -> N
 def trend(
     deployment: Deployment, layout: ParallelLayout, batch: Batch, n_chips: np.ndarray, least_return: float
 ) -> Trend:
-    """Results of the command.
+    """Scaling of a deployment over a range of chips: the result of `jaxscale trends`.
 
     Args:
         deployment: model, chips, coefficients, power, price.
-        batch: how the global batch follows n.
+        layout: degrees.
+        batch: global batch as a function of n.
         n_chips: n, ascending [point].
-        least_return: share that a worthwhile chip returns [1].
+        least_return: return of a worthwhile chip, as a share of the mean return on the fewest chips [1].
 
     Raises:
         InputError: the share is not between 0 and 1.
@@ -132,7 +133,7 @@ def trend(
 
 
 def tensor_degrees(deployment: Deployment) -> np.ndarray:
-    """Powers of two up to the scale-up domain, two at least, that the model can be split by [1]."""
+    """Candidate tensor-parallel degrees: powers of two up to the scale-up domain that divide the model [1]."""
     domain = float(deployment.cluster.network.domain_size[0])
     degrees = 2.0 ** np.arange(int(np.log2(max(domain, 2.0))) + 1)
     facts = {**model_columns(deployment.model), "domain_size": domain}
@@ -140,7 +141,7 @@ def tensor_degrees(deployment: Deployment) -> np.ndarray:
 
 
 def document(trend: Trend) -> dict[str, Any]:
-    """The trend as a JSON document, in SI units."""
+    """JSON document of a trend, in SI units."""
     outcome, returns = trend.outcome, trend.returns
     first = float(returns.average[0])
     return {
@@ -185,7 +186,7 @@ TREND_COLUMNS = (
 
 
 def trend_table(trend: Trend) -> Table:
-    """The trend as a table."""
+    """Table of a trend: throughput, utilisation, memory, power, returns and best degree by number of chips."""
     o, r = trend.outcome, trend.returns
     share = np.asarray(r.per_chip / r.average[0])
     cells = (
@@ -205,12 +206,14 @@ def trend_table(trend: Trend) -> Table:
 
 
 def memory_line(deployment: Deployment, trend: Trend) -> str:
-    """A sentence on the numbers of chips whose memory does not hold their share; empty where all do."""
+    """Sentence on the numbers of chips with too little memory per chip; empty if memory suffices throughout."""
     short = np.asarray(trend.outcome.n_chips)[~np.asarray(trend.memory.fits)]
     if not len(short):
         return ""
-    most, capacity = (float(np.max(bytes)) / GB for bytes in (trend.memory.total, trend.memory.capacity))
-    need = f"{most:.0f} of {capacity:.0f} GB each on the fewest"
+    memory = trend.memory
+    held, most, capacity = (float(np.max(size)) / GB for size in (memory.allocated, memory.total, memory.capacity))
+    # The table has what a program allocates.
+    need = f"{held:.0f} GB and {most - held:.1f} beside the program, of {capacity:.0f} GB each, on the fewest"
     return f"up to {short.max():.0f} chips do not have the memory ({need}); their figures are of time alone"
 
 
@@ -219,7 +222,7 @@ def _percent(shares: ArrayLike, digits: int) -> list[str]:
 
 
 def last_chip_line(trend: Trend) -> str:
-    """A sentence on the last worthwhile chip."""
+    """Sentence on the number of chips beyond which an extra chip is not worthwhile."""
     share, first = 100 * trend.least_return, float(trend.outcome.n_chips[0])
     if not np.isfinite(trend.last_chip):
         return f"an extra chip returns more than {share:g} % of one at {first:.0f} chips throughout"
@@ -227,7 +230,7 @@ def last_chip_line(trend: Trend) -> str:
 
 
 def trends_figure(trend: Trend) -> "Figure":
-    """Throughput, power, marginal returns and best degree against chips."""
+    """Figure of throughput, power, marginal returns and best degree against the number of chips."""
     o, r = trend.outcome, trend.returns
     n, first = np.asarray(o.n_chips), float(r.average[0])
     share = {"average": np.asarray(r.average) / first, "one more chip": np.asarray(r.per_chip) / first}
@@ -245,13 +248,12 @@ def trends_figure(trend: Trend) -> "Figure":
 
 
 def trends_summary(deployment: Deployment, trend: Trend, title: str) -> Report:
-    """Report of a trend: table, figure, the last worthwhile chip.
+    """Report of a trend: table, figure, and a sentence on the last worthwhile chip.
 
     Args:
-        trend: over a range of chips.
-
-    Returns:
-        The report; `save` writes it.
+        deployment: model, chips, coefficients, power, price.
+        trend: scaling over a range of chips.
+        title: title of the report.
     """
     report = Report(title)
     report.add(trend_table(trend))

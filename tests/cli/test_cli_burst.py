@@ -35,11 +35,11 @@ def test_tables(run):
     ("option", "value", "expected"),
     [
         ("--network", "alexnet-9", "network 'alexnet-9' is unknown"),
-        ("--n-gpus", 7, "gpus = 7: expected a power of two"),
+        ("--n-gpus", 7, "--n-gpus = 7 is out of range; expected a power of two"),
         ("--global-batch", 0, "batch = 0: expected at least 1 sample"),
-        ("--bandwidth-gb-per-s", 0, "bandwidth = 0.0: expected a finite number above 0"),
-        ("--latency-us", "nan", "latency = nan: expected"),
-        ("--amplification-limit", 1, "amplification_limit = 1.0: expected a finite number above 1"),
+        ("--bandwidth-gb-per-s", 0, "--bandwidth-gb-per-s = 0 is out of range; expected above 0"),
+        ("--latency-us", "nan", "--latency-us = nan is out of range"),
+        ("--amplification-limit", 1, "--amplification-limit = 1.0: expected a finite number above 1"),
         ("--synchronisation", "none", "none"),
     ],
 )

@@ -52,3 +52,21 @@ def test_a_ranking_of_stated_choices(run):
     ):
         refused = run(*plan, "--set", choice)
         assert refused.code == 2 and words in refused.err
+
+
+def test_a_file_in_the_wrong_place_is_told(run, tmp_path, monkeypatch):
+    """A file where a name or a different kind of file belongs: missing, a file of chips, or a table."""
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("runs", "notes"), ("served", "ISL"), ("trained", "Sequence Length")):
+        (tmp_path / f"{name}.csv").write_text(f"model,gpu,{more}\nllama3-8b,h100-80gb,1024\n")
+    chips = ("plan", "--model", "llama3-8b", "--n-gpus", 8, "--global-batch", 8, "--gpu", "chips.toml")
+    for words, expected in (
+        (("hardware", "chips.toml"), "chips.toml: cannot be read (no such file"),
+        (chips, "beside --hardware chips.toml"),
+        (("model", "runs.csv"), "a table, where JSON is expected; `jaxscale predict` takes"),
+        (("predict", "served.csv"), "a table of serving is read by `jaxscale serving predict`"),
+        (("serving", "predict", "trained.csv"), "a table of training runs is read by `jaxscale predict`"),
+        (("measure", "--out", "chip.csv"), "expected .toml at its end"),
+    ):
+        refused = run(*words)
+        assert refused.code == 2 and expected in refused.err

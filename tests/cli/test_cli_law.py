@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from cli_tables import read_rows
 
+from jaxscale.base.errors import InputError
+from jaxscale.laws import loss_fit
 from jaxscale.laws.backtest import upper_decade
 from jaxscale.laws.loss_reader import loss_table
 
@@ -104,6 +106,22 @@ def test_optimum_is_told_with_intervals(run, halves, law):
     assert run("law", "optimum", law, "--flop", 0).code == 2
     alone = run("law", "optimum", law, "--days", 3)
     assert alone.code == 2 and "go together" in alone.err
+
+
+def test_every_option_of_a_fit_reaches_it(run, monkeypatch):
+    """None is left at its default in silence."""
+    asked = {}
+
+    def fit(table, form, terms, *, progress, **others):
+        asked.update(others, form=form, terms=tuple(terms), n=len(table))
+        raise InputError("asked")
+
+    monkeypatch.setattr(loss_fit, "fit_law", fit)
+    words = "--form additive --terms batch --prior none --likelihood huber --cluster rows --draws 7 --seed 3"
+    assert "asked" in run("law", "fit", "--table", "gadre-c4", *words.split()).err
+    table = loss_table("gadre-c4")
+    told = {"prior": None, "likelihood": "huber", "cluster": "rows", "n_draws": 7, "seed": 3}
+    assert asked == {"form": "additive", "terms": ("batch",), "n": len(table), **told}
 
 
 def test_forms_are_compared_by_prediction(run):

@@ -11,7 +11,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.jit import cache_folder
 from jaxscale.cli.console import PAGES
-from jaxscale.cli.parsing import in_digits, one_line
+from jaxscale.cli.parsing import one_line, spelled_in_digits
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = ("demo", "fit", "predict", "plan", "hardware")
@@ -79,9 +79,9 @@ def test_a_box_in_colours_is_said_as_the_plain_one():
 def test_numbers_with_a_prefix_are_written_in_digits(word: str, refusal: str, digits: str | None):
     """Counts have prefixes of powers of two where whole numbers are asked, else of powers of ten."""
     written = [] if digits is None else ["plan", "--seq-len", digits, "--plot", word]
-    assert in_digits(["plan", "--seq-len", word, "--plot", word], refusal) == written
+    assert spelled_in_digits(["plan", "--seq-len", word, "--plot", word], refusal) == written
     joined = [] if digits is None else ["plan", f"--seq_len={digits}"]
-    assert in_digits(["plan", f"--seq_len={word}"], refusal) == joined
+    assert spelled_in_digits(["plan", f"--seq_len={word}"], refusal) == joined
 
 
 def test_any_other_failure_is_exit_1_and_not_hidden():

@@ -31,13 +31,21 @@ def test_notes_of_one_run_stand_below_it(run):
 
 def test_a_model_from_a_file(run, tmp_path):
     config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
-    config |= {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    config |= {
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+    }
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
-    arguments = ("--seq-len", 4096, "--global-batch", 64, "--json")
+    # A stated length holds beside the file's.
+    arguments = ("--seq-len", 2048, "--global-batch", 64, "--json")
     named = run(*ONE, *arguments).json["predictions"][0]
     own = run(*ONE[:2], file, *ONE[3:], *arguments).json["predictions"][0]
     assert own["predicted_step_time_s"] == pytest.approx(named["predicted_step_time_s"], rel=1e-4)
+    told = run(*ONE[:2], file, *ONE[3:], *arguments[2:]).err
+    assert "sequences of 4,096 tokens, as in pretraining; the file allows 131,072; state --seq-len" in told
 
 
 @pytest.mark.parametrize(
@@ -46,8 +54,9 @@ def test_a_model_from_a_file(run, tmp_path):
         (("predict",), "no table and no --model, --gpu, --n-gpus"),
         ((*ONE, "--set", "colour=red"), "--set colour: no such column"),
         ((*ONE, "--set", "tp=three"), "tp = 'three': not a number"),
-        ((*ONE[:4], "H100", *ONE[5:]), "'gpu' = 'H100': ambiguous"),
-        ((*ONE, "--global-batch", "many"), "'global_batch_size_seqs' = 'many': not a number"),
+        ((*ONE, "--framework", "megatorn"), "--framework = 'megatorn' is unknown; did you mean megatron-lm"),
+        ((*ONE[:4], "H100", *ONE[5:]), "--gpu = 'H100': ambiguous"),
+        ((*ONE, "--global-batch", "many"), "--global-batch = 'many': not a number"),
     ],
 )
 def test_refusals(run, arguments, expected):

@@ -86,7 +86,7 @@ def test_framework_and_precision(run):
         ("--framework", "torchtian", "--framework = 'torchtian' is unknown; did you mean torchtitan"),
         ("--write", "nanotronn", "--write = 'nanotronn' has no writer; did you mean nanotron?"),
         ("--precision", "fp3", "precision = 'fp3'; expected one of"),
-        ("--oom-probability", 1.5, "oom_probability = 1.5 is out of range; expected a number between 0 and 1"),
+        ("--oom-probability", 1.5, "--oom-probability = 1.5 is out of range; expected a number between 0 and 1"),
     ],
 )
 def test_refusals(run, option, value, expected):
@@ -196,7 +196,7 @@ def test_skewed_experts(run):
     [
         (("--price", 2), "--price is of a whole run; expected --tokens or --loss beside it"),
         (("--open", "chips"), "--open is of a whole run"),
-        (("--tokens", "1e11", "--loss", 2), "expected exactly one of tokens and loss"),
+        (("--tokens", "1e11", "--loss", 2), "--tokens beside --loss"),
         (("--tokens", "1e11", "--objective", "price"), "--objective price needs --price"),
         (("--tokens", "1e11", "--objective", "speed"), "objective = 'speed' is unknown; expected one of step"),
         (("--loss", 1.0), "loss = 1 is out of reach; expected between"),

@@ -42,7 +42,7 @@ def test_table_and_template_of_ones_own(run, tmp_path):
     pictures = ("--plot", tmp_path / "prices.svg", "--report", tmp_path / "report")
     outcome = run(*SMALL, "--params", "1e9", "--model", path, *pictures)
     assert outcome.code == 0, outcome.err
-    assert [line.split()[0] for line in outcome.err.splitlines()] == ["wrote", "wrote"]
+    assert [line.split()[0] for line in outcome.err.splitlines()] == ["sequences", "wrote", "wrote"]
     assert "<svg" in (tmp_path / "prices.svg").read_text()
     assert {one.name for one in (tmp_path / "report").glob("*.png")} == {"step.png", "prices.png"}
     assert "16 h100-80gb, budget: params 1e+09" in outcome.out
@@ -53,8 +53,8 @@ def test_table_and_template_of_ones_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "budget: none given; expected exactly one of days, loss, flop, params"),
-        (("--days", 1, "--loss", 2), "budget: days, loss given; expected exactly one"),
+        ((), "no budget; expected exactly one of --days, --loss, --flop, --params"),
+        (("--days", 1, "--loss", 2), "--days beside --loss; expected exactly one of"),
         (("--days", 0), "days = 0 is out of range"),
         (("--days", "nan"), "days = nan is out of range"),
         (("--loss", 1), "loss = 1 is out of reach; expected more than the irreducible"),
@@ -62,7 +62,7 @@ def test_table_and_template_of_ones_own(run, tmp_path):
         (("--days", 1, "--model", "gpt-9"), "model 'gpt-9' is not in the catalogue"),
         (("--days", 1, "--fit", "potato"), "fit 'potato' is not shipped"),
         (("--days", 1, "--gpu", "potato"), "gpu 'potato' is not in the hardware catalogue"),
-        (("--days", 1, "--n-gpus", 0), "n_chips = 0 is out of range"),
+        (("--days", 1, "--n-gpus", 0), "--n-gpus = 0 is out of range"),
         (("--days", "soon"), "soon"),
     ],
 )

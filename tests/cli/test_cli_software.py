@@ -69,3 +69,14 @@ def test_state_of_the_optimizer_moves_memory_in_trends(ask):
     # With ZeRO-1 weights and gradients, at least 2 byte each, are whole on every chip.
     whole = ask("trends", "--set", "zero_stage=1", "--json").json["memory_bytes"][0]
     assert whole - usual["memory_bytes"][0] > 6.7e9 * 3
+
+
+def test_a_degree_that_no_plan_of_an_island_has_is_the_reason(ask):
+    outcome = ask("islands", "--set", "tp=3")
+    assert outcome.code == 2 and "n_heads = 32" in outcome.err and "tp = 3" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["limits", "trends", "islands"])
+def test_columns_of_mixtures_are_told_to_say_nothing_of_a_dense_model(ask, name):
+    outcome = ask(name, "--set", "moe_dispatcher=deepep", "--json")
+    assert outcome.code == 0 and "moe_dispatcher has no effect: no experts" in outcome.err

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,9 @@ from made_traces import made_steps, write_jax, write_kineto, write_nsight
 import jaxscale as js
 from jaxscale.cli.main import main
 from jaxscale.explaining.explain_report import explanation_figure, parts_table
-from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, predicted_parts
+from jaxscale.explaining.explanation import PartGap, _cause, _ranked
+from jaxscale.explaining.predicted_parts import NAMES, PredictedParts, kernel_term_table, predicted_parts
+from jaxscale.report.style import seconds
 from jaxscale.runs.measured import describe_runs
 
 DENSE = {
@@ -178,6 +181,15 @@ def test_a_trace_as_predicted_has_no_part_outside(untouched: js.Explanation):
     assert matmul.lo > 0.5 * matmul.predicted
 
 
+def test_a_notebook_shows_every_part_with_its_interval(untouched: js.Explanation):
+    shown = untouched._repr_html_()
+    heads, *rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", shown)]
+    assert {len(row) for row in (heads, *rows)} == {5}
+    ends = [(f"{seconds(part.lo)} to {seconds(part.hi)}", part.verdict) for part in untouched.parts]
+    middle = [(part.name, seconds(part.measured), seconds(part.predicted)) for part in untouched.parts]
+    assert [tuple(row) for row in rows] == [first + last for first, last in zip(middle, ends, strict=True)]
+
+
 LOG = Path(__file__).parents[1] / "launch" / "files" / "torchtitan.log"
 RUN = "model,framework,gpu,n_gpus,tp,pp,micro_batch_size,global_batch_size_seqs,seq_len,step_time_s\n"
 
@@ -203,6 +215,28 @@ def test_parts_that_could_account_for_a_total_are_those_with_room():
     assert could and {cause.part for cause in found.causes} == could
     far = js.explain(DENSE | {"step_time_s": 20.0})
     assert not far.causes
+
+
+def gap(name: str, measured: float, predicted: float) -> PartGap:
+    """Part with an interval of a tenth to either side."""
+    lo, hi = 0.9 * predicted, 1.1 * predicted
+    return PartGap(name, measured, (measured, measured), 0.0, predicted, lo, hi, 0.0)
+
+
+def test_what_deviates_most_on_the_side_of_the_step_comes_first():
+    """A long part as predicted is no cause; a part that is too short is one of a step that is too short."""
+    times = {"matmul": (10.0, 9.9), "attention": (2.0, 1.0), "memory_bound": (3.0, 2.5), "optimizer": (0.1, 0.7)}
+    gaps = [gap(name, *both) for name, both in times.items()]
+    assert [part.name for part in _ranked(gaps, 0.9)] == ["attention", "memory_bound", "optimizer"]
+    assert [part.name for part in _ranked(gaps, -0.9)] == ["optimizer", "attention", "memory_bound"]
+    # Where every part lies within, the one that moves the step most.
+    within = [gap("matmul", 10.5, 10.0), gap("attention", 20.1, 20.0)]
+    assert [_ranked(within, side)[0].name for side in (0.6, -0.6)] == ["matmul", "attention"]
+    terms = kernel_term_table()["terms"]
+    for part in gaps:
+        cause, (measured, predicted) = _cause(part, 0.0, ()), times[part.name]
+        assert cause.excess == pytest.approx(measured - predicted)
+        assert cause.usually == terms[part.name]["above" if measured > predicted else "below"]
 
 
 def test_the_command_answers_in_eighty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

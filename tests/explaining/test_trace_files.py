@@ -60,6 +60,24 @@ def test_every_format_gives_back_what_was_written(write, marks: bool, tmp_path: 
     assert exposed_of(steps_of(write(tmp_path / "slower.json.gz", slower, edges)))["matmul"] == pytest.approx(2.0, 0.02)
 
 
+@pytest.mark.parametrize("row", ["XLA Modules", "Steps"])
+def test_short_modules_of_jax_are_no_steps(row: str, tmp_path: Path):
+    """A module that moves a batch before each step leaves the steps alone; numbered steps have a name each."""
+    kernels, edges = made_steps(EXPOSED, HIDDEN)
+    path = write_jax(tmp_path / "trace.json.gz", kernels, edges)
+    alone, document = steps_of(path), json.loads(gzip.decompress(path.read_bytes()))
+    steps = [event for event in document["traceEvents"] if event["name"] == "jit_train_step(7)"]
+    short = [{**event, "name": "jit_move(2)", "dur": 1e-3 * event["dur"]} for event in steps]
+    if row == "XLA Modules":
+        document["traceEvents"] += short
+    else:
+        for number, event in enumerate(steps):
+            event["name"] = str(number)
+        document["traceEvents"][1]["args"]["name"] = row
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    np.testing.assert_allclose(steps_of(path).exposed, alone.exposed)
+
+
 def test_a_microbatch_is_no_step(tmp_path: Path):
     """A trace of one step without marks: its microbatches repeat, its update does not."""
     microbatch = [

@@ -285,6 +285,11 @@ def test_every_view_is_drawn_by_the_rules_of_vega(inputs: PageInputs, tab: str):
         assert drawn["width"] == "container" and drawn["description"]
         parts = [part["encoding"] for part in drawn["layer"]]
         assert any("tooltip" in encoding for encoding in parts)
+        for part in drawn["layer"]:
+            rows = part["data"]["values"]
+            groups = [one if isinstance(one, list) else [one] for one in part["encoding"].values()]
+            fields = {channel["field"] for group in groups for channel in group if "field" in channel}
+            assert all(fields <= row.keys() for row in rows), "every mark has all that it shows"
         assert bool(drawn.get("params")) == (tab in ("plans", "chips", "shape")), "bars do not zoom"
         chart.layer[0].mark = "no such mark"
         with pytest.raises(alt.utils.schemapi.SchemaValidationError):

@@ -10,7 +10,7 @@ from jaxscale.base.documents import data_path
 from jaxscale.calibration.intervals import Scatter
 from jaxscale.calibration.levels import UNNAMED
 from jaxscale.calibration.record import Fit
-from jaxscale.fitting.held_out import measured_scatter
+from jaxscale.fitting.held_out import level_scatter, measured_scatter
 from jaxscale.fitting.statistics.group_quantiles import half_width
 from jaxscale.runs.measured import measured_runs
 
@@ -51,6 +51,17 @@ def test_only_runs_that_name_nothing_tell_of_such_runs():
     found = {entry.kind: entry for entry in measured_scatter(dataclasses.replace(measured, levels=blank), held_out)}
     assert found["unnamed"].time == pytest.approx(0.3)
     assert found["source"].time == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("known", "scatter"), [(4, np.nan), (5, 0.2), (9, 0.2)])
+def test_memory_scatters_as_the_runs_that_state_it(known: int, scatter: float):
+    """Root mean square over runs with a measured peak; none from fewer than five."""
+    measured = measured_runs(js.read_runs(data_path("runs") / "bigscience_bloom_a100.csv"))[0]
+    peaks = np.where(np.arange(len(measured.batch)) < known, 6e10, np.nan)
+    held_out = np.tile([0.05, 0.7], (len(peaks), 1))
+    held_out[:known, 1] = 0.2 * (-1.0) ** np.arange(known)
+    (found,) = level_scatter("source", "mine", dataclasses.replace(measured, peak_memory=peaks), held_out)
+    assert found.memory == pytest.approx(scatter, nan_ok=True)
 
 
 def test_runs_of_a_framework_without_a_source_tell_of_such_runs():

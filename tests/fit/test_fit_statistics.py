@@ -111,6 +111,19 @@ def test_effects_of_levels_are_recovered_and_shrunk():
     assert found.noise[0] == pytest.approx(0.05, rel=0.25)
 
 
+def test_measurements_that_are_not_fitted_are_predicted():
+    """Half of the rows say 1.0 and do not count: the fit is that of the others, and their error is seen."""
+    codes = np.zeros(100, dtype=int)
+    problem = linear_problem(np.asarray([0.2]), codes, noise=0.02)
+    logs = np.where(np.arange(100) < 50, 1.0, problem.log_measured)
+    misled = dataclasses.replace(problem, log_measured=logs)
+    told = dataclasses.replace(misled, is_fitted=np.arange(100) >= 50)
+    found = {name: solve_mixed(one, np.ones(100, dtype=bool)) for name, one in {"told": told, "misled": misled}.items()}
+    assert found["told"].effects.sum() == pytest.approx(0.2, abs=0.02)
+    assert found["told"].log_errors[:50] == pytest.approx(-0.8, abs=0.02)
+    assert found["misled"].effects.sum() > 0.3
+
+
 def test_heavy_effects_let_a_far_level_be():
     """Student effects leave a far level where its rows are; normal ones pull it, and see its rows as wrong."""
     codes = np.repeat([0, 1, 2], [30, 30, 1])

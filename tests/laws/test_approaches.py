@@ -59,6 +59,11 @@ def test_what_has_no_budgets_is_refused(law):
         isoflop_minima(line)
 
 
+def test_two_runs_are_no_envelope(law):
+    with pytest.raises(InputError, match="2 runs on the lower envelope; expected at least three"):
+        envelope(law.table.select(np.asarray([0, -1])))
+
+
 def test_the_envelope_keeps_one_run_of_each_budget():
     """Seven sizes at the same compute but for a thousandth: the order of their compute says nothing."""
     flop = np.repeat(np.geomspace(1e19, 1e22, 6), 7) * np.tile(np.linspace(0.999, 1.001, 7), 6)

@@ -6,7 +6,7 @@ import pytest
 import jaxscale as js
 from jaxscale.base.errors import InputError
 from jaxscale.laws import loss_solver
-from jaxscale.laws.backtest import backtest_of, checked_law, rollout, upper_decade
+from jaxscale.laws.backtest import Rollout, _doubts, backtest_of, checked_law, rollout, upper_decade
 from jaxscale.laws.loss import LossLaw
 from jaxscale.laws.loss_fit import fit_law
 from jaxscale.laws.loss_forms import prior_of
@@ -120,6 +120,17 @@ def test_a_wrong_law_is_flagged_and_the_right_one_is_not():
     assert not right.doubts
     assert right.error_percent < 0.5 * wrong.error_percent
     assert right.coverage_90 > 0.8
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_miss_to_either_side_beyond_its_intervals_is_a_doubt(sign):
+    """Of 30 rows with noise of a hundredth, a common miss of two hundredths tells, one of a thousandth does not."""
+    law, rows = fit_law(loss_table("gadre-c4"), n_draws=0), np.ones(30)
+    for miss, told in ((0.02, True), (0.001, False)):
+        one = Rollout(1e20, 60, 30, rows, sign * miss * rows, 0.002 * rows, 0.01 * rows, 0.05 * rows)
+        doubts = _doubts(law, [one])
+        assert bool(doubts) is told
+        assert not told or f"{100.0 * np.expm1(sign * miss):+.1f} %" in doubts[0]
 
 
 def test_shuffled_losses_are_flagged():

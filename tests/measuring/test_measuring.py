@@ -6,8 +6,11 @@ import functools
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import jaxscale as js
 from jaxscale.base.arrays import with_fields
 from jaxscale.base.documents import data_path
 from jaxscale.base.errors import InputError
+from jaxscale.base.table import Table
 from jaxscale.calibration.coefficients import chip_anchors, prior_medians
 from jaxscale.calibration.kernel_coefficients import kernel_coefficients
 from jaxscale.cli.main import main
@@ -24,11 +28,12 @@ from jaxscale.costs.machine import effective_link
 from jaxscale.hardware.catalogue import cluster
 from jaxscale.hardware.cluster import Chip, Network
 from jaxscale.hardware.formats import PRECISIONS
+from jaxscale.measuring import measured_devices
 from jaxscale.measuring.chip_record import ChipRecord, chip_record, fitted_links, fitted_matmuls
-from jaxscale.measuring.measure_report import drift_text
+from jaxscale.measuring.measure_report import drift_text, record_tables
 from jaxscale.measuring.measured_devices import Measurement
-from jaxscale.measuring.timed_kernels import TimedKernel, program_of
-from jaxscale.measuring.timing import CollectiveTiming, Drift, Timing, drift_of
+from jaxscale.measuring.timed_kernels import TimedKernel, every_kernel, program_of
+from jaxscale.measuring.timing import CollectiveTiming, Drift, Stopwatch, Timing, drift_of
 from jaxscale.tracing import kernel_rows, trace, traced_kernel_times
 
 KERNELS = (
@@ -116,7 +121,8 @@ def test_the_anchor_of_a_published_table_is_that_of_the_catalogue():
     assert slow < 0.85 * anchor
 
 
-def test_bandwidth_of_links_comes_back_from_the_times_of_rings():
+def ring_timings() -> list[CollectiveTiming]:
+    """Times of rings over links of 200 GB/s."""
     network = Network(np.array([8.0, 8.0, 1e12]), np.full(3, 2e11), np.full(3, 3e-6))
     link, timings = effective_link(network, prior_medians()), []
     for n in (2, 4, 8):
@@ -124,7 +130,11 @@ def test_bandwidth_of_links_comes_back_from_the_times_of_rings():
             for name, time in (("all_reduce", reduce_time), ("all_gather", gather_time)):
                 seconds = float(time(float(size), float(n), 1.0, link))
                 timings.append(CollectiveTiming(name, n, size, seconds, seconds, seconds))
-    found = fitted_links(timings)
+    return timings
+
+
+def test_bandwidth_of_links_comes_back_from_the_times_of_rings():
+    found = fitted_links(ring_timings())
     assert found["link_gb_per_s"] == pytest.approx(200.0, rel=0.02)
     assert not fitted_links([])
 
@@ -184,6 +194,50 @@ def test_clocks_hold_only_where_the_noise_would_tell(record: ChipRecord, drift: 
     assert drift_text(found).startswith(told)
 
 
+def test_a_measurement_is_written_whole_within_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    """Two devices whose kernels and collectives take known times: what was asked and timed is in both files."""
+    budgets: list[float] = []
+
+    def kernels_timed(watch: Stopwatch, kernels: Sequence[TimedKernel]) -> list[Timing]:
+        budgets.append(watch.seconds)
+        return [timing(kernel, seconds) for kernel, seconds in zip(kernels, true_times(), strict=True)]
+
+    def collectives_timed(devices: Sequence[Any], seconds: float) -> list[CollectiveTiming]:
+        budgets.append(seconds)
+        return ring_timings()
+
+    monkeypatch.setattr(jax, "local_devices", lambda: 2 * jax.devices("cpu")[:1])
+    monkeypatch.setattr(Stopwatch, "time_all", kernels_timed)
+    monkeypatch.setattr(measured_devices, "every_kernel", lambda platform: KERNELS)
+    monkeypatch.setattr(measured_devices, "time_collectives", collectives_timed)
+    out, timings = tmp_path / "chip.toml", tmp_path / "timings.csv"
+    words = f"--out {out} --timings {timings} --name mine --seconds 50 --json --quiet"
+    assert main(["measure", *words.split()]) == 0
+    assert budgets == pytest.approx([40.0, 10.0])
+    document, entry = json.loads(capsys.readouterr().out), js.load_hardware(out)["mine"]
+    with timings.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert document["n_timings"] == len(rows) == len(KERNELS) + len(ring_timings())
+    assert {row["gpu"] for row in rows} == {document["id"]} == {"mine"}
+    assert [float(row["median_s"]) for row in rows[: len(KERNELS)]] == pytest.approx(true_times(), rel=1e-3)
+    rates = [one.rate for one in timings_of() if one.kernel.op == "matmul"]
+    assert document["attained"]["bf16"] == pytest.approx(max(rates), rel=1e-6)
+    assert entry.numbers["link_gb_per_s"] == pytest.approx(200.0, rel=0.02)
+    assert entry.numbers["domain_size"] == 2.0
+
+
+def test_measured_rates_stand_beside_the_data_sheet():
+    """At half the speed, every share is half of that at full speed."""
+    shares = []
+    for speed in (1.0, 0.5):
+        found = Measurement(record_of(timings_of(speed), "h100-80gb"), tuple(timings_of(speed)), (), "gpu", 1.0)
+        (rates, *_) = [block for block in record_tables(found) if isinstance(block, Table)]
+        shares.append({row[0]: float(row[3]) for row in rates.rows if row[3]})
+    assert {"matmul bf16", "memory", "anchor of training"} <= shares[0].keys() == shares[1].keys()
+    assert shares[0]["matmul bf16"] == pytest.approx(100.0 * max(one.rate for one in timings_of()[:7]) / 989e12, abs=1)
+    assert all(shares[1][name] < 0.6 * share for name, share in shares[0].items())
+
+
 CHIP = "[chips.mine]\nmemory_gb = 80\nmemory_gb_per_s = 2000\npeak_tflops_bf16 = 400\n"
 
 
@@ -227,6 +281,30 @@ def test_timed_programs_count_their_flop():
     assert square.bytes == 2 * (64 * 32 + 16 * 32 + 64 * 16)
     x, w = (jnp.ones(shape.shape, jnp.bfloat16) for shape in square.shapes)
     assert square.function(x, w).shape == (64, 16)
+
+
+def test_timed_programs_compute_what_they_count():
+    """One of each kind by its traced program: half the pairs of attention count, and scores twice in its gradient."""
+    shares = {("attention", "forward"): 1.0 / 2.0, ("attention", "backward"): 7.0 / 6.0 / 2.0}
+    kinds = {one[:2]: one for one in every_kernel("gpu") if one.op != "optimizer"}
+    assert {op for op, _ in kinds} >= {"attention", "grouped_matmul", "launch", "matmul", "stream"}
+    for kind, one in kinds.items():
+        program = program_of(one)
+        counted = float(trace(program.function, *program.shapes).flop("matmul"))
+        assert program.flop == pytest.approx(shares.get(kind, 1.0) * counted), kind
+        assert program.bytes > 0.0
+
+
+def test_gradients_of_a_layer_have_the_flop_of_its_matmuls():
+    """Up and down projection with both gradients, 8 t d^2 each, for t = 2 d and 8 d tokens at every width."""
+    matmuls = [one for one in every_kernel("gpu") if one.op == "matmul" and not one.m == one.k == one.n]
+    widths = {min(one.m, one.k, one.n) for one in matmuls}
+    assert len(widths) >= 3
+    for d in widths:
+        found = [one for one in matmuls if min(one.m, one.k, one.n) == d]
+        flops = sorted(program_of(one).flop for one in found)
+        assert flops == [8 * tokens * d * d for tokens in (2 * d, 8 * d) for _ in range(4)]
+        assert sorted(one.variant for one in found) == sorted(2 * ("forward", "forward", "dgrad", "wgrad"))
 
 
 @pytest.mark.slow

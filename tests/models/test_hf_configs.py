@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hf_builders import EVERY_SIXTH, decoder, latent
 from hf_dense import DENSE
@@ -54,6 +56,27 @@ def test_no_remark_moves_the_time_by_much():
     for name, released in RELEASED.items():
         shares = [word for text in converted(released.config).not_modelled for word in text.split(" %")[:-1]]
         assert all(float(share.split()[-1]) < 5.0 for share in shares), name
+
+
+def test_remarked_shares_are_in_proportion():
+    """Twice the heads of an indexer and twice the residual streams take twice the time, within the printed digit."""
+    config = RELEASED["DeepSeek-V4-Flash"].config
+    twice = {key: 2 * config[key] for key in ("index_n_heads", "hc_mult")}
+    shares = [
+        [float(share) for share in re.findall(r"([\d.]+) %", " ".join(converted(one).not_modelled))]
+        for one in (config, config | twice)
+    ]
+    assert len(shares[0]) == 2 and min(shares[0]) > 0.5
+    assert shares[1] == pytest.approx(2.0 * np.asarray(shares[0]), abs=0.15)
+
+
+@pytest.mark.parametrize(("pattern", "heads"), [(0, (64.0, 4.0)), (1, (32.0, 8.0))], ids=["full", "windows"])
+def test_layers_of_one_kind_have_the_heads_of_that_kind(pattern: int, heads: tuple[float, float]):
+    config = next(one.config for one in MIXTURES.values() if one.config["model_type"] == "mimo_v2_flash")
+    layers = [pattern] * config["num_hidden_layers"]
+    fields = converted(config | {"hybrid_layer_pattern": layers, "swa_num_attention_heads": 32}).fields
+    assert (fields["n_heads"], fields["n_kv_heads"]) == heads
+    assert not fields.keys() & {"window_heads", "window_kv_heads"}
 
 
 def test_prediction_layers_and_vision_towers_are_parts():

@@ -134,8 +134,12 @@ def test_the_report_of_a_fit_holds_its_figures(law, tmp_path):
     assert names == ["loss_against_compute", "residuals_by_column", "rollouts", "isoflop", "optima"]
     page = report.save(tmp_path / "report").read_text(encoding="utf-8")
     assert page.count("<img") == len(names) and ("What to doubt" in page) == bool(law.warnings)
-    unchecked = law_report(dataclasses.replace(law, backtest=None, warnings=("one budget alone",)), "Law").to_html()
+    assert f"parameters: {law.count}" in page
+    unchecked = law_report(
+        dataclasses.replace(law, count="", backtest=None, warnings=("one budget alone",)), "Law"
+    ).to_html()
     assert "Beyond the runs" not in unchecked and "One budget alone." in unchecked
+    assert "the count of parameters is not stated" in unchecked
 
 
 def test_the_report_of_optima_tells_what_designs_hang_on(law, design, tmp_path):

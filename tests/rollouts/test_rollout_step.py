@@ -171,6 +171,7 @@ def test_the_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--mode", "split", "--generation-gpus", "16"], "generation_chips = 16 is out of range; expected 1 to 15"),
         (["--critic", "llama3-8b"], "critic of grpo"),
         (["--price", "0"], "price = 0 is out of range"),
+        (["--price", "1e6"], "price = 1e+06 is out of range; expected above 0, below 1e6"),
         (["--output-len", "4096"], "--output-len = 4096 exceeds --max-output-len = 2048; expected a mean of at most"),
         (["--engine-precision", "fp7"], "precision 'fp7' is unknown; expected one of"),
         (["--model", "llama3.1-405b", "--n-gpus", "1"], "no engine fits on 1 chips"),

@@ -62,7 +62,7 @@ def test_a_run_that_does_not_fit_is_told_the_blank_cells_that_would_let_it():
     found = predicted(run, {**run, **full}, {**run, "zero_stage": 0}, {"model": "llama3-8b", "ep": 1, "tp": 8})
     assert not found.fits[0] and found.fits[1] and not found.fits[2] and found.fits[3]
     peak, factor = round(found.memory[1] / 1e9), round(float(found.step_time[1] / found.step_time[0]), 2)
-    assert f"activation_recompute = full would fit, in {peak:g} GB and {factor:g} times" in found.notes[0]
+    assert f"activation_recompute = full would fit, in {peak:g} GB, and take {factor:g} times as long" in found.notes[0]
     # What is stated is no guess, and what fits needs none.
     assert "would fit" not in found.notes[2] + found.notes[3]
 

@@ -12,6 +12,8 @@ from serving_cases import DENSE, H100, LARGE, LATENT, USUAL, times
 import jaxscale as js
 from jaxscale import InputError, serving
 from jaxscale.laws import LossLaw
+from jaxscale.laws.loss import shape_law
+from jaxscale.models.transformer import n_active_params
 from jaxscale.serving import best_engine
 from jaxscale.serving.best_engine import engine_table, score_engines
 from jaxscale.serving.lifetime import least_params, tokens_for_loss
@@ -108,6 +110,17 @@ def test_the_chip_time_of_a_lifetime_and_its_gradient_by_the_shape():
     assert float(parts.total) == pytest.approx(float(parts.training + parts.serving))
 
 
+def test_embeddings_are_no_part_of_a_shape():
+    """A narrow model loses by its layers alone, whatever its vocabulary."""
+    load, rises = serving.Requests(concurrency=32.0, input_len=1000.0, output_len=500.0), []
+    for words in (32e3, 512e3):
+        model = js.Transformer(64, 2048, 16, d_ff=8192, vocab_size=words)
+        arguments = (model, serving.Engine(tp=4), H100, load, USUAL, EPOCH, 2.4, 1e13)
+        tokens = serving.lifetime_cost(*arguments, shape=shape_law()).n_tokens
+        rises.append(2.4 / float(EPOCH.loss(n_active_params(model), tokens)) - 1.0)
+    assert rises[0] == pytest.approx(rises[1], rel=1e-6) and rises[0] > 1e-3
+
+
 SMALL = serving.ServingSpace(precisions=("bf16", "fp8"), pp=(1,))
 
 
@@ -147,14 +160,20 @@ def test_memory_is_never_exceeded():
         lengths = (float(10 ** rng.uniform(1.5, 5.0)), float(10 ** rng.uniform(1.0, 4.0)))
         limit = float(10 ** rng.uniform(-2.2, 0.0))
         try:
-            choice = serving.best_serving_plan(model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1)
+            choice = serving.best_serving_plan(
+                model, cluster, *lengths, tpot_limit=limit, fit="prior", top=1, dollars_per_chip_hour=3.6
+            )
         except InputError as error:
             assert "no engine" in str(error)
             continue
         answered += 1
         best = choice.best
         assert best.memory <= 0.92 * float(cluster.chip.hbm_bytes) and best.tpot <= limit
-        assert best.engine.n_chips <= n_chips
+        chips = best.engine.n_chips * (1.0 + best.n_prefill / best.engine.copies)
+        assert chips <= n_chips
+        # 3.6 dollars an hour are a thousandth of a dollar a second.
+        assert best.throughput_per_chip == pytest.approx(best.throughput / chips)
+        assert best.dollars_per_million_tokens == pytest.approx(1e3 / best.throughput_per_chip)
     assert answered >= 40
 
 

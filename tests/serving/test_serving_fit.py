@@ -63,6 +63,23 @@ def test_stacks_that_few_groups_tell_of_share_their_width():
     assert large[1] - large[0] == pytest.approx(0.33, abs=0.12)
 
 
+def test_small_stacks_share_their_width_with_models_of_their_density():
+    """Mixtures err by 0.6 on every small stack, dense models by 0.1."""
+    n_groups, each = 24, 4
+    stacks = np.repeat([f"engine-{i} h100" for i in range(n_groups // 2)], 2 * each)
+    is_mixture = np.repeat(np.arange(n_groups) % 2 == 1, each)
+    errors = np.where(is_mixture, 0.6, 0.1) * np.random.default_rng(0).normal(size=n_groups * each)
+    kinds = np.where(is_mixture, "gqa mixture", "gqa dense").tolist()
+    columns = {"serving": ["static"] * len(stacks), "kind": kinds, "stack": stacks.tolist()}
+    targets, groups = np.full(len(stacks), "tpot_s", dtype=object), np.repeat(np.arange(n_groups), each).astype(str)
+    widths = ServingWidths(widths_of({"seen": errors}, targets, Levels.of_columns(columns, len(stacks)), groups))
+    dense, mixture = (
+        np.diff(widths.interval("tpot_s", "static", density, "engine-3 h100", "seen"))[0]
+        for density in ("dense", "mixture")
+    )
+    assert mixture > 3.0 * dense > 0.0
+
+
 def test_the_shipped_fit_answers_its_own_tables(tmp_path):
     """Static FasterTransformer runs in sample within 10 % at the median, the 22 runs of arXiv 2407.14645 within 5 %."""
     for source, most in (("nvidia_fastertransformer.csv", 10.0), ("nvidia_nemo_llama2.csv", 5.0)):
@@ -210,7 +227,8 @@ def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.M
     def solved(*_, **__):
         raise Solving
 
-    problem, told = SimpleNamespace(row=[0], mixed=None), []
+    mixed = SimpleNamespace(weights=lambda counted: np.ones(1))
+    problem, told = SimpleNamespace(mixed=mixed), []
     groups = MeasuredServing._fields.index("groups")
     fields = [np.zeros(2) if at == groups else None for at in range(len(MeasuredServing._fields))]
     measured = tuple.__new__(MeasuredServing, fields)
@@ -220,6 +238,23 @@ def test_the_calibration_says_nothing_where_nobody_listens(monkeypatch: pytest.M
         with pytest.raises(Solving):
             module.fit_and_hold_out(measured, progress=progress)
     assert told == ["fitting 1 measurements of 2 rows"]
+
+
+def test_percentiles_without_stated_arrivals_do_not_count(tmp_path):
+    """A row of a client says nothing of how requests arrive: the percentiles beside its mean change no fit."""
+
+    def with_percentile(row):
+        return {**row, "ttft_p99_s": "9.9"}
+
+    def keeps(row):
+        return row["serving"] == "online" and row["model"] == "llama3-8b" and row["status"] != "oom"
+
+    plain, told = (
+        subset(tmp_path / f"{name}.csv", "aiconfigurator_silicon.csv", keeps, change).take(np.arange(12))
+        for name, change in {"plain": dict, "told": with_percentile}.items()
+    )
+    effects = [serving.fit_serving(runs, name="own").effects for runs in (plain, told)]
+    assert effects[0] == effects[1]
 
 
 def test_arrivals_have_widths_of_their_own():

@@ -5,8 +5,9 @@ import csv
 import numpy as np
 import pytest
 
+import jaxscale as js
 from jaxscale import InputError, serving
-from jaxscale.serving.serving_rows import describe_serving
+from jaxscale.serving.serving_rows import describe_serving, stated_shapes
 from jaxscale.serving.serving_table import SERVING_BY_NAME
 
 GOOD = {
@@ -150,6 +151,21 @@ def test_the_answer_does_not_hang_on_the_spelling_of_a_model(tmp_path):
         assert times[0] == times[1] == times[2] != times[3]
     rows = describe_serving(serving.read_serving(write(tmp_path / "t.csv", {"model": "moonshotai/Kimi-K2-Instruct"})))
     assert rows.levels.column("model").tolist() == ["kimi-k2"]
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3"])
+def test_stated_sizes_of_a_catalogue_model_are_no_other_model(model, tmp_path):
+    """Its own sizes leave the further fields of the entry; a layer more makes another model of the usual kind."""
+    own = js.model(model)
+    cells = [{name: f"{float(getattr(own, name)):g}"} for name in ("n_layers", "d_model", "n_experts")]
+    other = {"n_layers": f"{float(own.n_layers) + 1.0:g}"}
+    runs = serving.read_serving(write(tmp_path / "t.csv", *({"model": model, **cell} for cell in (*cells, other))))
+    shapes = stated_shapes(runs)
+    entry = {name: column[0] for name, column in shapes.items() if np.isfinite(column[0])}
+    assert len(entry) > 8
+    for name, value in entry.items():
+        assert (shapes[name][:3] == value).all(), name
+    assert not all(np.isclose(shapes[name][3], value) for name, value in entry.items() if name != "n_layers")
 
 
 def test_caches_and_memory_are_those_of_the_framework_or_stated(tmp_path):

@@ -334,8 +334,8 @@ def test_a_single_client_waits_for_no_prompt_but_its_own():
 def test_prompts_beside_running_sequences_read_the_weights_once():
     """A short prompt in a step that reads for its sequences costs next to nothing; alone it costs a read."""
 
-    def added(n_sequences, engine, length=8.0, model=DENSE):
-        prompt = {"n_sequences": n_sequences, "n_prompts": 1.0, "input_len": length}
+    def added(n_sequences, engine, length=8.0, model=DENSE, **drafts):
+        prompt = {"n_sequences": n_sequences, "n_prompts": 1.0, "input_len": length, **drafts}
         return float(serving.prompts_in_step(model, engine, H100, USUAL, **prompt))
 
     mixed, apart = serving.Engine(), serving.Engine(mixed_passes=0.0)
@@ -347,6 +347,8 @@ def test_prompts_beside_running_sequences_read_the_weights_once():
     long = serving.prefill_pass(DENSE, mixed, H100, USUAL, n_sequences=1.0, input_len=4096.0)
     read = serving.decode_pass(DENSE, mixed, H100, USUAL, n_sequences=16.0, context=1.0).weights
     assert float(long.total - long.floors - read) < added(16.0, mixed, 4096.0) < float(long.total - long.floors)
+    # A step takes the time of its tokens, whichever sequences they are of.
+    assert added(8.0, mixed, 4096.0, tokens_each=2.0) == pytest.approx(added(16.0, mixed, 4096.0), rel=1e-9)
     # Of mixtures, prompts use further experts.
     assert added(16.0, mixed, model=LATENT) > 2.0 * added(512.0, mixed, model=LATENT)
 

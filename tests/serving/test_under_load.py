@@ -265,6 +265,18 @@ def test_ends_of_percentiles_are_in_order_and_possible(tmp_path, fit):
     assert np.all(rate[5:] <= np.asarray([1.0, 4.0]) / reading("h100-80gb") * 200 / 199)
 
 
+def test_no_request_outlasts_its_run(tmp_path):
+    """The answers of 2,000 requests at the lowest throughput are the longest run; an endless stream has no such end."""
+    ended = {**RATED, "request_rate": "60", "n_requests": "2000"}
+    found = serving.predict_serving(serving.read_serving(table(tmp_path / "t.csv", ended, {**ended, "n_requests": ""})))
+    longest = 2000.0 * float(ROW["output_len"]) / found.lo["output_tokens_per_s_total"]
+    names = [name for name in found.hi if name.startswith(("ttft", "e2e"))]
+    assert len(names) == 8 and all(found.hi[name][0] <= longest[0] * (1.0 + 1e-9) for name in names)
+    assert found.hi["ttft_p99_s"][0] == pytest.approx(longest[0])
+    ended_by, endless_by = found.hi["ttft_p99_s"] / found.values["ttft_p99_s"]
+    assert endless_by > ended_by
+
+
 def test_limits_of_the_hardware_are_those_of_the_data_sheet():
     def limits(engine=None, **changes):
         parts = (DENSE, engine or serving.Engine(), ONE, with_fields(STREAM, {"request_rate": 0.0, **changes}))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxscale.fitting.statistics.student import student_loss, student_scale, student_weight
 
@@ -74,8 +74,10 @@ class MixedProblem:
         base: log coefficients of each row without effects [row, coefficient].
         row: row of each measurement [measurement].
         log_measured: logarithm of each measurement [measurement].
-        classes: class of each measurement, with an error scale per class [measurement].
-        blocks: effects, pooled values included.
+        classes: class of error of each measurement [measurement].
+        blocks: effects, the pooled values among them.
+        is_fitted: whether a measurement counts in the fit; one that follows from others is predicted alone
+            [measurement].
     """
 
     evaluate: Evaluate
@@ -84,6 +86,7 @@ class MixedProblem:
     log_measured: Float[np.ndarray, " measurement"]
     classes: Int[np.ndarray, " measurement"]
     blocks: tuple[Block, ...]
+    is_fitted: Bool[np.ndarray, " measurement"] | bool = True
     offsets: np.ndarray = field(init=False)
     columns: np.ndarray = field(init=False)
     coefficients: np.ndarray = field(init=False)
@@ -106,6 +109,10 @@ class MixedProblem:
     def n_effects(self) -> int:
         """Number of effects [1]."""
         return int(self.offsets[-1])
+
+    def weights(self, is_counted: Bool[np.ndarray, " row"]) -> np.ndarray:
+        """1 for fitted measurements of counted rows, else 0 [measurement]."""
+        return (is_counted[self.row] & self.is_fitted).astype(float)
 
     def logs(self, effects: Float[np.ndarray, " effect"]) -> np.ndarray:
         """Log coefficients of every row [row, coefficient]."""
@@ -159,7 +166,7 @@ def solve_mixed(
     Returns:
         The mode, with prediction errors for rows not counted.
     """
-    counts = is_counted[problem.row].astype(float)
+    counts = problem.weights(is_counted)
     n_classes = int(problem.classes.max()) + 1
     effects = np.zeros(problem.n_effects) if start is None else start.effects.copy()
     prior = np.asarray([block.spread for block in problem.blocks])
@@ -196,7 +203,7 @@ def effect_covariance(problem: MixedProblem, solution: MixedSolution, is_counted
         Covariance; without measurements, the prior variances on the diagonal [1].
     """
     values, slopes = problem.evaluate(problem.logs(solution.effects))
-    state = _State(problem, is_counted[problem.row].astype(float), solution.spreads, solution.noise)
+    state = _State(problem, problem.weights(is_counted), solution.spreads, solution.noise)
     matrix, _ = state.normal_equations(solution.effects, values - problem.log_measured, slopes)
     return sl.inv(matrix, check_finite=False)
 

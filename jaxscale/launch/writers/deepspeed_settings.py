@@ -46,8 +46,8 @@ def _formats(run: RunSettings, lines: SettingLines) -> None:
     lines.add("gradient_clipping", 1.0)
     if run.precision in ("fp8", "fp4"):
         lines.lacks(f"precision = {run.precision}: bf16 is written")
-    if (gradient := run.number("gradient_bytes", 2.0)) != 2.0:
-        lines.add("communication_data_type", "fp32", f"gradients of {gradient:g} bytes travel")
+    if run.number("gradient_bytes", 2.0) != 2.0:
+        lines.add("communication_data_type", "fp32", "gradients of 4 bytes travel")
         lines.add("data_types.grad_accum_dtype", "fp32")
 
 
@@ -57,6 +57,12 @@ def _of_the_code(run: RunSettings, lines: SettingLines) -> None:
     for name in ("pp", "vpp", "ep"):
         if run.count(name) > 1:
             lines.lacks(f"{name} = {run.count(name)}: set in the code of the model, not in the configuration")
+    if run.count("pp") > 1:
+        lines.lacks(f"schedule = {run.plan.get('schedule')}: of the pipeline in the code of the model")
+    if run.does("sequence_parallel"):
+        lines.lacks("sequence_parallel: set in the code of the model")
     if run.recompute != "none":
         lines.lacks(f"recompute = {run.recompute}: gradient_checkpointing of the trainer")
+    elif run.recomputes_modules:
+        lines.lacks("recompute_modules: set in the code of the model")
     lines.lacks(f"seq_len = {run.seq_len:g} and {run.n_chips} chips: of the trainer and the launcher")

@@ -61,13 +61,13 @@ WRITERS: Mapping[str, tuple[Write, SettingsForm]] = {
 
 _KERNELS = ("fused_glu", "fused_norm", "overlap_gathers", "optimizer_bytes", "weight_bytes")
 _OF_ALL = (*_KERNELS, "vocab_parallel_loss", "balanced_stages", "moe_overlap")
-_OF_NANOTRON = ("execution", "chunked_loss", "flash_attention", "offload_optimizer", "offload_activations")
+_OF_THE_CODE = ("execution", "chunked_loss", "flash_attention", "offload_activations")
 FIXED: Mapping[str, tuple[str, ...]] = {
     "torchtitan": (*_OF_ALL, "overlap_gradients", "flash_attention"),
     "torchtitan-toml": (*_OF_ALL, "overlap_gradients", "flash_attention"),
     "maxtext": (*_OF_ALL, *END_STAGES, "overlap_gradients", "execution", "tp_overlap", "offload_activations"),
-    "nanotron": (*_OF_ALL, *END_STAGES, *_OF_NANOTRON, "overlap_gradients"),
-    "deepspeed": (*_OF_ALL, *END_STAGES, "execution", "chunked_loss", "moe_dispatcher", "tp_overlap"),
+    "nanotron": (*_OF_ALL, *END_STAGES, *_OF_THE_CODE, "offload_optimizer", "overlap_gradients"),
+    "deepspeed": (*_OF_ALL, *END_STAGES, *_OF_THE_CODE, "moe_dispatcher", "tp_overlap"),
 }
 """What each program does in one way alone, whatever a plan says."""
 
@@ -138,6 +138,9 @@ def launch_text(
         lines.lacks(f"{part}: {count / 1e9:.3g}e9 parameters, which the plan leaves out as well")
     if rank := run.number("lora_rank", 0.0):
         lines.lacks(f"lora_rank = {rank:g} for {plan.get('lora_targets')}: all weights are trained")
+    # Widths between have no option anywhere.
+    if (gradient := run.number("gradient_bytes", 4.0)) not in (2.0, 4.0):
+        lines.lacks(f"gradient_bytes = {gradient:g}: 4 are written")
     write(run, lines)
     _tell_what_is_fixed(key, run, lines)
     _check(key, run, lines)

@@ -199,6 +199,10 @@ def _pipeline(run: RunSettings, lines: SettingLines) -> None:
 def _software(run: RunSettings, lines: SettingLines) -> None:
     """Recomputation, number formats, optimizer, kernels."""
     lines.add("remat_policy", REMAT[run.recompute], "activations computed again in the backward pass")
+    if run.recomputes_modules:
+        lines.lacks(
+            f"recompute_modules: {REMAT[run.recompute]} is written, and custom remat policies are chosen by hand"
+        )
     lines.add("dtype", {"fp16": "float16", "fp32": "float32", "tf32": "float32"}.get(run.precision, "bfloat16"))
     if run.precision == "fp8" and run.count("n_microbatches") > 1 and run.count("pp") == 1:
         lines.lacks("precision = fp8: refused with gradient accumulation; bfloat16 is written")

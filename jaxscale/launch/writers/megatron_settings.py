@@ -262,8 +262,6 @@ def _precision(run: RunSettings, lines: SettingLines) -> None:
     # --grad-reduce-in-bf16 is an option of bf16 runs.
     if run.number("gradient_bytes", 4.0) == 2.0 and run.precision != "fp16":
         lines.add("--grad-reduce-in-bf16", True, "gradients in 16 bits")
-    elif run.number("gradient_bytes", 4.0) not in (2.0, 4.0):
-        lines.lacks(f"gradient_bytes = {run.number('gradient_bytes', 4.0):g}: 4 are written")
     if run.number("optimizer_bytes", ADAM_BYTES) != ADAM_BYTES:
         lines.lacks(f"optimizer_bytes = {run.number('optimizer_bytes', ADAM_BYTES):g}: Adam in 32 bits is written")
     if run.number("weight_bytes", 2.0) != 2.0:
@@ -333,8 +331,8 @@ def _kernels(run: RunSettings, lines: SettingLines) -> None:
     if run.count("tp") > 1 and not run.does("vocab_parallel_loss", True):
         lines.lacks("vocab_parallel_loss = no: the loss works on logits that stay split")
     execution = str(run.plan.get("execution") or "eager")
-    # Megatron-LM refuses local graphs with full recomputation.
-    if execution == "cuda-graphs" and run.recompute != "full":
+    # Megatron-LM refuses local graphs where whole layers are computed again, be it a part of them.
+    if execution == "cuda-graphs" and run.recompute != "full" and not run.recomputes_modules:
         lines.add("--cuda-graph-impl", "local", "recorded graphs of kernels are replayed")
     elif execution != "eager":
         lines.lacks(f"execution = {execution}: kernels are launched one by one")

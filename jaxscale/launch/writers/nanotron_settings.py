@@ -59,7 +59,7 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
     lines.add("parallelism.recompute_layer", run.recompute == "full", "activations computed again in the backward pass")
     if run.count("vpp") > 1:
         lines.lacks(f"vpp = {run.count('vpp')}: pipelines are not interleaved")
-    if run.recompute == "selective" or 0.0 < run.number("recompute_full", 0.0) < 1.0:
+    if run.recompute == "selective" or run.recomputes_modules:
         lines.lacks("recompute = selective: none is written")
 
 
@@ -133,7 +133,7 @@ def _optimizer(run: RunSettings, lines: SettingLines) -> None:
     lines.add("optimizer.zero_stage", min(run.zero_stage, 1), "1: optimizer state split over the replicas")
     if run.zero_stage > 1:
         lines.lacks(f"zero_stage = {run.zero_stage}: 1 is written")
-    lines.add("optimizer.accumulate_grad_in_fp32", run.number("gradient_bytes", 4.0) == 4.0)
+    lines.add("optimizer.accumulate_grad_in_fp32", run.number("gradient_bytes", 4.0) != 2.0)
     lines.add("optimizer.clip_grad", 1.0)
     lines.add("optimizer.weight_decay", 0.1)
     for name, value in (

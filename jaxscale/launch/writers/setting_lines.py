@@ -243,6 +243,11 @@ class RunSettings:
         return str(self.plan.get("recompute") or "none")
 
     @property
+    def recomputes_modules(self) -> bool:
+        """Whether single modules of a layer are computed again, or some layers of a stage."""
+        return 0.0 < self.number("recompute_full", 0.0) < 1.0
+
+    @property
     def end_layers(self) -> tuple[int, int]:
         """Stated layers of the first and last pipeline stage without prediction layers; 0 if unstated [1]."""
         first, last = (round(self.number(name, 0.0)) for name in END_STAGES)

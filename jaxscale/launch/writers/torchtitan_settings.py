@@ -7,6 +7,7 @@ from typing import Any
 from jaxscale.base.documents import read_toml
 from jaxscale.launch.writers.setting_lines import Code, RunSettings, SettingLines, keyword_lines, refusal
 from jaxscale.models import catalogue_model
+from jaxscale.runs.defaults import recomputation
 
 _NAMES = read_toml(Path(__file__).with_name("names.toml"))["torchtitan"]
 
@@ -186,7 +187,7 @@ def _parallelism(run: RunSettings, lines: SettingLines) -> None:
         lines.add(f"parallelism.{part}_parallel_degree", run.count(name))
     if run.count("pp") > 1:
         _pipeline(run, lines)
-    if run.number("gradient_bytes", 4.0) != 4.0:
+    if run.number("gradient_bytes", 4.0) == 2.0:
         lines.lacks("gradient_bytes: gradients travel in 32 bits")
     if run.number("offload_optimizer", 0.0) or run.number("offload_activations", 0.0):
         lines.lacks("offload: enable_cpu_offload takes weights, gradients and optimizer together")
@@ -222,7 +223,13 @@ def _pipeline(run: RunSettings, lines: SettingLines) -> None:
 
 def _recompute(run: RunSettings, lines: SettingLines) -> str:
     """Word of recomputation: whole layers, or by operation."""
-    if 0.0 < run.number("recompute_full", 0.0) < 1.0:
+    if run.recomputes_modules:
+        usual = recomputation("selective", None, "torchtitan")
+        # The share in a mixture differs.
+        if not any(
+            abs(run.number("recompute_full", 0.0) - share) < 1e-3 for share in (usual.dropped, usual.of_mixtures)
+        ):
+            lines.lacks("recompute_modules: selective is written, which chooses by operation")
         return "selective"
     if run.recompute == "selective":
         lines.lacks("recompute = selective: by operation, not the core of attention alone")

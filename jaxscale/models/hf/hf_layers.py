@@ -20,10 +20,10 @@ FAMILIES: Mapping[str, list[str]] = _TABLE["families"]
 
 @dataclass(frozen=True)
 class LayerKinds:
-    """Kinds of the layers of a model.
+    """Token mixer and MLP type of each layer of a model.
 
     Attributes:
-        mixers: full, window, linear, mamba, conv, joined by + where a layer has two, or empty [layer].
+        mixers: full, window, linear, mamba or conv; joined by + for a layer with two mixers, empty for none [layer].
         mlps: dense, moe or empty [layer].
     """
 
@@ -158,7 +158,7 @@ def _places(settings: Settings) -> set[int] | None:
 
 
 def nas_blocks(settings: Settings) -> list[Mapping[str, Any]] | None:
-    """Layers of a model from architecture search with individual attention and MLPs; None for different models."""
+    """Layers of a model from architecture search, with individual attention and MLPs; None for a usual model."""
     blocks = settings.sequence("block_configs")
     return [block for block in blocks if isinstance(block, Mapping)] if blocks else None
 
@@ -169,15 +169,15 @@ GATED = frozenset("qwen3_next qwen3_5 qwen3_5_moe".split())
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """Attention of a group of equal layers.
+    """Attention heads of a group of equal layers.
 
     Attributes:
         layers: number of layers [1].
         heads: query heads [1].
         key_heads: key/value heads [1].
-        width: of a query or key head [1].
-        value_width: of a value head [1].
-        shared: 1 where keys serve as values [1].
+        width: width of a query or key head [1].
+        value_width: width of a value head [1].
+        shared: 1 where keys serve as values, else 0 [1].
     """
 
     layers: float
@@ -193,9 +193,9 @@ class AttentionKind:
 
 
 def attention_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
-    """Attention as arguments of `Transformer`.
+    """Attention fields of a configuration, as arguments of `Transformer`.
 
-    Layers with a window have separate heads where the configuration states such heads.
+    Layers with a window have separate heads where stated in the configuration.
     """
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     heads = settings.number(
@@ -330,12 +330,12 @@ CHOSEN = (
 
 
 def is_mixture(settings: Settings) -> bool:
-    """Whether a configuration is of a mixture of experts."""
+    """Whether a configuration describes a mixture of experts."""
     return settings.number(*EXPERTS, default=0) > 1 and settings.get(*CHOSEN) is not None
 
 
 def mlp_fields(settings: Settings, kinds: LayerKinds) -> dict[str, Any]:
-    """MLPs as arguments of `Transformer`."""
+    """MLP fields of a configuration, as arguments of `Transformer`."""
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     d_ff = settings.mean(
         "intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", default=0

@@ -1,9 +1,9 @@
-"""A config.json of Hugging Face as arguments of `Transformer`, and features without a field.
+"""Conversion of a config.json of Hugging Face to arguments of `Transformer`, and remarks on features without a field.
 
-Layers without attention become state-space layers with equal projections and state. A state-space layer has
+Linear attention and convolutions become state-space layers with equal projections and state. A state-space layer has
 $d (3 d_i + 2 n_s)$ parameters, with $d_i$ the inner width and $n_s$ groups times state. Gated delta networks (arXiv
-2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$, the same count. Further
-types get the $n_s$ that gives the count of parameters, and the groups that give the state of the scan.
+2412.06464) project d to queries and keys of width $n_s$ and to values and gates of width $d_i$, an equal count. For
+further layer types $n_s$ is set to match the number of parameters, and the groups to match the state of the scan.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxscale.models.transformer import Transformer, model_flops, n_params, ssm_
 
 
 def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, float]:
-    """Parameters of the layers for multi-token prediction, which the fields leave out [1]."""
+    """Parameters of multi-token prediction layers, beyond the fields of the model [1]; empty without these layers."""
     count = settings.number("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", default=0)
     if settings.flag("use_mtp"):
         count = settings.number("num_mtp_modules", default=1) * settings.number("mtp_transformer_layers", default=1)
@@ -29,7 +29,7 @@ def prediction_part(settings: Settings, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def vision_params(vision: Mapping[str, Any]) -> float:
-    """Parameters of a vision transformer: attention and MLP of its layers, embedding and joining of patches [1]."""
+    """Parameters of a vision transformer: attention, MLPs, patch embedding, projection to the language model [1]."""
     settings = Settings(vision)
     width = settings.number("hidden_size", "embed_dim", "vt_hidden_size", default=0)
     depth = settings.number("num_hidden_layers", "depth", "vt_num_hidden_layers", "layers", default=0)
@@ -46,7 +46,7 @@ def vision_params(vision: Mapping[str, Any]) -> float:
 def told_remarks(
     settings: Settings, fields: Mapping[str, Any], parts: Mapping[str, float], scans: list[str]
 ) -> list[str]:
-    """Features without a field, with the effect of each on time and memory."""
+    """Remarks on features of a configuration without a field in `Transformer`, with the effect on time and memory."""
     model = Transformer(**fields)
     # A third of a training step is forward.
     flops = float(model_flops(model, causal=True)) / 3.0
@@ -98,7 +98,7 @@ def _indexer(settings: Settings, fields: Mapping[str, Any], flops: float) -> str
 
 
 def recurrent_fields(settings: Settings, kinds: LayerKinds) -> tuple[dict[str, Any], list[str]]:
-    """Linear attention, state-space and convolution layers as arguments of `Transformer`, with remarks."""
+    """Linear attention, state-space and convolution layers as arguments of `Transformer`, with remarks on the scans."""
     d_model = settings.number("hidden_size", "n_embd", "d_model", "dim")
     for kind, convert in (("linear", _linear), ("mamba", _mamba), ("conv", _convolution)):
         if layers := kinds.count(kind):
@@ -172,15 +172,23 @@ TRAINED_LENGTH = 4096.0
 
 
 class Converted(NamedTuple):
-    """Fields of a `Transformer`, parameters of parts beyond the fields [1], and features without a field."""
+    """A configuration as a `Transformer`.
+
+    Attributes:
+        fields: arguments of `Transformer`.
+        parts: parameters beyond the fields, by name of the component [1].
+        not_modelled: features without a field.
+        length: origin of the sequence length, in words.
+    """
 
     fields: dict[str, Any]
     parts: dict[str, float]
     not_modelled: tuple[str, ...]
+    length: str
 
 
 def converted(config: Mapping[str, Any]) -> Converted:
-    """A configuration as arguments of `Transformer`.
+    """Conversion of a configuration to arguments of `Transformer`.
 
     Args:
         config: content of a config.json.
@@ -201,7 +209,9 @@ def converted(config: Mapping[str, Any]) -> Converted:
     if settings.vision is not None:
         parts["vision tower"] = vision_params(settings.vision)
     parts = {name: params for name, params in parts.items() if params}
-    return Converted(fields, parts, tuple(told_remarks(settings, fields, parts, scans)))
+    longest = 0.0 if settings.kind in IMAGES else _longest(settings)
+    length = f"as in pretraining; the file allows {longest:,.0f}" if longest > TRAINED_LENGTH else "as the file says"
+    return Converted(fields, parts, tuple(told_remarks(settings, fields, parts, scans)), length)
 
 
 def _counts(kinds: LayerKinds) -> dict[str, Any]:
@@ -216,20 +226,24 @@ def _vocabulary(settings: Settings, d_model: float) -> dict[str, Any]:
     if settings.kind in IMAGES:
         return _image_patches(settings)
     tied = settings.flag("tie_word_embeddings", "tie_embeddings", default=settings.kind in TIED)
-    longest = settings.number(
-        "rope_scaling.original_max_position_embeddings", "initial_context_length", "max_position_embeddings",
-        "n_positions", "seq_length", "max_seq_len", "model_max_length", default=TRAINED_LENGTH,
-    )  # fmt: skip
     fields: dict[str, Any] = {
         "vocab_size": settings.number("vocab_size", "padded_vocab_size"),
         "tied_embeddings": tied,
-        "seq_len": min(longest, TRAINED_LENGTH),
+        "seq_len": min(_longest(settings), TRAINED_LENGTH),
     }
     if settings.kind in LEARNED_POSITIONS:
         fields["position_embeddings"] = settings.number("max_position_embeddings", "n_positions", "n_ctx", default=0)
     if settings.kind in ENCODERS:
         fields["causal"] = False
     return fields
+
+
+def _longest(settings: Settings) -> float:
+    """Longest sequence before any extension of the context [token]."""
+    return settings.number(
+        "rope_scaling.original_max_position_embeddings", "initial_context_length", "max_position_embeddings",
+        "n_positions", "seq_length", "max_seq_len", "model_max_length", default=TRAINED_LENGTH,
+    )  # fmt: skip
 
 
 def _image_patches(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Keys of a config.json, by the names of a quantity in different families of models."""
+"""Reader of config.json files, with the names of a quantity in different families of models."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ ENCODER_DECODERS = frozenset("t5 mt5 umt5 bart mbart pegasus marian whisper t5ge
 
 @cache
 def defaults_of_families() -> Mapping[str, Mapping[str, Any]]:
-    """Sizes that nested configurations leave out, by `model_type`."""
+    """Default sizes of nested configurations without stated sizes, by `model_type`."""
     return tomllib.loads(files("jaxscale.models.hf").joinpath("defaults.toml").read_text(encoding="utf-8"))
 
 
@@ -42,7 +42,7 @@ class Settings:
         self.vision = next((config[key] for key in ("vision_config", "vit_config") if config.get(key)), None)
 
     def get(self, *names: str) -> Any:
-        """Value of the first key that is there and not null, None where none is."""
+        """Value of the first key that is present and not null; None if no key is."""
         for name in names:
             value: Any = self._keys
             for part in name.split("."):
@@ -52,7 +52,7 @@ class Settings:
         return None
 
     def number(self, *names: str, default: int | float | None = None) -> float:
-        """Number of the first key present; the default where none is.
+        """Number of the first key present, else the default.
 
         Raises:
             InputError: no key and no default, or a value that is no number.
@@ -76,12 +76,12 @@ class Settings:
         return sum(_size(names[0], one) for one in value) / len(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        """Flag of the first key that is there."""
+        """Boolean value of the first key present, else the default."""
         value = self.get(*names)
         return default if value is None else bool(value)
 
     def sequence(self, *names: str) -> Sequence[Any] | None:
-        """Value of the first key whose value is a list."""
+        """Value of the first key with a list as value; None if no key has a list."""
         values = (self.get(name) for name in names)
         return next((value for value in values if isinstance(value, list | tuple)), None)
 
@@ -91,10 +91,10 @@ RATIOS = ("block_ffn_dim_multiplier", "expansion_ratio", "expand")
 
 
 def _size(name: str, value: Any) -> float:
-    """A value of a key as a number.
+    """Number of a key, a whole number unless the key is a ratio.
 
     Raises:
-        InputError: it is no size, or a fraction of one.
+        InputError: not a size, or a fractional count.
     """
     # A bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:

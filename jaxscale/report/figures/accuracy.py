@@ -63,11 +63,12 @@ def coefficient_intervals(result: "FitResult") -> "Figure":
 
 
 def profile_curves(result: "FitResult", most: int = FEW) -> "Figure":
-    """Rise of the deviance along the best identified coefficients, with the parabola of the standard errors.
+    """Rise of the deviance along each of the best identified coefficients, with the parabola of the standard error.
 
     A gap between curve and parabola shows an asymmetric interval, or a coefficient with a larger uncertainty.
 
     Args:
+        result: a fit.
         most: largest number of coefficients [1].
     """
     chosen = _best_identified(result, most)
@@ -136,7 +137,7 @@ MANY_PLACES, LONG_NUMBER = 20, 1e6
 
 
 def ranked_groups(groups: Sequence[str]) -> dict[str, np.ndarray]:
-    """Masks of the groups, largest first; groups beyond the palette are pooled.
+    """Masks of the rows of each group, the largest group first; groups beyond the palette are pooled.
 
     Args:
         groups: group of each row.
@@ -162,13 +163,14 @@ def predicted_against_measured(
     title: str = "Predicted against measured",
     quantity: str = "step time [s]",
 ) -> "Figure":
-    """Scatter plot of step times, or of a further quantity, on two logarithmic axes, with a band of ten per cent.
+    """Scatter plot of predicted against measured step times, and of their ratio, with a band of ten per cent.
 
     Args:
         measured: step times [s], [row]; rows of nan are omitted.
         predicted: step times [s], [row].
-        groups: label of the colour of each row, such as the source.
-        quantity: name and unit of the times.
+        groups: group of each row, such as the source, shown by colour.
+        title: title of the figure.
+        quantity: name and unit of the plotted quantity.
     """
     times, predictions = np.asarray(measured, dtype=float), np.asarray(predicted, dtype=float)
     shown = np.isfinite(times) & np.isfinite(predictions)
@@ -228,7 +230,7 @@ def _ratio(axes: "Axes", limits: tuple[float, float], times: np.ndarray, ratio: 
 
 
 def intervals(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> "Figure":
-    """90 % intervals relative to the measured time, rows in order of the interval's middle.
+    """Figure of the 90 % intervals over the measured times, rows in order of the interval's middle.
 
     Args:
         measured: step times [s], [row].
@@ -273,7 +275,7 @@ def _plain_ratio_ticks(axes: "Axes") -> None:
 
 
 def residuals_by_column(residuals: ArrayLike, columns: Mapping[str, Sequence[Any]], band: float = BAND) -> "Figure":
-    """Errors against several columns; an effect absent from the model appears as a slope or a step.
+    """Figure of prediction errors against several columns; an effect absent from the model shows as a slope or a step.
 
     Args:
         residuals: log of predicted over measured quantity, such as the step time [1], [row].

@@ -28,7 +28,7 @@ def shape_map(
     path_label: str = "search path",
     title: str = "Step time over width and depth",
 ) -> "Figure":
-    """Contours of step time over width and depth, with a path of points, for example of a search.
+    """Contour map of step time over width and depth, with a path of points, for example of a search.
 
     Args:
         widths: d [1], [width].
@@ -37,6 +37,8 @@ def shape_map(
         curve: (width, depth) along a constraint, for example a number of parameters [point, 2].
         path: (width, depth) of each point of the path [point, 2].
         marks: named points (width, depth), such as the published shape and the optimum.
+        path_label: name of the path in the legend.
+        title: title of the figure.
     """
     # Shapes without a plan stay blank.
     times = np.ma.masked_invalid(np.asarray(step_times, dtype=float))
@@ -79,7 +81,7 @@ def shape_profile(
     *,
     marks: Mapping[str, float] | None = None,
 ) -> "Figure":
-    """Time against width at a constant number of parameters, relative to the minimum of each curve.
+    """Figure of time against width at a constant number of parameters, relative to the minimum of each curve.
 
     Args:
         widths: d [1], [width].

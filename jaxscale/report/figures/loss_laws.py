@@ -56,7 +56,7 @@ def plain_loss(law: FittedLaw) -> Float[np.ndarray, " row"]:
 
 
 def runs_of(law: FittedLaw) -> Losses:
-    """Runs behind the fit of a law."""
+    """Runs to which a law was fitted."""
     assert law.table is not None, "a law from a file has no runs to draw"
     return law.table
 
@@ -66,14 +66,17 @@ FRONTIER_POINTS = 40
 
 
 def frontier_flop(law: FittedLaw) -> Float[np.ndarray, " point"]:
-    """Computes from the least of the runs, or two decades below the largest, to `BEYOND` [flop], [point]."""
+    """Training computes of the curves of a law, from the least run to `BEYOND` times the largest run [flop], [point].
+
+    A law without runs starts two decades below the largest run.
+    """
     largest = float(np.exp(law.span.log_flop))
     least = 1e-2 * largest if law.table is None else float(np.exp(law.table.log_flop.min()))
     return np.geomspace(least, BEYOND * largest, FRONTIER_POINTS)
 
 
 def loss_against_compute(law: FittedLaw) -> "Figure":
-    """Measured losses against compute, coloured by size, with the least loss at each compute by the law.
+    """Figure of measured losses against compute, coloured by size, with the law's least loss at each compute.
 
     Args:
         law: law fitted to a table.
@@ -95,7 +98,7 @@ def loss_against_compute(law: FittedLaw) -> "Figure":
 
 
 def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) -> None:
-    """Shade the computes beyond the fitted range."""
+    """Shade the computes beyond the fitted range in a figure."""
     axes.axvspan(largest, flop[-1], color="#F3F0E8", lw=0, zorder=0)
     axes.set_xlim(flop[0] / 1.3, flop[-1])
     axes.annotate(
@@ -104,7 +107,7 @@ def mark_fitted(axes: Any, flop: Float[np.ndarray, " point"], largest: float) ->
 
 
 def rollout_errors(law: FittedLaw) -> "Figure":
-    """Errors of the upper decade predicted from below, one panel per rollout of the backtest.
+    """Figure of the law's errors on runs beyond the fitted compute, one panel per rollout of the backtest.
 
     Args:
         law: law with a backtest of at least one rollout.
@@ -132,7 +135,7 @@ def rollout_errors(law: FittedLaw) -> "Figure":
 
 
 def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
-    """Computes of the curves: budgets of the runs, or values spread over the range of the runs [flop]."""
+    """Training computes of the isoflop curves: budgets of the runs, or values spread over their range [flop]."""
     log_flop = table.log_flop
     # Budgets of runs of equal compute, within NEAR_BUDGET to either side.
     groups = [rows for rows in budgets_of(table) if np.ptp(log_flop[rows]) < 2.0 * NEAR_BUDGET]
@@ -145,7 +148,7 @@ def budgets_to_draw(table: Losses) -> Float[np.ndarray, " budget"]:
 
 
 def isoflop_curves(law: FittedLaw) -> "Figure":
-    """Loss against size at equal compute: runs near each compute, the law's curve and its minimum.
+    """Figure of loss against size at equal compute: runs near each compute, the law's curve and its minimum.
 
     Each run is moved along the law to the compute of its curve.
 
@@ -202,7 +205,7 @@ COLOURS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"))
 
 
 def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | None = None) -> "Figure":
-    """Compute-optimal parameters, tokens and their ratio against compute, with 90 % bands.
+    """Figure of compute-optimal parameters, tokens and their ratio against compute, with 90 % bands.
 
     Args:
         law: fitted law; approaches 1 and 2 are drawn if possible with the law's runs.
@@ -251,7 +254,7 @@ def optima_against_compute(law: FittedLaw, designs: Mapping[str, LawDesign] | No
 
 
 def approaches_of(law: FittedLaw) -> list[Growth | None]:
-    """Optima by the envelope of the runs and by parabolas, None if impossible with the runs."""
+    """Compute-optimal growth by approach 1 (envelope) and 2 (parabolas); None where the runs do not suffice."""
     found: list[Growth | None] = []
     for approach in (1, 2):
         try:
@@ -270,7 +273,7 @@ def _chosen(design: LawDesign) -> dict[str, float]:
 
 
 def design_spread(designs: Mapping[str, LawDesign]) -> "Figure":
-    """Designs under alternative laws relative to the design under the fitted law, one mark per alternative.
+    """Figure of designs under alternative laws relative to the design under the fitted law, one mark per alternative.
 
     Args:
         designs: designs by label, each with alternatives.

@@ -57,10 +57,12 @@ def step_breakdown(
     xlabel: str = "time of one step",
     intervals: Mapping[str, tuple[float, float]] | None = None,
 ) -> "Figure":
-    """Stacked horizontal bars of steps by term, in a common unit.
+    """Figure of step times as stacked horizontal bars of cost terms, in a common unit.
 
     Args:
         steps: terms of each bar by name, by label of the bar [s].
+        title: title of the figure.
+        xlabel: label of the time axis.
         intervals: ends of the time interval by label of the bar, if any [s].
     """
     totals = {label: sum(terms.values()) for label, terms in steps.items()}
@@ -120,10 +122,11 @@ ROW_LETTERS = 30
 
 
 def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best: str | None = None) -> "Figure":
-    """Horizontal bars of quantities: axes side by side with common rows.
+    """Figure of several quantities as horizontal bars: one axes per quantity, side by side with common rows.
 
     Args:
         quantities: values by row, by label and unit of the axis; a row may be absent.
+        title: title of the figure.
         best: highlighted row.
     """
     rows = list(dict.fromkeys(row for values in quantities.values() for row in values))
@@ -149,11 +152,12 @@ def ranked_bars(quantities: Mapping[str, Mapping[str, float]], title: str, best:
 
 
 def time_against_memory(plans: Mapping[str, tuple[float, float]], limit: float, title: str) -> "Figure":
-    """Step time against peak memory of plans, with the memory limit.
+    """Figure of step time against peak memory of plans, with the memory limit.
 
     Args:
         plans: peak memory [byte] and step time [s] by label.
         limit: largest accepted predicted peak [byte].
+        title: title of the figure.
     """
     with single_axes(7.6, 4.0) as (figure, axes):
         for index, (label, (memory, time)) in enumerate(plans.items()):
@@ -173,11 +177,12 @@ def roofline(
     title: str = "Rooflines",
     attained: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
 ) -> "Figure":
-    """Roofline: attainable flop/s against arithmetic intensity, with the ridge point of each chip.
+    """Roofline figure: attainable flop/s against arithmetic intensity, with the ridge point of each chip.
 
     Args:
         chips: chips by label.
         precision: one of `PRECISIONS`.
+        title: title of the figure.
         attained: intensity [flop/byte] and rate [flop/s] of single kernels by label, drawn as points [point].
     """
     intensity = np.geomspace(1.0, 1e4, 200)
@@ -209,13 +214,14 @@ def curves(
     title: str,
     logarithmic: tuple[bool, bool] = (True, False),
 ) -> "Figure":
-    """Lines of a quantity against an abscissa.
+    """Figure of lines of a quantity against an abscissa.
 
     Args:
         x: common abscissae [point].
         lines: ordinates by label [point].
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
+        title: title of the figure.
         logarithmic: whether each axis is logarithmic.
     """
     with single_axes(7.6, 4.4) as (figure, axes):
@@ -278,7 +284,7 @@ class Panel:
 
 
 def panels(parts: Sequence[Panel], n_columns: int = 2) -> "Figure":
-    """Draw panels in rows.
+    """Figure of panels in rows.
 
     Args:
         parts: the panels, row by row.
@@ -380,7 +386,7 @@ TOLERANCE = 0.02
 
 
 def scaling_series(series: Sequence[ScalingSeries]) -> "Figure":
-    """Measured and predicted throughput per chip of every series, and predicted against measured slopes.
+    """Figure of measured and predicted throughput per chip of each series, and of predicted against measured slopes.
 
     Args:
         series: the series, in the order of their groups.
