@@ -22,8 +22,8 @@ class ReadCommand:
     """Make a runs table of training logs, with the settings of their launch files, or of launch files alone.
 
     Logs of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, MaxText, nanotron, DeepSpeed, transformers, axolotl,
-    AutoModel, MLPerf and others; launch files in TOML, YAML, JSON or as a command line. Warm-up and slow steps are cut,
-    medians of the steady ones taken. Cells that no file tells are left open and listed.
+    AutoModel, MLPerf and others; launch files in TOML, YAML, JSON or as a command line. The step time is the median of
+    the steps after warm-up, without slow ones. Cells that the files leave open are listed.
     """
 
     logs: Annotated[
