@@ -220,7 +220,7 @@ def cells(document: Document) -> Iterable[Promise]:
 
 
 def fitted(document: Document) -> Iterable[Promise]:
-    yield intervals(document["parameters"].values())
+    yield intervals([one for one in document["parameters"].values() if one["identified"]])
     yield Promise([[number(document["mape_train"])]])
 
 

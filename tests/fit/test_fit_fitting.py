@@ -66,8 +66,8 @@ def test_shuffled_times_cannot_be_predicted(measured: Measured, result: js.FitRe
 
 
 def test_report_names_what_rests_on_priors(result: js.FitResult):
-    text = result.summary()
-    assert "held out" in text and "ep_overlap" in text
+    assert "held out" in result.summary() and "rest on their prior" in result.summary()
+    assert result.parameters["ep_overlap"]["identified"] is False
     assert any("prior" in message for message in result.messages)
 
 

@@ -164,11 +164,11 @@ def test_the_command_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--length-cv", "-1"], "length_cv = -1 is out of range; expected"),
+        (["--length-cv", "-1"], "--length-cv = -1 is out of range; expected"),
         (["--algorithm", "dpo"], "algorithm = 'dpo' is unknown; expected one of grpo, ppo"),
         (["--mode", "both"], "mode = 'both' is unknown; expected one of shared, split"),
-        (["--generation-gpus", "8"], "generation_chips = 8 beside mode = 'shared'; expected mode 'split'"),
-        (["--mode", "split", "--generation-gpus", "16"], "generation_chips = 16 is out of range; expected 1 to 15"),
+        (["--generation-gpus", "8"], "--generation-gpus = 8 beside mode = 'shared'; expected mode 'split'"),
+        (["--mode", "split", "--generation-gpus", "16"], "--generation-gpus = 16 is out of range; expected 1 to 15"),
         (["--critic", "llama3-8b"], "critic of grpo"),
         (["--price", "0"], "price = 0 is out of range"),
         (["--price", "1e6"], "price = 1e+06 is out of range; expected above 0, below 1e6"),
