@@ -64,22 +64,18 @@ def release_time(framework: str, release: str) -> float:
 def nearest_release(level: str, known: Collection[str]) -> str:
     """Level whose effects are used for a release without fitted effects: the framework's release nearest in time.
 
-    A release without a known date counts as not stated.
+    A release without a known date has no effects, as a release that is not stated.
 
     Args:
         level: framework and release, separated by a blank.
         known: levels with effects.
     """
-    if level in known:
-        return level
     framework, _, release = level.partition(" ")
     time = release_time(framework, release)
-    # Levels without a release end in a blank.
-    unstated = f"{framework} "
-    if math.isnan(time):
-        return unstated if unstated in known else level
-    others = [name for name in known if name.startswith(unstated) and name != unstated]
-    apart = {name: abs(release_time(framework, name.removeprefix(unstated)) - time) for name in others}
+    if level in known or math.isnan(time):
+        return level
+    others = [name for name in known if name.startswith(f"{framework} ")]
+    apart = {name: abs(release_time(framework, name.removeprefix(f"{framework} ")) - time) for name in others}
     dated = {name: gap for name, gap in apart.items() if not math.isnan(gap)}
     # Of several releases in a month, the last by name.
     return min(sorted(dated, reverse=True), key=lambda name: dated[name], default=level)

@@ -400,5 +400,4 @@ def _release_remark(release: str, counted: str) -> str:
     """Note on the substitute for an unseen release."""
     if counted == release:
         return f"not seen by the fit: release {release}"
-    stated = "" if counted.partition(" ")[2] else " of no stated release"
-    return f"release {release} counts as {counted.strip()}{stated}"
+    return f"release {release} counts as {counted}"

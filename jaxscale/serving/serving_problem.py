@@ -183,7 +183,8 @@ def serving_problem(
         ]
     for kind, by_name in (spreads or spec.effect_spreads()).items():
         names, codes = np.unique(measured.levels.column(kind).astype(str), return_inverse=True)
-        is_named = np.asarray([bool(name.strip()) for name in names])
+        # A release that is not stated, or a pair without a model, is any.
+        is_named = np.asarray([bool(name) and not name.endswith(" ") for name in names])
         is_open = spreads is not None or kind != "client"
         # Rows without a name take no effect of the factor.
         codes = np.where(is_named[codes] & (is_open | measured.is_loaded), codes, -1)

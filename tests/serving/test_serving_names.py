@@ -29,7 +29,7 @@ RELEASES = {
     "vllm 0.6.3": "vllm 2024-09 to 2024-11",
     "vllm v0.13.0": "vllm 0.12.0",
     "vllm 0.12.0": "vllm 0.12.0",
-    "vllm banana": "vllm ",
+    "vllm banana": "vllm banana",
     "vllm-rocm 0.10.2": "vllm-rocm 0.9.1 rocm 6.4.1",
     "tensorrt-llm 2025-10": "tensorrt-llm 1.0.0rc3",
 }
@@ -77,6 +77,16 @@ def test_the_nearest_release_in_time_counts_for_an_unknown_one(release, counted)
     for answer in ANSWERS:
         np.testing.assert_allclose(*found.values[answer], rtol=1e-12)
     assert (f"release {release} counts as" in found.notes[0]) == (release != counted)
+
+
+def test_a_release_that_is_not_stated_is_any():
+    """Neither it nor a word that is no release moves a prediction from that of the framework and its chip."""
+    fit = load_serving_fit()
+    assert not any(effect.level.endswith(" ") for effect in fit.effects)
+    bare = fit.coefficients(framework="vllm", chip="h100-80gb")
+    for release in ("vllm ", "vllm banana"):
+        assert fit.coefficients(framework="vllm", chip="h100-80gb", release=release) == bare
+    assert fit.coefficients(framework="vllm", chip="h100-80gb", release="vllm 0.11.0") != bare
 
 
 def test_releases_are_in_the_order_of_time():
