@@ -11,6 +11,7 @@ from jaxscale.base.errors import InputError, nearest, one_like
 
 if TYPE_CHECKING:
     from jaxscale.calibration.record import Fit
+    from jaxscale.models.transformer import Transformer
 
 
 Value = TypeVar("Value")
@@ -228,8 +229,8 @@ def software_columns() -> tuple[str, ...]:
 def software_cells(
     options: SoftwareOptions,
     fitted: "Fit",
+    model: "Transformer | None",
     *,
-    is_dense: bool,
     otherwise: str | None = None,
     own: Mapping[str, str] | None = None,
     unused: Collection[str] = (),
@@ -239,7 +240,7 @@ def software_cells(
     Args:
         options: of the command.
         fitted: the fit, whose runs may be of frameworks of the user's own.
-        is_dense: whether the model has no experts.
+        model: the transformer; None for any dense one.
         otherwise: framework where the options name none.
         own: further options of the command by the columns that say the same.
         unused: columns that say nothing to the command.
@@ -269,7 +270,7 @@ def software_cells(
         chosen = getattr(options, name)
         if chosen is not None and name in stated:
             raise InputError(f"--{name} {chosen} beside --set {name}={stated[name]}; expected one of them")
-    for told in without_experts(stated) if is_dense else ():
+    for told in without_experts(stated) if model is None or model.n_experts <= 1 else ():
         remark(told)
     framework, precision = (
         str(value) if (value := getattr(options, name) or stated.get(name) or usual) else None

@@ -122,7 +122,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         fitted = js.load_fit(self.fit, hardware)
         theirs = None if self.against is None else stated_row(self.against, hardware)
-        stated = self._stated(fitted, theirs, written, is_dense=bool(model.n_experts <= 1))
+        stated = self._stated(fitted, model, theirs, written)
         if lacking := chip.lacks(stated["precision"]):
             say(lacking)
         stage(f"searching the plans of {self.model} on {self.n_gpus} {chip.id}")
@@ -170,15 +170,15 @@ class PlanCommand(Outputs, SoftwareOptions):
         return load_links(self.links)
 
     def _stated(
-        self, fitted: "Fit", theirs: dict[str, Any] | None, written: str | None, *, is_dense: bool
+        self, fitted: "Fit", model: "Transformer", theirs: dict[str, Any] | None, written: str | None
     ) -> dict[str, Any]:
         """Cells of plan and software by column, with remarks on the framework.
 
         Args:
             fitted: calibration.
+            model: the transformer.
             theirs: row of the file of `--against`.
             written: framework whose settings are written.
-            is_dense: whether the model has no experts.
         """
         from jaxscale.cli.arguments import software_cells
         from jaxscale.runs.defaults import known_frameworks
@@ -187,7 +187,7 @@ class PlanCommand(Outputs, SoftwareOptions):
         named = written and written.removesuffix("-toml")
         if theirs and theirs.get("framework") in known_frameworks():
             named = theirs["framework"]
-        stated = software_cells(self, fitted, is_dense=is_dense, otherwise=named)
+        stated = software_cells(self, fitted, model, otherwise=named)
         framework = stated["framework"]
         if theirs and self.framework is None and framework and framework == named:
             say(f"framework {named}, as {self.against} says")

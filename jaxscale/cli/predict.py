@@ -173,7 +173,7 @@ class PredictCommand(Outputs, SoftwareOptions):
             raise InputError(f"no table and no {options}; expected RUNS.csv, or --model, --gpu and --n-gpus at least")
         named = ("model", "gpu", "n_gpus", "seq_len", "framework", "precision")
         options = {name: getattr(self, name) for name in named} | {"global_batch_size_seqs": self.global_batch}
-        stated = pairs("--set", self.set)
-        for named in (self.framework, stated.get("framework")):
-            checked_framework(named, js.load_fit(self.fit, hardware))
+        stated, fitted = pairs("--set", self.set), js.load_fit(self.fit, hardware)
+        for framework in (self.framework, stated.get("framework")):
+            checked_framework(framework, fitted)
         return one_run(options, stated, hardware)

@@ -81,7 +81,7 @@ class ShapeCommand(Outputs, SoftwareOptions):
         budget = js.Budget(days=self.days, loss=self.loss, flop=self.flop, params=self.params)
         law = self._law()
         template = load_model(self.model, self.seq_len)
-        cells = software_cells(self, js.load_fit(self.fit), is_dense=bool(template.n_experts <= 1))
+        cells = software_cells(self, js.load_fit(self.fit), template)
         # The built model at the sequence length of the template.
         like = None if self.like is None else load_model(self.like, round(float(template.seq_len)))
         if like is not None and law is not None:

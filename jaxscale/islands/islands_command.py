@@ -76,7 +76,7 @@ class IslandsCommand(Outputs, SoftwareOptions):
         model = load_model(self.model, self.seq_len)
         batch = checked_batch(self.global_batch, model.seq_len)
         fitted = js.load_fit(self.fit, stated.hardware)
-        cells = software_cells(self, fitted, is_dense=bool(model.n_experts <= 1))
+        cells = software_cells(self, fitted, model)
         for chip in dict.fromkeys(stated.chips):
             if lacking := stated.hardware[chip].lacks(cells["precision"]):
                 say(lacking)

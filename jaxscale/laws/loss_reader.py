@@ -227,12 +227,14 @@ class LossSchema(AbstractSchema[Losses]):
         """Error text for absent required columns; empty if all are present or computable."""
         columns = header.columns
         missing = [name for name in self.required if name not in columns and not _told_otherwise(name, columns)]
+        if not missing:
+            return ""
         told = ", ".join(f"{name} ({ALSO[name]})" if name in ALSO else name for name in self.required)
         there = ", ".join(map(str.strip, header.written))
         names = ", ".join(map(repr, missing))
         runs = "a table of training runs is read by `jaxscale predict`"
         other = self.told_elsewhere(header, ("names",), ("n_gpus", "global_batch_size_seqs", "step_time_s"), runs)
-        return names and f"missing {names} among {there}; expected at least the columns {told}{other}"
+        return f"missing {names} among {there}; expected at least the columns {told}{other}"
 
     def values(self, heading: ColumnHeading, texts: Sequence[str]) -> Parsed:
         """Numbers of a column with the factor of the heading applied, and losses in nats."""

@@ -124,7 +124,7 @@ class LimitsCommand(Outputs, SoftwareOptions):
         if self.gpu is None:
             raise InputError("--model transformer: no chip; expected --gpu ID, see `jaxscale hardware`")
         gpu, fit = hardware[self.gpu].id, js.load_fit(self.fit, hardware)
-        cells = software_cells(self, fit, is_dense=True, unused=("dp", "n_microbatches"))
+        cells = software_cells(self, fit, None, unused=("dp", "n_microbatches"))
         if self.scenario:
             say(
                 f"--model transformer takes of a scenario how batch, data and training time scale; chips, network and "

@@ -75,8 +75,8 @@ class RolloutCommand(Outputs, SoftwareOptions):
         check_pictures(self.plot, self.report, self.model, self.fit, self.serving_fit, self.hardware)
         hardware = js.load_hardware(self.hardware)
         fitted = js.load_fit(self.fit, hardware)
-        is_dense = bool(js.model(self.model).n_experts <= 1)
-        cells, chip = software_cells(self, fitted, is_dense=is_dense), hardware[self.gpu]
+        model = js.model(self.model)
+        cells, chip = software_cells(self, fitted, model), hardware[self.gpu]
         if lacking := chip.lacks(cells["precision"]):
             say(lacking)
         longest = NO_LIMIT if self.max_output_len is None else self.max_output_len
@@ -101,7 +101,7 @@ class RolloutCommand(Outputs, SoftwareOptions):
             **{name: getattr(self, name) for name in SAME},
         )
         title = f"One step of {self.algorithm.upper()}: {self.model} on {self.n_gpus} {chip.id}"
-        remarks = report.length_remark(step, batch, js.model(self.model))
+        remarks = report.length_remark(step, batch, model)
         sentences = [*report.step_sentences(step), *remarks]
         answer(self.json, step.to_json, lambda: [report.steps_table(step, title), *sentences])
         save_pictures(

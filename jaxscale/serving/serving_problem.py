@@ -188,8 +188,9 @@ def serving_problem(
         is_open = spreads is not None or kind != "client"
         # Rows without a name take no effect of the factor.
         codes = np.where(is_named[codes] & (is_open | measured.is_loaded), codes, -1)
+        known = tuple(names.tolist())
         for name, spread in by_name.items():
-            place, known = SERVING_NAMES.index(name), tuple(names.tolist())
+            place = SERVING_NAMES.index(name)
             blocks.append(Block(kind, place, codes, known, float(spread), is_heavy=name != NARROW))
     classes = class_names(measured.levels, row, target)
     codes = np.unique(classes.astype(str), return_inverse=True)[1]

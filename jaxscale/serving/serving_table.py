@@ -189,10 +189,12 @@ class ServingSchema(AbstractSchema[Runs]):
     def lacks(self, header: Header) -> str:
         """Message about absent required columns, with a model or its shape required; empty for none."""
         missing = self.missing(header, (*SERVING_REQUIRED, *SHAPE), dict.fromkeys(SHAPE, ("model",)))
+        if not missing:
+            return ""
         least = f"{', '.join(SERVING_REQUIRED)} and model (or {', '.join(SHAPE)})"
         runs = "a table of training runs is read by `jaxscale predict`"
         other = self.told_elsewhere(header, ("names",), ("seq_len", "global_batch_size_seqs", "step_time_s"), runs)
-        return missing and f"{missing}; expected at least {least}{other}"
+        return f"{missing}; expected at least {least}{other}"
 
     def table(self, table: AbstractTable, header: Header, problems: CellProblems) -> Runs:
         """Table of runs with the cells unchanged."""

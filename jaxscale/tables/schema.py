@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -309,6 +309,12 @@ class Headings:
         return named if named in columns else None
 
 
+@functools.cache
+def _heading_tables() -> Mapping[str, Mapping[str, Any]]:
+    """Tables of `data/headings.toml`."""
+    return read_toml(data_path("headings.toml"))
+
+
 def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Collection[str] = ()) -> Headings:
     """Alternative names of columns, and units, from `data/headings.toml`.
 
@@ -317,7 +323,7 @@ def headings_in(names: Sequence[str], columns: Iterable[Column], in_tokens: Coll
         columns: columns that may be named.
         in_tokens: columns that count tokens where a heading says tokens.
     """
-    tables = read_toml(data_path("headings.toml"))
+    tables = _heading_tables()
     column_of = {name: column for table in names for column, several in tables[table].items() for name in several}
     units = {
         # Units of a column itself, else of what has its unit, else of its kind.

@@ -93,7 +93,7 @@ class TrendsCommand(Outputs, SoftwareOptions):
         cells = software_cells(
             self,
             fitted,
-            is_dense=bool(model.n_experts <= 1),
+            model,
             otherwise=library.published_framework(),
             own=DEGREES,
             unused=("dp", "micro_batch_size", *KEPT),
